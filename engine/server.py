@@ -1,0 +1,371 @@
+"""A worker over HTTP: vLLM's dialect of the OpenAI API in front of the embedded engine.
+
+Routes: POST /v1/chat/completions and /v1/completions, GET /v1/models, /health, /metrics. The first
+chunk of a stream (chat's role, an empty text for completions) is sent when the sample enters the
+batch, so a client can tell waiting from running. A client that disconnects cancels its call.
+
+Without ``max_tokens`` an output may have 512 tokens (chat) or 16 (completions, as OpenAI has it),
+and never more than the context leaves: the engine reserves what an output may need, so a generous
+default would keep others out.
+
+This file is the only one of the worker that knows HTTP status codes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from fairserve.engine.torch import metrics_text
+from fairserve.engine.torch.engine import EngineOptions
+from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThread, QueueFullError
+from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, Generated
+from fairserve.engine.torch.live_call import LiveCall
+from fairserve.engine.torch.model_loader import LoadedModel
+from fairserve.engine.torch.openai_request import GenerationRequest, Kind, RequestError, parse
+from fairserve.engine.torch.openai_response import AnswerWriter
+from fairserve.engine.torch.prompt import PromptEncoder
+from fairserve.engine.torch.sampling_params import SamplingParams
+from fairserve.engine.torch.sequence import SequenceRequest
+from fairserve.interactions.call import TokenIds
+from fairserve.scheduling.base import LocalScheduler
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_MAX_TOKENS: dict[Kind, int] = {"chat": 512, "completion": 16}
+MAX_BODY_BYTES = 16 * 2**20
+_LAST_WORDS_S = 2.0
+"""How long the answers of calls that were cut off at the end of a drain may take to be written."""
+
+
+class JsonResponse(Response):
+    """A value as JSON, by orjson."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Serialise."""
+        return orjson.dumps(content)
+
+
+class WorkerServer:
+    """The ASGI application of one worker. Made and used inside a running event loop."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        scheduler: LocalScheduler,
+        options: EngineOptions,
+        max_queue: int,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._model = loaded.name
+        self._created = int(time.time())
+        self._encoder = PromptEncoder(loaded.tokenizer, loaded.vocabulary)
+        self._numbers = itertools.count(1)
+        self._calls: dict[str, LiveCall] = {}
+        """Live calls by the id of each of their sequences."""
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.engine = EngineThread(loaded, scheduler, options, max_queue, self._on_events)
+        self.app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/completions", self._completion, methods=["POST"]),
+                Route("/v1/models", self._models, methods=["GET"]),
+                Route("/health", self._health, methods=["GET"]),
+                Route("/metrics", self._metrics, methods=["GET"]),
+            ]
+        )
+
+    async def drain(self, limit_s: float) -> None:
+        """Take no new calls, wait for those that are here, and cut off what is left at the limit."""
+        self._draining = True
+        if not await self._wait_until_empty(limit_s):
+            _log.warning("cutting off %d sequences at the end of the drain", len(self._calls))
+            for sequence_id, call in list(self._calls.items()):
+                call.put(Failed(sequence_id, "the worker is shutting down"))
+            await self._wait_until_empty(_LAST_WORDS_S)
+
+    async def _wait_until_empty(self, limit_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._idle.wait(), limit_s)
+        except TimeoutError:
+            return False
+        return True
+
+    # Routes
+
+    async def _chat(self, request: Request) -> Response:
+        return await self._generate("chat", request)
+
+    async def _completion(self, request: Request) -> Response:
+        return await self._generate("completion", request)
+
+    async def _models(self, request: Request) -> Response:
+        entry = {
+            "id": self._model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "fairserve",
+            "root": self._model,
+            "parent": None,
+            "max_model_len": self.engine.max_model_len,
+        }
+        return JsonResponse({"object": "list", "data": [entry]})
+
+    async def _health(self, request: Request) -> Response:
+        if not self.engine.is_alive:
+            return _unavailable(self.engine.failure or "the engine is not running")
+        if self._draining:
+            return _unavailable("the worker is draining")
+        return Response(status_code=200)
+
+    async def _metrics(self, request: Request) -> Response:
+        text = metrics_text.render(self.engine.stats(), self._model, self.engine.capacity_tokens)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def _generate(self, kind: Kind, request: Request) -> Response:
+        if self._draining:
+            return _unavailable("the worker is draining")
+        try:
+            body = await _read_body(request)
+            if body is None:
+                return _error(
+                    413,
+                    f"the body is over {MAX_BODY_BYTES} bytes",
+                    "invalid_request_error",
+                    None,
+                    "body_too_large",
+                )
+            wanted = parse(kind, body)
+            if wanted.model != self._model:
+                return _error(
+                    404,
+                    f"the model {wanted.model!r} is not here; allowed: {self._model!r}",
+                    "invalid_request_error",
+                    "model",
+                    "model_not_found",
+                )
+            token_ids = await self._encoder.encode(wanted)
+            max_tokens = self._max_tokens(wanted, len(token_ids))
+        except RequestError as error:
+            return _error(400, error.message, "invalid_request_error", error.param, error.code)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        try:
+            call, writer = self._submit(wanted, token_ids, max_tokens)
+        except (QueueFullError, EngineStoppedError) as error:
+            return _unavailable(str(error))
+        if wanted.stream:
+            return _EventStream(call, writer, wanted)
+        return await _whole_answer(call, writer, request.receive)
+
+    def _max_tokens(self, wanted: GenerationRequest, prompt_tokens: int) -> int:
+        room = self.engine.max_model_len - prompt_tokens
+        if room >= 1 and wanted.max_tokens is None:
+            return min(DEFAULT_MAX_TOKENS[wanted.kind], room)
+        asked = wanted.max_tokens or 1
+        if asked > room:
+            raise RequestError(
+                f"this model's context is {self.engine.max_model_len} tokens; the prompt has "
+                f"{prompt_tokens} and the output may have {asked}",
+                "messages" if wanted.kind == "chat" else "prompt",
+                "context_length_exceeded",
+            )
+        return asked
+
+    def _submit(
+        self, wanted: GenerationRequest, token_ids: TokenIds, max_tokens: int
+    ) -> tuple[LiveCall, AnswerWriter]:
+        prefix = "chatcmpl" if wanted.kind == "chat" else "cmpl"
+        answer_id = f"{prefix}-{wanted.call_id or uuid.uuid4().hex}"
+        # A caller may use a call id again; the number keeps sequence ids apart.
+        group_id = f"{answer_id}/{next(self._numbers)}"
+        requests = [
+            SequenceRequest(
+                sequence_id=f"{group_id}-{index}",
+                client_id=wanted.client_id,
+                token_ids=token_ids,
+                params=SamplingParams(
+                    max_tokens=max_tokens,
+                    temperature=wanted.temperature,
+                    top_p=wanted.top_p,
+                    seed=None if wanted.seed is None else (wanted.seed + index) % 2**64,
+                    stop=wanted.stop,
+                    stop_token_ids=wanted.stop_token_ids,
+                    ignore_eos=wanted.ignore_eos,
+                ),
+                group_id=group_id,
+                weight=wanted.weight,
+                salt=wanted.cache_salt,
+            )
+            for index in range(wanted.samples)
+        ]
+        call = LiveCall([each.sequence_id for each in requests], self._release)
+        self.engine.submit(requests)
+        # Events come through the loop, so none can arrive before this function ends.
+        self._calls.update(dict.fromkeys(call.sequence_ids, call))
+        self._idle.clear()
+        writer = AnswerWriter(
+            kind=wanted.kind,
+            answer_id=answer_id,
+            created=int(time.time()),
+            model=self._model,
+            prompt_tokens=len(token_ids),
+            outputs=call.outputs,
+        )
+        return call, writer
+
+    def _release(self, call: LiveCall, running: list[str]) -> None:
+        for sequence_id in call.sequence_ids:
+            self._calls.pop(sequence_id, None)
+        if not self._calls:
+            self._idle.set()
+        if running:
+            self.engine.cancel(running)
+
+    # Events
+
+    def _on_events(self, events: list[EngineEvent]) -> None:
+        """Called in the engine's thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._dispatch, events)
+        except RuntimeError:
+            # The loop is closed: the process is about to end.
+            _log.debug("%d events came after the end", len(events))
+
+    def _dispatch(self, events: list[EngineEvent]) -> None:
+        for event in events:
+            call = self._calls.get(event.sequence_id)
+            if call is not None:
+                call.put(event)
+
+
+class _EventStream(Response):
+    """A streamed answer as server-sent events."""
+
+    def __init__(self, call: LiveCall, writer: AnswerWriter, wanted: GenerationRequest) -> None:
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        del self.headers["content-length"]
+        self._call = call
+        self._writer = writer
+        self._wanted = wanted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await _unless_disconnected(self._write(send), receive)
+        finally:
+            self._call.close()
+
+    async def _write(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        while not self._call.is_over:
+            chunks = await self._next_chunks()
+            if chunks:
+                body = b"".join(map(_sse, chunks))
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        last: list[dict[str, Any]] = []
+        if self._call.error is not None:
+            last.append(_error_body(self._call.error, "server_error", None, "engine_error"))
+        elif self._wanted.include_usage:
+            last.append(self._writer.final_usage())
+        # Whoever reads the end of the stream sees the call gone from the worker.
+        self._call.close()
+        body = b"".join(map(_sse, last)) + b"data: [DONE]\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _next_chunks(self) -> list[dict[str, Any]]:
+        usage = self._wanted.continuous_usage
+        chunks = []
+        for event in await self._call.arrivals():
+            index = self._call.apply(event)
+            if isinstance(event, Admitted):
+                chunks.append(self._writer.admitted(index, usage))
+            elif isinstance(event, Generated) and (event.text or event.finish_reason or usage):
+                chunks.append(self._writer.delta(index, event.text, event.finish_reason, usage))
+        return chunks
+
+
+async def _whole_answer(call: LiveCall, writer: AnswerWriter, receive: Receive) -> Response:
+    async def collect() -> None:
+        while not call.is_over:
+            for event in await call.arrivals():
+                call.apply(event)
+
+    try:
+        if not await _unless_disconnected(collect(), receive):
+            return Response(status_code=499)
+    finally:
+        call.close()
+    if call.error is not None:
+        return _error(500, call.error, "server_error", None, "engine_error")
+    return JsonResponse(writer.whole())
+
+
+async def _unless_disconnected(work: Coroutine[Any, Any, None], receive: Receive) -> bool:
+    """Run ``work`` to its end; False if the client went away first (``work`` is cancelled)."""
+
+    async def disconnected() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(disconnected())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+            return True
+        return False
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _read_body(request: Request) -> Any:
+    """The decoded JSON body; None if it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            return None
+        parts.append(part)
+    try:
+        return orjson.loads(b"".join(parts)) or {}
+    except orjson.JSONDecodeError as error:
+        raise RequestError(f"the body is not JSON: {error}", None, "invalid_json") from error
+
+
+def _sse(value: dict[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+def _error_body(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _error(status: int, message: str, kind: str, param: str | None, code: str) -> Response:
+    return JsonResponse(_error_body(message, kind, param, code), status_code=status)
+
+
+def _unavailable(message: str) -> Response:
+    response = _error(503, message, "unavailable_error", None, "unavailable")
+    response.headers["retry-after"] = "1"
+    return response

@@ -1,0 +1,157 @@
+"""Runs an engine in a thread of its own and lets other threads talk to it.
+
+Requests and cancellations go into an inbox that the thread empties between two steps; events come
+out through ``on_events``, which is called in the engine's thread. The queue has a bound. A forward
+pass that fails costs the sequences in it; after three failures in a row the thread gives up, and
+``failure`` says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from fairserve.engine.torch.engine import Engine, EngineOptions, EngineStats
+from fairserve.engine.torch.events import EngineEvent, Failed
+from fairserve.engine.torch.model_loader import LoadedModel
+from fairserve.engine.torch.sequence import SequenceRequest
+from fairserve.scheduling.base import LocalScheduler
+
+_log = logging.getLogger(__name__)
+_FAILURES_IN_A_ROW = 3
+_BLOCKED_WAIT_S = 0.01
+"""Pause when calls wait but none runs: only a scheduler that holds calls back leads there."""
+
+
+class QueueFullError(Exception):
+    """The queue has reached its bound; try again later."""
+
+
+class EngineStoppedError(Exception):
+    """The engine's thread has ended."""
+
+
+class EngineThread:
+    """Owner of an engine and its thread. ``submit``, ``cancel`` and ``stats`` are thread-safe.
+
+    ``max_queue`` bounds the sequences that wait for admission.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        scheduler: LocalScheduler,
+        options: EngineOptions,
+        max_queue: int,
+        on_events: Callable[[list[EngineEvent]], None],
+    ) -> None:
+        if max_queue < 1:
+            raise ValueError(f"max_queue is {max_queue}; it must be at least 1")
+        self.failure: str | None = None
+        self.max_queue = max_queue
+        self._engine = Engine(loaded, scheduler, options, on_events)
+        self.capacity_tokens = self._engine.capacity_tokens
+        self.max_model_len = self._engine.max_model_len
+        self._on_events = on_events
+        self._wakeup = threading.Condition()
+        # All below is guarded by the condition's lock.
+        self._added: list[SequenceRequest] = []
+        self._cancelled: list[str] = []
+        self._stopping = False
+        self._stats = self._engine.stats()
+        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after its current step and wait for it; what runs is dropped."""
+        with self._wakeup:
+            self._stopping = True
+            self._wakeup.notify()
+        self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine still works."""
+        return self.failure is None and self._thread.is_alive()
+
+    def submit(self, requests: list[SequenceRequest]) -> None:
+        """Queue the sequences of one call, all or none.
+
+        Raises QueueFullError, and EngineStoppedError if no one would ever run them.
+        """
+        with self._wakeup:
+            if self._stopping or not self.is_alive:
+                raise EngineStoppedError(self.failure or "the engine is not running")
+            waiting = self._stats.waiting + len(self._added)
+            if waiting + len(requests) > self.max_queue:
+                raise QueueFullError(f"{waiting} sequences wait; the limit is {self.max_queue}")
+            self._added += requests
+            self._wakeup.notify()
+
+    def cancel(self, sequence_ids: Iterable[str]) -> None:
+        """End sequences before the next step; they tell nothing more once that has happened."""
+        with self._wakeup:
+            self._cancelled += sequence_ids
+            self._wakeup.notify()
+
+    def stats(self) -> EngineStats:
+        """Gauges and counters as of the last step; what is in the inbox counts as waiting."""
+        with self._wakeup:
+            return replace(self._stats, waiting=self._stats.waiting + len(self._added))
+
+    def _main(self) -> None:
+        try:
+            self._loop()
+        except Exception as error:
+            _log.exception("the engine stopped")
+            self._give_up(f"the engine stopped: {error}")
+
+    def _loop(self) -> None:
+        engine = self._engine
+        failures = 0
+        progress = True
+        while True:
+            with self._wakeup:
+                self._stats = engine.stats()
+                while not (self._added or self._cancelled or self._stopping or engine.has_work):
+                    self._wakeup.wait()
+                if not (progress or self._added or self._cancelled or self._stopping):
+                    self._wakeup.wait(_BLOCKED_WAIT_S)
+                if self._stopping:
+                    return
+                added, self._added = self._added, []
+                cancelled, self._cancelled = self._cancelled, []
+                # Until the next step's snapshot, what was just taken over still waits.
+                self._stats = replace(self._stats, waiting=self._stats.waiting + len(added))
+            for request in added:
+                self._add(request)
+            for sequence_id in cancelled:
+                engine.cancel(sequence_id)
+            try:
+                progress = engine.step()
+                failures = 0
+            except Exception:
+                failures += 1
+                _log.exception("a forward pass failed (%d in a row)", failures)
+                if failures == _FAILURES_IN_A_ROW:
+                    raise
+
+    def _add(self, request: SequenceRequest) -> None:
+        try:
+            self._engine.add(request)
+        except ValueError as error:
+            self._on_events([Failed(request.sequence_id, str(error))])
+
+    def _give_up(self, message: str) -> None:
+        with self._wakeup:
+            self.failure = message
+            added, self._added = self._added, []
+        self._on_events([Failed(request.sequence_id, message) for request in added])
+        self._engine.fail_all(message)
+        with self._wakeup:
+            self._stats = self._engine.stats()

@@ -1,0 +1,233 @@
+"""Loads a causal language model for the paged engine, or says why it cannot serve it.
+
+What is asked of a model: decoder only, full causal attention in every layer, rotary positions that
+do not depend on the longest sequence in the batch, and attention through transformers' attention
+interface. Because a config cannot be trusted to tell all of it, the loaded model is also run once
+both ways, and must give the same logits through the pages as without them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from fairserve.engine.torch import attention
+from fairserve.engine.torch.batch import Chunk, assemble
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
+from fairserve.engine.torch.kv_tensors import KvTensors
+from fairserve.engine.torch.output_text import OutputText
+from fairserve.engine.torch.paged_cache import PagedCache
+from fairserve.engine.torch.sampling_params import SamplingParams
+from fairserve.engine.torch.sequence import Sequence, SequenceRequest
+
+_BATCH_DEPENDENT_ROPE = {"dynamic", "longrope"}
+_SMALL_MODEL_PARAMETERS = 50_000_000
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class UnsupportedModelError(ValueError):
+    """This engine cannot serve the model; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """A model that the engine can run, with what it needs to know about it."""
+
+    name: str
+    model: Any
+    """A transformers model in eval mode, set to paged attention."""
+    tokenizer: Any
+    dtype: torch.dtype
+    device: torch.device
+    layers: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    """Token ids must be below it."""
+    max_positions: int
+    eos_ids: frozenset[int]
+
+    def kv_tensors(self, usable_pages: int) -> KvTensors:
+        """A zeroed KV cache for this model."""
+        return KvTensors(
+            self.layers, self.kv_heads, self.head_size, usable_pages, self.dtype, self.device
+        )
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """KV memory of one token."""
+        return KvTensors.bytes_per_token(self.layers, self.kv_heads, self.head_size, self.dtype)
+
+    def free_device_bytes(self) -> int:
+        """Memory that is free on the model's GPU now."""
+        return torch.cuda.mem_get_info(self.device)[0]
+
+
+def load_model(source: str, dtype: str = "auto", device: str = "auto") -> LoadedModel:
+    """Load a checkpoint folder, a hub id, or the built-in model by its name.
+
+    ``device`` auto: cuda if there is one, else cpu. ``dtype`` auto: bfloat16 on cuda, float32 on
+    cpu. Models below 50M parameters are set to one CPU thread (more of them only wait for each
+    other), which holds for the whole process. Raises UnsupportedModelError, and OSError for a
+    checkpoint that is not there.
+    """
+    where = _device(device)
+    kind = _dtype(dtype, where)
+    path = str(ensure_builtin_model()) if source == BUILTIN_MODEL_NAME else source
+    config = AutoConfig.from_pretrained(path)
+    check_config(config)
+    attention.register()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    model: Any
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=kind, attn_implementation="sdpa")
+    except ValueError as error:
+        raise UnsupportedModelError(f"{source}: {error}") from error
+    if not model._supports_attention_backend:
+        raise UnsupportedModelError(
+            f"{source}: {type(model).__name__} does not go through the attention interface"
+        )
+    model.eval().requires_grad_(False).to(where)
+    if where.type == "cpu" and model.num_parameters() < _SMALL_MODEL_PARAMETERS:
+        torch.set_num_threads(1)
+    text = config.get_text_config()
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    heads = text.num_attention_heads
+    loaded = LoadedModel(
+        name=_served_name(source),
+        model=model,
+        tokenizer=tokenizer,
+        dtype=kind,
+        device=where,
+        layers=text.num_hidden_layers,
+        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        vocabulary=model.get_input_embeddings().num_embeddings,
+        max_positions=text.max_position_embeddings,
+        eos_ids=_eos_ids(model, tokenizer),
+    )
+    check_paged_attention(loaded)
+    return loaded
+
+
+def check_config(config: Any) -> None:
+    """Raise UnsupportedModelError for an architecture that the paged engine cannot serve."""
+    name = config.model_type
+    if config.is_encoder_decoder:
+        raise UnsupportedModelError(f"{name} is an encoder-decoder model; only decoders are served")
+    text = config.get_text_config()
+    layer_types = getattr(text, "layer_types", None)
+    if layer_types:
+        other = sorted(set(layer_types) - {"full_attention"})
+        if other:
+            raise UnsupportedModelError(
+                f"{name} has layers of {', '.join(other)}; only full attention is served"
+            )
+    elif getattr(text, "sliding_window", None) and getattr(text, "use_sliding_window", True):
+        raise UnsupportedModelError(
+            f"{name} attends to a sliding window; only full attention is served"
+        )
+    if not getattr(text, "max_position_embeddings", None):
+        raise UnsupportedModelError(f"{name} does not say how many positions it has")
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") in _BATCH_DEPENDENT_ROPE:
+        raise UnsupportedModelError(
+            f"{name} has {rope['rope_type']} rotary positions, which depend on the longest "
+            "sequence of a batch: batch-mates would change each other's output"
+        )
+
+
+@torch.inference_mode()
+def check_paged_attention(loaded: LoadedModel) -> None:
+    """Set a model to paged attention, and check on 40 tokens that its logits stay the same.
+
+    The paged run goes in two chunks and one decode, the reference in one forward without pages.
+    Raises UnsupportedModelError if the model does not take part or the logits differ.
+    """
+    count = 40
+    tokens = torch.arange(count, device=loaded.device) % loaded.vocabulary
+    expected = loaded.model(input_ids=tokens[None], use_cache=False).logits[0, -1].float()
+    loaded.model.set_attn_implementation(attention.ATTENTION_NAME)
+    params = SamplingParams(max_tokens=1)
+    request = SequenceRequest("check", "", tokens.cpu().numpy(), params)
+    sequence = Sequence(request, OutputText(_NoText(), ()), seed=0)
+    cache = PagedCache(usable_pages=sequence.total_pages)
+    kv = loaded.kv_tensors(cache.pool.usable_pages)
+    cache.try_admit(sequence)
+    logits = expected
+    for chunk in (20, 19, 1):
+        cache.grow(sequence, sequence.computed_tokens + chunk)
+        batch = assemble([Chunk(sequence, chunk)], kv, loaded.dtype, loaded.device)
+        try:
+            result = loaded.model(
+                input_ids=batch.input_ids,
+                position_ids=batch.positions,
+                use_cache=False,
+                logits_to_keep=batch.logit_rows,
+                paged=batch.state,
+            )
+        except (TypeError, ValueError, RuntimeError, KeyError) as error:
+            raise UnsupportedModelError(
+                f"{loaded.name} does not run with paged attention: {error}"
+            ) from error
+        logits = result.logits[0, -1:].float()
+        sequence.computed_tokens += chunk
+    tolerance = 1e-3 if loaded.dtype is torch.float32 else 0.1
+    scale = max(1.0, float(expected.abs().max()))
+    # Empty means that the model ignored which logits were wanted.
+    if logits.numel() == 0 or float((logits[0] - expected).abs().max()) > tolerance * scale:
+        raise UnsupportedModelError(
+            f"{loaded.name} gives other logits with paged attention than without"
+        )
+
+
+class _NoText:
+    def push(self, token_id: int) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, but torch sees no GPU; allowed: cpu, auto")
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        if device.type == "cuda":
+            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        return torch.float32
+    if name not in DTYPES:
+        raise ValueError(f"dtype is {name!r}; allowed: auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _served_name(source: str) -> str:
+    """A hub id stays as it is; of a local folder only the last part is announced."""
+    return Path(source).resolve().name if os.path.isdir(source) else source
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    ids: set[int] = set()
+    for value in (
+        getattr(model.generation_config, "eos_token_id", None),
+        model.config.get_text_config().eos_token_id,
+        tokenizer.eos_token_id,
+    ):
+        if isinstance(value, int):
+            ids.add(value)
+        elif value is not None:
+            ids.update(value)
+    return frozenset(ids)

@@ -1,0 +1,110 @@
+"""Writes answers in OpenAI's shapes, streamed and whole, for chat and for completions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairserve.engine.torch.events import FinishReason
+from fairserve.engine.torch.openai_request import Kind
+
+
+@dataclass(slots=True)
+class SampleOutput:
+    """What one sample has given so far."""
+
+    parts: list[str] = field(default_factory=list)
+    tokens: int = 0
+    cached_tokens: int = 0
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWriter:
+    """Builds the JSON values of one call's answer.
+
+    ``cached_tokens`` of the usage is that of the first sample: its prompt is the one that is
+    counted, although every sample has computed or reused it.
+    """
+
+    kind: Kind
+    answer_id: str
+    created: int
+    """Unix time in seconds."""
+    model: str
+    prompt_tokens: int
+    outputs: list[SampleOutput]
+
+    def usage(self) -> dict[str, Any]:
+        """Tokens so far, over all samples."""
+        generated = sum(output.tokens for output in self.outputs)
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + generated,
+            "completion_tokens": generated,
+            "prompt_tokens_details": {"cached_tokens": self.outputs[0].cached_tokens},
+        }
+
+    def admitted(self, index: int, usage: bool) -> dict[str, Any]:
+        """The chunk that says that a sample left the queue: chat's role, or an empty text."""
+        if self.kind == "chat":
+            choice = self._delta(index, {"role": "assistant", "content": ""}, None)
+        else:
+            choice = self._text(index, "", None)
+        return self._chunk([choice], usage)
+
+    def delta(
+        self, index: int, text: str, finish_reason: FinishReason | None, usage: bool
+    ) -> dict[str, Any]:
+        """A chunk with more text of a sample."""
+        if self.kind == "chat":
+            choice = self._delta(index, {"content": text}, finish_reason)
+        else:
+            choice = self._text(index, text, finish_reason)
+        return self._chunk([choice], usage)
+
+    def final_usage(self) -> dict[str, Any]:
+        """The last chunk where ``include_usage`` was asked for: no choices."""
+        return self._chunk([], True)
+
+    def whole(self) -> dict[str, Any]:
+        """The answer to a call that was not streamed."""
+        choices = []
+        for index, output in enumerate(self.outputs):
+            text = "".join(output.parts)
+            if self.kind == "chat":
+                choices.append(
+                    {
+                        "index": index,
+                        "message": {"role": "assistant", "content": text},
+                        "logprobs": None,
+                        "finish_reason": output.finish_reason,
+                    }
+                )
+            else:
+                choices.append(self._text(index, text, output.finish_reason))
+        name = "chat.completion" if self.kind == "chat" else "text_completion"
+        return self._head(name) | {"choices": choices, "usage": self.usage()}
+
+    def _head(self, name: str) -> dict[str, Any]:
+        return {
+            "id": self.answer_id,
+            "object": name,
+            "created": self.created,
+            "model": self.model,
+        }
+
+    def _chunk(self, choices: list[dict[str, Any]], usage: bool) -> dict[str, Any]:
+        name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
+        chunk = self._head(name) | {"choices": choices}
+        return chunk | {"usage": self.usage()} if usage else chunk
+
+    @staticmethod
+    def _delta(
+        index: int, delta: dict[str, str], finish_reason: FinishReason | None
+    ) -> dict[str, Any]:
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+    @staticmethod
+    def _text(index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}

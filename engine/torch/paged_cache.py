@@ -1,0 +1,132 @@
+"""Who holds which pages: free ones, cached ones, and private ones of running sequences.
+
+Admission reserves everything that a sequence can ever need (prompt and its maximal output, less
+what it shares), so a running sequence is never preempted. Pages are taken one by one as they are
+filled; until then the prefix cache may use them.
+
+Invariants: free + cached + private = usable; reserved <= free + evictable.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairserve.engine.torch.page_pool import PAGE_TOKENS, PagePool, pages_for
+from fairserve.engine.torch.prefix_trie import PrefixTrie, TrieNode
+from fairserve.engine.torch.sequence import Sequence
+
+
+class PagedCache:
+    """Page bookkeeping of one engine; it touches no tensor. Not thread-safe."""
+
+    def __init__(self, usable_pages: int, trie: PrefixTrie | None = None) -> None:
+        self.pool = PagePool(usable_pages)
+        self.trie = trie or PrefixTrie()
+        self.reserved_pages = 0
+        """Promised to running sequences and not taken yet."""
+
+    @property
+    def used_share(self) -> float:
+        """Share of the pages that running sequences hold; idle cached pages count as free."""
+        available = self.pool.free_pages + self.trie.evictable_pages
+        return 1 - available / self.pool.usable_pages
+
+    def match(self, sequence: Sequence) -> TrieNode:
+        """Where the cached prefix of a waiting sequence ends; no side effects on the cache."""
+        keys = sequence.prompt_keys()
+        sequence.matched = self.trie.match(sequence.salt, keys, sequence.matched)
+        return sequence.matched
+
+    def try_admit(self, sequence: Sequence) -> int | None:
+        """Reserve pages for a waiting sequence and lock its cached prefix.
+
+        Returns the number of cached prompt tokens, which count as computed; None, and no change,
+        if it does not fit now.
+        """
+        node = self.match(sequence)
+        needed = sequence.total_pages - node.depth
+        available = (
+            self.pool.free_pages
+            + self.trie.evictable_pages
+            - self.trie.unlocked_on_path(node)
+            - self.reserved_pages
+        )
+        if needed > available:
+            return None
+        self.trie.touch(node)
+        self.trie.lock(node)
+        self.reserved_pages += needed
+        sequence.matched = None
+        sequence.node = node
+        sequence.page_table = np.zeros(sequence.total_pages, dtype=np.int64)
+        sequence.pages = node.depth
+        for each in node.path():
+            sequence.page_table[each.depth - 1] = each.page
+        sequence.computed_tokens = node.depth * PAGE_TOKENS
+        return sequence.computed_tokens
+
+    def grow(self, sequence: Sequence, tokens: int) -> None:
+        """Make sure that a running sequence has pages for its first ``tokens`` tokens."""
+        while sequence.pages < pages_for(tokens):
+            if self.pool.free_pages == 0:
+                self.pool.give_back(self.trie.evict_one())
+            sequence.page_table[sequence.pages] = self.pool.take()
+            sequence.pages += 1
+            self.reserved_pages -= 1
+
+    def commit(self, sequence: Sequence) -> None:
+        """Put the full computed pages of a running sequence into the prefix cache.
+
+        Where another sequence was faster, its page is used from now on and the own one freed.
+        """
+        node = sequence.node
+        assert node is not None
+        full = sequence.computed_tokens // PAGE_TOKENS
+        keys = sequence.page_keys(full)
+        for index in range(node.depth, full):
+            own = int(sequence.page_table[index])
+            child = node.children.get(keys[index])
+            if child is None:
+                child = self.trie.insert(node, keys[index], own)
+            else:
+                sequence.page_table[index] = child.page
+                self.pool.give_back(own)
+            self.trie.lock_one(child)
+            node = child
+        sequence.node = node
+
+    def private_pages(self, sequence: Sequence) -> list[int]:
+        """Pages that only this running sequence holds."""
+        assert sequence.node is not None
+        own: list[int] = sequence.page_table[sequence.node.depth : sequence.pages].tolist()
+        return own
+
+    def release(self, sequence: Sequence) -> None:
+        """End a running sequence: its private pages are free, its cached ones evictable."""
+        node = sequence.node
+        assert node is not None
+        for page in self.private_pages(sequence):
+            self.pool.give_back(page)
+        self.reserved_pages -= sequence.total_pages - sequence.pages
+        self.trie.touch(node)
+        self.trie.unlock(node)
+        sequence.node = None
+        sequence.page_table = np.zeros(0, dtype=np.int64)
+        sequence.pages = 0
+
+    def check(self, running: list[Sequence]) -> None:
+        """Assert the invariants; for tests and debugging, O(pages)."""
+        nodes = list(self.trie.nodes())
+        private = [page for each in running for page in self.private_pages(each)]
+        held = [node.page for node in nodes] + private
+        assert len(held) == len(set(held)), "a page has two owners"
+        assert len(held) + self.pool.free_pages == self.pool.usable_pages, "a page leaked"
+        assert self.trie.cached_pages == len(nodes)
+        assert self.trie.locked_pages == sum(node.locks > 0 for node in nodes)
+        for node in nodes:
+            expected = sum(
+                1 for each in running if each.node is not None and node in each.node.path()
+            )
+            assert node.locks == expected, "a lock without a holder, or the reverse"
+        assert self.reserved_pages == sum(each.total_pages - each.pages for each in running)
+        assert self.reserved_pages <= self.pool.free_pages + self.trie.evictable_pages

@@ -1,0 +1,222 @@
+"""The prefix cache: a trie with one node per full page, shared by all sequences.
+
+A child is found by the exact tuple of its page's tokens, so two prompts can never share keys and
+values by a hash collision, and every salt has a root of its own, so prompts of different salts
+share nothing. Nodes on the path of a running sequence are locked; of the others the least recently
+used leaf is evicted first. Reading (``match``) has no side effects.
+
+Weakness: recency is per path and blind to cost; a long prefix that was used once goes leaf by leaf
+before a short one that was used a moment earlier.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from weakref import WeakValueDictionary
+
+PageTokens = tuple[int, ...]
+
+
+class TrieNode:
+    """One cached page. ``depth`` counts the pages from the root, which has depth 0 and no page."""
+
+    __slots__ = (
+        "__weakref__",
+        "attached",
+        "children",
+        "depth",
+        "last_used",
+        "locks",
+        "node_id",
+        "page",
+        "parent",
+        "salt",
+        "tokens",
+    )
+
+    def __init__(
+        self, node_id: int, salt: str, parent: TrieNode | None, tokens: PageTokens, page: int
+    ) -> None:
+        self.node_id = node_id
+        """Unique over the life of the trie: an evicted and stored again page gets a new one."""
+        self.salt = salt
+        self.parent = parent
+        self.tokens = tokens
+        self.page = page
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: dict[PageTokens, TrieNode] = {}
+        self.locks = 0
+        """Running sequences whose path holds this node; never more than its parent's."""
+        self.last_used = 0
+        self.attached = True
+
+    def path(self) -> Iterator[TrieNode]:
+        """This node and its ancestors up to, and without, the root."""
+        node = self
+        while node.parent is not None:
+            yield node
+            node = node.parent
+
+
+def _ignore(node: TrieNode) -> None:
+    return
+
+
+class PrefixTrie:
+    """See the module. The trie owns the pages of its nodes until it evicts them.
+
+    ``on_store(node)`` is called after a node was added, ``on_evict(node)`` after it was removed,
+    both in an order in which parents exist before and until after their children.
+    """
+
+    def __init__(
+        self,
+        on_store: Callable[[TrieNode], None] = _ignore,
+        on_evict: Callable[[TrieNode], None] = _ignore,
+    ) -> None:
+        self.on_store = on_store
+        self.on_evict = on_evict
+        self.version = 0
+        """Changes with every insertion and eviction, and only then."""
+        self.cached_pages = 0
+        self.locked_pages = 0
+        # A root lives while it has children (they refer to it) or a sequence holds it. So salts
+        # that stored nothing leave nothing behind.
+        self._roots: WeakValueDictionary[str, TrieNode] = WeakValueDictionary()
+        self._ids = 0
+        self._clock = 0
+        self._leaves: list[tuple[int, int, TrieNode]] = []
+        """Heap of (last_used, node_id, node), with outdated entries among the true ones."""
+
+    @property
+    def evictable_pages(self) -> int:
+        """Pages that evictions could free now: below an unlocked node nothing is locked."""
+        return self.cached_pages - self.locked_pages
+
+    def match(
+        self, salt: str, pages: Sequence[PageTokens], start: TrieNode | None = None
+    ) -> TrieNode:
+        """The deepest node whose path is a prefix of ``pages``; the salt's root if there is none.
+
+        ``start`` may be the result of an earlier match of the same pages: only what changed since
+        then is walked. Changes nothing that a reader can see.
+        """
+        node = start
+        while node is not None and not node.attached:
+            node = node.parent
+        if node is None:
+            node = self._root(salt)
+        for depth in range(node.depth, len(pages)):
+            child = node.children.get(pages[depth])
+            if child is None:
+                break
+            node = child
+        return node
+
+    def insert(self, parent: TrieNode, tokens: PageTokens, page: int) -> TrieNode:
+        """Add a page below ``parent``, which has no child of these tokens. Takes the page over."""
+        assert parent.attached
+        assert tokens not in parent.children
+        node = self._new_node(parent.salt, parent, tokens, page)
+        node.last_used = parent.last_used
+        parent.children[tokens] = node
+        self.cached_pages += 1
+        self.version += 1
+        self._offer(node)
+        self.on_store(node)
+        return node
+
+    def lock_one(self, node: TrieNode) -> None:
+        """Lock a node whose parent the same holder has locked already (or is the root)."""
+        if node.locks == 0 and node.parent is not None:
+            self.locked_pages += 1
+        node.locks += 1
+
+    def lock(self, node: TrieNode) -> None:
+        """Keep the whole path to this node from eviction until it is unlocked as often."""
+        for each in node.path():
+            self.lock_one(each)
+
+    def unlock(self, node: TrieNode) -> None:
+        """Undo one lock of the path to this node."""
+        for each in node.path():
+            assert each.locks > 0
+            each.locks -= 1
+            if each.locks == 0:
+                self.locked_pages -= 1
+                self._offer(each)
+
+    def unlocked_on_path(self, node: TrieNode) -> int:
+        """Pages on the path that evictions could free; a lock would take them away from them."""
+        count = 0
+        for each in node.path():
+            if each.locks > 0:
+                break
+            count += 1
+        return count
+
+    def touch(self, node: TrieNode) -> None:
+        """The path to this node was used now."""
+        self._clock += 1
+        for each in node.path():
+            each.last_used = self._clock
+            self._offer(each)
+
+    def evict_one(self) -> int:
+        """Drop the least recently used leaf that nobody locked; returns its page.
+
+        Raises IndexError if every page is locked.
+        """
+        while True:
+            last_used, _, node = heapq.heappop(self._leaves)
+            if self._is_evictable(node) and node.last_used == last_used:
+                break
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.tokens]
+        node.attached = False
+        self.cached_pages -= 1
+        self.version += 1
+        if parent.parent is not None:
+            self._offer(parent)
+        self.on_evict(node)
+        return node.page
+
+    def nodes(self) -> Iterator[TrieNode]:
+        """Every cached page, parents first."""
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            stack.extend(node.children.values())
+            if node.parent is not None:
+                yield node
+
+    def _root(self, salt: str) -> TrieNode:
+        root = self._roots.get(salt)
+        if root is None:
+            root = self._new_node(salt, None, (), 0)
+            self._roots[salt] = root
+        return root
+
+    def _new_node(
+        self, salt: str, parent: TrieNode | None, tokens: PageTokens, page: int
+    ) -> TrieNode:
+        self._ids += 1
+        return TrieNode(self._ids, salt, parent, tokens, page)
+
+    def _is_evictable(self, node: TrieNode) -> bool:
+        return node.attached and node.locks == 0 and not node.children and node.parent is not None
+
+    def _offer(self, node: TrieNode) -> None:
+        """Note that a node may now be the next to go."""
+        if not self._is_evictable(node):
+            return
+        heapq.heappush(self._leaves, (node.last_used, node.node_id, node))
+        if len(self._leaves) > 64 + 4 * self.cached_pages:
+            self._leaves = [
+                (leaf.last_used, leaf.node_id, leaf)
+                for leaf in {entry[2] for entry in self._leaves}
+                if self._is_evictable(leaf)
+            ]
+            heapq.heapify(self._leaves)

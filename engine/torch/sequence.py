@@ -1,0 +1,95 @@
+"""A sequence: one sample of one call, from its arrival at the engine to its end.
+
+It knows its tokens and how many of them are computed; which pages hold them is bookkeeping of
+:class:`~fairserve.engine.torch.paged_cache.PagedCache`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fairserve.engine.torch.output_text import OutputText
+from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
+from fairserve.engine.torch.prefix_trie import PageTokens, TrieNode
+from fairserve.engine.torch.sampling_params import SamplingParams
+from fairserve.interactions.call import TokenIds
+from fairserve.scheduling.base import LocalCall
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRequest:
+    """What the engine is asked for. ``group_id`` names the call that the sample belongs to."""
+
+    sequence_id: str
+    client_id: str
+    token_ids: TokenIds
+    params: SamplingParams
+    group_id: str = ""
+    weight: float = 1.0
+    salt: str = ""
+
+
+class Sequence:
+    """State of one sequence. ``call`` is how the local scheduler sees it."""
+
+    def __init__(self, request: SequenceRequest, output: OutputText, seed: int) -> None:
+        self.sequence_id = request.sequence_id
+        self.group_id = request.group_id or request.sequence_id
+        self.salt = request.salt
+        self.params = request.params
+        self.output = output
+        self.tokens: list[int] = request.token_ids.tolist()
+        """Prompt and output."""
+        self.prompt_tokens = len(self.tokens)
+        self.computed_tokens = 0
+        """Leading tokens whose keys and values are in the cache."""
+        self.random = np.random.Generator(np.random.PCG64(seed))
+        """Gives one number per sampled token, so a batch-mate cannot shift it."""
+        self.call = LocalCall(
+            call_id=request.sequence_id,
+            client_id=request.client_id,
+            prompt_tokens=self.prompt_tokens,
+            max_output_tokens=request.params.max_tokens,
+            token_ids=request.token_ids,
+            weight=request.weight,
+        )
+        self.total_pages = pages_for(self.prompt_tokens + request.params.max_tokens)
+        """Pages reserved for it at admission, shared ones included."""
+        self.matched: TrieNode | None = None
+        """While waiting: where the last prefix match ended."""
+        self.node: TrieNode | None = None
+        """While running: the deepest trie node that holds its tokens; locked."""
+        self.page_table: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """While running: the page of each 16 tokens; the first ``pages`` entries are valid."""
+        self.pages = 0
+        self._page_keys: list[PageTokens] = []
+
+    @property
+    def generated_tokens(self) -> int:
+        """Output tokens so far."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def uncomputed_tokens(self) -> int:
+        """Tokens that the model still has to see before it can give the next one."""
+        return len(self.tokens) - self.computed_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether prompt tokens remain to be computed."""
+        return self.computed_tokens < self.prompt_tokens
+
+    def page_keys(self, count: int) -> list[PageTokens]:
+        """The tokens of the first ``count`` full pages (at least), as keys of the trie."""
+        keys = self._page_keys
+        for page in range(len(keys), count):
+            start = page * PAGE_TOKENS
+            keys.append(tuple(self.tokens[start : start + PAGE_TOKENS]))
+        return keys
+
+    def prompt_keys(self) -> list[PageTokens]:
+        """Keys of the prompt pages that may be reused: the last prompt token is always computed."""
+        return self.page_keys((self.prompt_tokens - 1) // PAGE_TOKENS)

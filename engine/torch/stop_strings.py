@@ -1,0 +1,42 @@
+"""Stop strings in a stream: text is passed on only when it can no longer be part of one."""
+
+from __future__ import annotations
+
+
+class StopStrings:
+    """Feed pieces of text with ``push``; when ``stopped`` is true the rest is of no interest."""
+
+    def __init__(self, stop: tuple[str, ...]) -> None:
+        self._stop = stop
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """Take more text; returns what may be shown, up to and without the first stop string."""
+        if not self._stop:
+            return text
+        if not text:
+            return ""
+        held = self._held + text
+        found = [at for at in (held.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return held[: min(found)]
+        keep = self._possible_start(held)
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+    def flush(self) -> str:
+        """The output ended: what was held back is ordinary text."""
+        held, self._held = self._held, ""
+        return held
+
+    def _possible_start(self, text: str) -> int:
+        """Length of the longest end of ``text`` with which a stop string begins."""
+        longest = max(len(stop) for stop in self._stop) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            end = text[len(text) - length :]
+            if any(stop.startswith(end) for stop in self._stop):
+                return length
+        return 0

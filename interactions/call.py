@@ -1,0 +1,108 @@
+"""A call: one LLM request of an interaction, the unit that every layer handles.
+
+The gateway (or the simulator) makes it, the tracker gives it its stage, the throttle decides about
+it, the feeder and the router place it, the ledger records it. Token counts follow ALGORITHMS
+section 0: *input* excludes the leading system messages, *prompt* is input + system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TokenIds = npt.NDArray[np.uint32]
+"""Token ids of a prompt, one-dimensional, as they come from the tokenizer."""
+
+ClientPath = tuple[str, ...]
+"""Whom a scheduler is fair to, outermost level first, for example ``(tenant, user)``."""
+
+NO_TOKENS: TokenIds = np.zeros(0, dtype=np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenUsage:
+    """Tokens that a call has used so far. Every field only grows while the call runs."""
+
+    input_tokens: int = 0
+    system_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens that were found in the worker's prefix cache."""
+    output_tokens: int = 0
+    """Generated tokens, summed over the ``n`` samples."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All prompt tokens, L_I + L_S."""
+        return self.input_tokens + self.system_tokens
+
+    @property
+    def extend_tokens(self) -> int:
+        """Prompt tokens that had to be computed."""
+        return max(0, self.prompt_tokens - self.cached_tokens)
+
+
+NO_USAGE = TokenUsage()
+
+
+@dataclass(slots=True)
+class Call:
+    """One LLM request. ``stage`` and ``expected_output_tokens`` are set once, when it is attached.
+
+    ``parents`` names calls of the same interaction that ended before this one began; ``None`` means
+    that the caller did not say (the tracker then infers them).
+    """
+
+    call_id: str
+    tenant: str
+    app: str
+    user: str
+    interaction_id: str
+    model: str
+    input_tokens: int
+    system_tokens: int
+    max_output_tokens: int
+    """Upper bound of the output of one sample."""
+    samples: int = 1
+    agent: str | None = None
+    parents: tuple[str, ...] | None = None
+    single: bool = False
+    """The interaction was made for this call alone: it is complete when the call ends."""
+    final: bool = False
+    """The client said that the interaction ends with this call."""
+    token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
+    salt: str = ""
+    """Cache isolation domain: prompts with different salts share no prefix."""
+    stage: int = 0
+    """1 + the longest path from a root of the interaction; 0 before it is attached."""
+    expected_output_tokens: int = 0
+    """Expected output over all samples, from the app's profile, never above the maximum."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All prompt tokens, L_I + L_S."""
+        return self.input_tokens + self.system_tokens
+
+    @property
+    def client(self) -> ClientPath:
+        """The path of levels that the schedulers are fair to: tenant > user."""
+        return (self.tenant, self.user)
+
+
+def call_to_plain(call: Call) -> dict[str, Any]:
+    """A call as plain JSON values."""
+    plain = {f.name: getattr(call, f.name) for f in fields(Call)}
+    plain["token_ids"] = call.token_ids.tolist()
+    plain["parents"] = None if call.parents is None else list(call.parents)
+    return plain
+
+
+def call_from_plain(plain: Mapping[str, Any]) -> Call:
+    """The inverse of :func:`call_to_plain`."""
+    values = dict(plain)
+    values["token_ids"] = np.asarray(plain["token_ids"], dtype=np.uint32)
+    values["parents"] = None if plain["parents"] is None else tuple(plain["parents"])
+    return Call(**values)

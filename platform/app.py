@@ -1,0 +1,183 @@
+"""The FastAPI application: routers, errors in one shape, limits on bodies, a log line per request.
+
+The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` gathers streams. What the endpoints
+need is put on ``app.state`` by :mod:`fairserve.platform.wiring`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairserve.platform.apps import endpoints as apps
+from fairserve.platform.cluster import endpoints as cluster
+from fairserve.platform.completions import endpoints as completions
+from fairserve.platform.errors import (
+    BodyTooLargeError,
+    FairServeError,
+    InvalidRequestError,
+    NotFoundError,
+)
+from fairserve.platform.interactions import endpoints as interactions
+from fairserve.platform.settings import Settings
+from fairserve.platform.tenants import endpoints as tenants
+from fairserve.platform.tenants import users
+from fairserve.platform.throttling import endpoints as throttling
+from fairserve.platform.usage import endpoints as usage
+
+logger = logging.getLogger(__name__)
+access_log = logging.getLogger("fairserve.access")
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+
+
+def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
+    """The application. ``lifespan`` puts what the endpoints need on ``app.state``."""
+    docs = "/docs" if settings.api_docs else None
+    app = FastAPI(
+        title="FairServe",
+        version=_version(),
+        lifespan=lifespan,
+        docs_url=docs,
+        redoc_url=None,
+        openapi_url="/openapi.json" if settings.api_docs else None,
+    )
+    app.state.settings = settings
+    for module in (completions, interactions, apps, usage, tenants, users, throttling, cluster):
+        app.include_router(module.router)
+    app.add_exception_handler(FairServeError, _answer_error)
+    app.add_exception_handler(RequestValidationError, _answer_validation)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
+    app.add_exception_handler(Exception, _answer_bug)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(RequestLog)
+    return app
+
+
+def error_response(error: FairServeError) -> JSONResponse:
+    """The answer to a request that failed before anything was sent."""
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FairServeError)
+    return error_response(error)
+
+
+async def _answer_validation(request: Request, error: Exception) -> Response:
+    """FastAPI's own validation, of bodies, queries and paths: the first problem, with its field."""
+    assert isinstance(error, RequestValidationError)
+    problem = error.errors()[0]
+    # The first part says where: body, query, path. A JSON error has the position as the second.
+    field = ".".join(str(part) for part in problem["loc"][1:])
+    if problem["type"] == "json_invalid":
+        return error_response(InvalidRequestError("the body is not JSON", code="malformed_json"))
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    code = "unknown_parameter" if problem["type"] == "extra_forbidden" else None
+    message = f"{field}: {text}" if field else text
+    return error_response(InvalidRequestError(message, param=field or None, code=code))
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    """Starlette's own errors: no such path, wrong method."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return error_response(NotFoundError(f"there is no {request.url.path}"))
+    answer = InvalidRequestError(str(error.detail), code="invalid_request")
+    if error.status_code == 405:
+        allowed = ", ".join(v for k, v in (error.headers or {}).items() if k.lower() == "allow")
+        answer.message = f"{request.url.path} does not take {request.method}; allowed: {allowed}"
+        answer.code = "method_not_allowed"
+    answer.status = error.status_code
+    answer.headers = dict(error.headers or {})
+    return error_response(answer)
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    """The client left before its body was there."""
+    return Response(status_code=499)
+
+
+async def _answer_bug(request: Request, error: Exception) -> Response:
+    return error_response(FairServeError("internal error"))  # Starlette logs it with its trace
+
+
+class BodyLimit:
+    """Refuses bodies over a limit: at once by ``Content-Length``, else as soon as it is passed."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit() and int(value) > self._max_bytes:
+                await error_response(self._error())(scope, receive, send)
+                return
+        received_bytes = 0
+
+        async def limited() -> Message:
+            nonlocal received_bytes
+            message = await receive()
+            if message["type"] == "http.request":
+                received_bytes += len(message.get("body", b""))
+                if received_bytes > self._max_bytes:
+                    raise self._error()
+            return message
+
+        await self._app(scope, limited, send)
+
+    def _error(self) -> BodyTooLargeError:
+        return BodyTooLargeError(
+            f"the body is too large; allowed: {self._max_bytes} bytes",
+            headers={"Connection": "close"},
+        )
+
+
+class RequestLog:
+    """One line per request: method, path, status, time. Never a query, a header or a body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http" or not access_log.isEnabledFor(logging.DEBUG):
+            await self._app(scope, receive, send)
+            return
+        began_s = time.perf_counter()
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            took_ms = (time.perf_counter() - began_s) * 1000
+            access_log.debug("%s %s %d %.1f ms", scope["method"], scope["path"], status, took_ms)
+
+
+def _version() -> str:
+    try:
+        return version("fairserve")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,302 @@
+"""Who is calling: API keys to principals, through a small cache, and the FastAPI dependencies.
+
+A key is looked up by its keyed hash, off the event loop; answers are cached for 30 s, so that a
+revocation on one replica reaches the others within that time, and this process at once. While the
+database does not answer, keys seen in the last five minutes stay valid and all others get 503.
+Weakness: a key revoked elsewhere during such an outage of ours is honoured for those minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from hmac import compare_digest
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy import select, update
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.identity import ApiKey, KeyScope, Tenant
+from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnavailableError,
+)
+
+CACHE_TTL_S = 30.0
+CACHE_ENTRIES = 10_000
+STALE_S = 300.0
+MAX_KEY_CHARS = 256
+LAST_USED_STEP = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Whom a valid key stands for."""
+
+    scope: KeyScope
+    tenant_id: str | None
+    app_id: str | None
+    key_id: str
+    key_prefix: str
+
+
+@dataclass(slots=True)
+class _Entry:
+    principal: Principal
+    expires_at: datetime | None
+    looked_up_s: float
+
+
+class Authenticator:
+    """Principals by key. Bounded, safe to use from any thread.
+
+    Valid and unknown keys are cached apart, so that a flood of guesses drops no valid key.
+    """
+
+    def __init__(
+        self,
+        sessions: SessionFactory,
+        hasher: KeyHasher,
+        *,
+        ttl_s: float = CACHE_TTL_S,
+        stale_s: float = STALE_S,
+        max_entries: int = CACHE_ENTRIES,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._sessions = sessions
+        self.hasher = hasher
+        self._ttl_s = ttl_s
+        self._stale_s = stale_s
+        self._max_entries = max_entries
+        self._monotonic_s = monotonic_s
+        self._now = now
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, _Entry] = OrderedDict()
+        self._unknown: OrderedDict[str, float] = OrderedDict()
+        self._generation = 0
+
+    async def authenticate(self, key: str) -> Principal:
+        """The principal of a key. Raises AuthenticationError, or UnavailableError.
+
+        Waits for the database in a thread, and only if the cache does not know.
+        """
+        digest = self._digest(key)
+        principal = self._cached(digest)
+        if principal is not None:
+            return principal
+        return await asyncio.to_thread(self._look_up, key, digest)
+
+    def authenticate_sync(self, key: str) -> Principal:
+        """The same for a caller that may block."""
+        digest = self._digest(key)
+        return self._cached(digest) or self._look_up(key, digest)
+
+    def forget(
+        self,
+        *,
+        key_id: str | None = None,
+        app_id: str | None = None,
+        tenant_id: str | None = None,
+    ) -> None:
+        """Drop what is cached of a key, an app's keys or a tenant's; call it after the commit.
+
+        Lookups under way were maybe read before the commit: their answers are not cached.
+        """
+        with self._lock:
+            self._generation += 1
+            for digest, entry in list(self._known.items()):
+                principal = entry.principal
+                if (
+                    (key_id is not None and principal.key_id == key_id)
+                    or (app_id is not None and principal.app_id == app_id)
+                    or (tenant_id is not None and principal.tenant_id == tenant_id)
+                ):
+                    del self._known[digest]
+            self._unknown.clear()
+
+    def _digest(self, key: str) -> str:
+        if not key or len(key) > MAX_KEY_CHARS or not key.isascii():
+            raise _invalid_key()
+        return self.hasher.hash(key)
+
+    def _cached(self, digest: str) -> Principal | None:
+        now_s = self._monotonic_s()
+        with self._lock:
+            entry = self._known.get(digest)
+            if entry is not None and now_s - entry.looked_up_s < self._ttl_s:
+                self._check_expiry(entry)
+                self._known.move_to_end(digest)
+                return entry.principal
+            looked_up_s = self._unknown.get(digest)
+        if looked_up_s is not None and now_s - looked_up_s < self._ttl_s:
+            raise _invalid_key()
+        return None
+
+    def _look_up(self, key: str, digest: str) -> Principal:
+        with self._lock:
+            generation = self._generation
+        try:
+            entry = self._read(key)
+        except SQLAlchemyError as error:
+            return self._stale(digest, error)
+        with self._lock:
+            if generation == self._generation:
+                self._store(digest, entry)
+        if entry is None:
+            raise _invalid_key()
+        self._check_expiry(entry)
+        return entry.principal
+
+    def _store(self, digest: str, entry: _Entry | None) -> None:
+        if entry is None:
+            self._known.pop(digest, None)
+            self._unknown[digest] = self._monotonic_s()
+            self._unknown.move_to_end(digest)
+            if len(self._unknown) > self._max_entries:
+                self._unknown.popitem(last=False)
+        else:
+            self._known[digest] = entry
+            self._known.move_to_end(digest)
+            if len(self._known) > self._max_entries:
+                self._known.popitem(last=False)
+
+    def _read(self, key: str) -> _Entry | None:
+        candidates = self.hasher.candidates(key)
+        looked_up_s = self._monotonic_s()
+        with self._sessions() as session:
+            row = (
+                read_only(session)
+                .execute(
+                    select(ApiKey, Tenant.suspended_at)
+                    .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
+                    .where(ApiKey.key_hash.in_(candidates))
+                )
+                .first()
+            )
+        if row is None:
+            return None
+        found, suspended_at = row
+        if not any(compare_digest(found.key_hash, candidate) for candidate in candidates):
+            return None
+        if found.revoked_at is not None or suspended_at is not None:
+            return None
+        self._note_use(found, candidates[0])
+        return _Entry(
+            Principal(found.scope, found.tenant_id, found.app_id, found.id, found.prefix),
+            found.expires_at,
+            looked_up_s,
+        )
+
+    def _note_use(self, row: ApiKey, present_hash: str) -> None:
+        """Store the key under the present secret, and when it was used, to the hour."""
+        now = self._now()
+        changes: dict[str, object] = {}
+        if row.last_used_at is None or now - row.last_used_at >= LAST_USED_STEP:
+            changes["last_used_at"] = now.replace(minute=0, second=0, microsecond=0)
+        if row.key_hash != present_hash:
+            changes |= {"key_hash": present_hash, "secret_id": self.hasher.secret_id}
+        if not changes:
+            return
+        try:
+            with self._sessions.begin() as session:
+                session.execute(
+                    update(ApiKey)
+                    .where(ApiKey.id == row.id, ApiKey.key_hash == row.key_hash)
+                    .values(**changes)
+                )
+        except DBAPIError:
+            pass  # a database that cannot be written now still tells who is calling
+
+    def _stale(self, digest: str, error: SQLAlchemyError) -> Principal:
+        with self._lock:
+            entry = self._known.get(digest)
+        if entry is None or self._monotonic_s() - entry.looked_up_s >= self._stale_s:
+            raise UnavailableError(
+                "the key cannot be checked at present", headers={"Retry-After": "5"}
+            ) from error
+        self._check_expiry(entry)
+        return entry.principal
+
+    def _check_expiry(self, entry: _Entry) -> None:
+        if entry.expires_at is not None and entry.expires_at <= self._now():
+            raise _invalid_key()
+
+
+def _invalid_key() -> AuthenticationError:
+    # One text for unknown, revoked and expired: a stranger learns nothing about keys that exist.
+    return AuthenticationError(
+        "the API key is unknown, revoked or expired", headers={"WWW-Authenticate": "Bearer"}
+    )
+
+
+async def current_principal(request: Request) -> Principal:
+    """Dependency: the principal of ``Authorization: Bearer <key>``, whatever its scope."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise AuthenticationError(
+            "an API key is needed: Authorization: Bearer sk-fs-...",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    authenticator: Authenticator = request.app.state.authenticator
+    return await authenticator.authenticate(key.strip())
+
+
+CurrentPrincipal = Annotated[Principal, Depends(current_principal)]
+
+
+async def require_app(principal: CurrentPrincipal) -> Principal:
+    """Dependency: an app key, as calls need it."""
+    if principal.scope != "app":
+        raise PermissionDeniedError(
+            f"this needs an app key; the key given is for {principal.scope}"
+        )
+    return principal
+
+
+async def require_tenant(principal: CurrentPrincipal, request: Request) -> Principal:
+    """Dependency: a tenant key, or an admin key with ``?tenant=<id>``.
+
+    The principal returned always has a ``tenant_id``; an admin's stays ``admin`` in scope, and
+    whether its tenant exists is not checked here. Another tenant's id answers 404.
+    """
+    named = request.query_params.get("tenant")
+    if principal.scope == "admin":
+        if not named:
+            raise InvalidRequestError(
+                "an admin key names a tenant here: ?tenant=tn_...", param="tenant"
+            )
+        return replace(principal, tenant_id=named)
+    if principal.scope != "tenant":
+        raise PermissionDeniedError(
+            f"this needs a tenant key; the key given is for {principal.scope}"
+        )
+    if named is not None and named != principal.tenant_id:
+        raise NotFoundError("there is no such tenant", param="tenant")
+    return principal
+
+
+async def require_admin(principal: CurrentPrincipal) -> Principal:
+    """Dependency: an admin key."""
+    if principal.scope != "admin":
+        raise PermissionDeniedError(
+            f"this needs an admin key; the key given is for {principal.scope}"
+        )
+    return principal
+
+
+AppPrincipal = Annotated[Principal, Depends(require_app)]
+TenantPrincipal = Annotated[Principal, Depends(require_tenant)]
+AdminPrincipal = Annotated[Principal, Depends(require_admin)]

@@ -1,0 +1,152 @@
+"""The workers that calls may be sent to: their clients, and the news of them for control.
+
+Each worker has a task that asks for its health. Healthy and unknown to control: it joins, with what
+it says of itself. Unhealthy several times in a row: it is lost, and joins again once it is back. The
+same loop serves supervised processes and external servers.
+
+Weakness: one model a deployment. A worker that serves another one is refused, with a log line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiohttp
+
+from fairserve.engine.base import WorkerClient, WorkerFacts, WorkerUnavailableError
+from fairserve.engine.client import HttpWorkerClient
+from fairserve.platform.control.port import ClusterView
+from fairserve.scheduling import events as ev
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.1
+"""Between looks at a worker that is not up."""
+REPORT_S = 1.0
+FAILURES = 3
+DEFAULT_KV_TOKENS = 32_768
+"""Taken for a worker that does not tell the size of its cache."""
+
+
+class ControlNews(Protocol):
+    """What the pool needs of control."""
+
+    def post(self, event: ev.Event) -> None:
+        """Hand an event to the dispatcher."""
+        ...
+
+    async def cluster(self) -> ClusterView:
+        """Which workers it knows."""
+        ...
+
+
+OnFirst = Callable[[WorkerFacts], None]
+
+
+@dataclass(slots=True)
+class Member:
+    """A worker and its watch."""
+
+    worker_id: str
+    url: str
+    client: WorkerClient
+    watch: asyncio.Task[None] | None = None
+    facts: WorkerFacts | None = None
+    ready: bool = False
+
+
+class WorkerPool(Mapping[str, WorkerClient]):
+    """Clients by worker id, of the workers that are there: a lost one is not in the mapping."""
+
+    def __init__(
+        self, control: ControlNews, session: aiohttp.ClientSession, on_facts: OnFirst
+    ) -> None:
+        """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker."""
+        self._control = control
+        self._session = session
+        self._on_facts = on_facts
+        self._members: dict[str, Member] = {}
+
+    def __getitem__(self, worker_id: str) -> WorkerClient:
+        member = self._members[worker_id]
+        if not member.ready:
+            raise KeyError(worker_id)
+        return member.client
+
+    def __iter__(self) -> Iterator[str]:
+        return (worker_id for worker_id, member in self._members.items() if member.ready)
+
+    def __len__(self) -> int:
+        return sum(member.ready for member in self._members.values())
+
+    def members(self) -> list[Member]:
+        """All members, to be read only."""
+        return list(self._members.values())
+
+    def add(self, worker_id: str, url: str) -> None:
+        """Watch a worker from now on; it joins when it is healthy."""
+        member = Member(worker_id, url, HttpWorkerClient(url, self._session))
+        self._members[worker_id] = member
+        member.watch = asyncio.create_task(self._watch(member), name=f"watch {worker_id}")
+
+    def remove(self, worker_id: str) -> None:
+        """The worker is gone: control hears it at once. Unknown ids are ignored."""
+        member = self._members.pop(worker_id, None)
+        if member is None:
+            return
+        if member.watch is not None:
+            member.watch.cancel()
+        self._lost(member)
+
+    async def close(self) -> None:
+        """Stop watching."""
+        watches = [m.watch for m in self._members.values() if m.watch is not None]
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+
+    def _lost(self, member: Member) -> None:
+        if member.ready:
+            member.ready = False
+            self._control.post(ev.WorkerLost(member.worker_id))
+
+    async def _watch(self, member: Member) -> None:
+        failures = 0
+        while True:
+            healthy = await member.client.healthy()
+            if healthy:
+                failures = 0
+                known = {worker.worker_id for worker in (await self._control.cluster()).workers}
+                if member.worker_id not in known:
+                    member.ready = False
+                if member.ready:
+                    self._control.post(ev.WorkerReported(member.worker_id))
+                else:
+                    await self._join(member)
+            elif member.ready:
+                failures += 1
+                if failures >= FAILURES:
+                    logger.warning("worker %s does not answer", member.worker_id)
+                    self._lost(member)
+            await asyncio.sleep(REPORT_S if member.ready else LOOK_S)
+
+    async def _join(self, member: Member) -> None:
+        try:
+            facts = await member.client.facts()
+            self._on_facts(facts)
+        except WorkerUnavailableError as error:
+            logger.debug("worker %s: %s", member.worker_id, error)
+            return
+        except ValueError as error:
+            logger.error("worker %s cannot join: %s", member.worker_id, error)
+            await asyncio.sleep(REPORT_S)
+            return
+        member.facts = facts
+        member.ready = True
+        capacity = facts.kv_capacity_tokens or DEFAULT_KV_TOKENS
+        self._control.post(ev.WorkerJoined(member.worker_id, capacity))
+        logger.info("worker %s joined with %d tokens of KV cache", member.worker_id, capacity)

@@ -1,0 +1,54 @@
+"""``/v1/chat/completions``, ``/v1/completions`` and ``/v1/models``, for app keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from fairserve.engine.base import CompletionPath
+from fairserve.platform.auth import AppPrincipal, Principal
+from fairserve.platform.completions.service import Completions
+from fairserve.platform.errors import NotFoundError
+
+router = APIRouter(prefix="/v1", tags=["completions"])
+
+
+@router.post("/chat/completions", response_model=None)
+async def chat_completions(request: Request, principal: AppPrincipal) -> Response:
+    """OpenAI's chat completions."""
+    return await _answer("/v1/chat/completions", request, principal)
+
+
+@router.post("/completions", response_model=None)
+async def completions(request: Request, principal: AppPrincipal) -> Response:
+    """OpenAI's (text) completions, one prompt a call."""
+    return await _answer("/v1/completions", request, principal)
+
+
+@router.get("/models")
+async def list_models(request: Request, principal: AppPrincipal) -> dict[str, Any]:
+    """The model that is served."""
+    return {"object": "list", "data": [_service(request).require_model().listing()]}
+
+
+@router.get("/models/{model:path}")
+async def read_model(model: str, request: Request, principal: AppPrincipal) -> dict[str, Any]:
+    """One model."""
+    served = _service(request).require_model()
+    if model not in served.names:
+        raise NotFoundError(
+            f"the model {model!r} is not served", param="model", code="model_not_found"
+        )
+    return served.listing()
+
+
+async def _answer(path: CompletionPath, request: Request, principal: Principal) -> Response:
+    raw = await request.body()
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    return await _service(request).answer(path, raw, headers, principal)
+
+
+def _service(request: Request) -> Completions:
+    service: Completions = request.app.state.completions
+    return service

@@ -1,0 +1,111 @@
+"""Merges a worker's chunks into the one answer of a call that was not streamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_completion"}
+
+
+class Merger:
+    """Collects the chunks of all samples. Text is joined once, at the end."""
+
+    def __init__(self) -> None:
+        self._head: dict[str, Any] = {}
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """Take a chunk in."""
+        for name, value in chunk.items():
+            if name not in ("choices", "usage"):
+                self._head.setdefault(name, value)
+        for choice in chunk.get("choices") or ():
+            index = choice.get("index", 0)
+            self._choices.setdefault(index, _Choice()).add(choice)
+
+    def answer(self, model: str, usage: dict[str, Any] | None) -> dict[str, Any]:
+        """The whole answer, in OpenAI's shape."""
+        kind = self._head.get("object", "")
+        chat = kind != "text_completion"
+        answer = {**self._head, "object": OBJECTS.get(kind, kind), "model": model}
+        answer["choices"] = [
+            self._choices[index].whole(index, chat=chat) for index in sorted(self._choices)
+        ]
+        if usage is not None:
+            answer["usage"] = usage
+        return answer
+
+
+class _Choice:
+    """One sample."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._texts: dict[str, list[str]] = {}
+        """Text fields of the deltas: content, refusal, reasoning_content ..."""
+        self._values: dict[str, Any] = {}
+        self._tool_calls: dict[int, dict[str, Any]] = {}
+        self._logprobs: dict[str, Any] | None = None
+        self._rest: dict[str, Any] = {}
+
+    def add(self, choice: dict[str, Any]) -> None:
+        for name, value in choice.items():
+            if name == "text" and isinstance(value, str):
+                self._text.append(value)
+            elif name == "delta" and isinstance(value, dict):
+                self._add_delta(value)
+            elif name == "logprobs" and isinstance(value, dict):
+                self._logprobs = _extended(self._logprobs, value)
+            elif name not in ("index", "delta", "text", "logprobs") and value is not None:
+                self._rest[name] = value
+
+    def _add_delta(self, delta: dict[str, Any]) -> None:
+        for name, value in delta.items():
+            if name == "tool_calls":
+                for call in value or ():
+                    self._add_tool_call(call)
+            elif name == "role":
+                self._values[name] = value
+            elif isinstance(value, str):
+                self._texts.setdefault(name, []).append(value)
+            elif value is not None:
+                self._values[name] = value
+
+    def _add_tool_call(self, part: dict[str, Any]) -> None:
+        """Name and id come once, the arguments in pieces."""
+        index = part.get("index", len(self._tool_calls))
+        call = self._tool_calls.setdefault(index, {"function": {"name": "", "arguments": ""}})
+        for name, value in part.items():
+            if name == "function" and isinstance(value, dict):
+                for key, text in value.items():
+                    before = call["function"].get(key)
+                    joined = isinstance(before, str) and isinstance(text, str)
+                    call["function"][key] = before + text if joined else text
+            elif name != "index" and value is not None:
+                call[name] = value
+
+    def whole(self, index: int, *, chat: bool) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index}
+        if chat:
+            message = {"role": "assistant", **self._values}
+            texts = {name: "".join(parts) for name, parts in self._texts.items()}
+            content = texts.pop("content", "")
+            message["content"] = content if content or not self._tool_calls else None
+            message.update(texts)
+            if self._tool_calls:
+                message["tool_calls"] = [self._tool_calls[i] for i in sorted(self._tool_calls)]
+            choice["message"] = message
+        else:
+            choice["text"] = "".join(self._text)
+        return {**choice, "logprobs": self._logprobs, "finish_reason": None, **self._rest}
+
+
+def _extended(before: dict[str, Any] | None, more: dict[str, Any]) -> dict[str, Any]:
+    """Log probabilities come as lists by token, in both dialects."""
+    merged = dict(before or {})
+    for name, value in more.items():
+        if isinstance(value, list) and isinstance(merged.get(name), list):
+            merged[name] = merged[name] + value
+        elif value is not None or name not in merged:
+            merged[name] = value
+    return merged

@@ -1,0 +1,238 @@
+"""From an HTTP body to a call that can be submitted: checked, identified, tokenised.
+
+Nothing here has a side effect: a request that is wrong leaves no trace but its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from fairserve.engine.base import CompletionPath, WorkerRequest
+from fairserve.interactions.call import Call
+from fairserve.interactions.identity import (
+    CallIdentity,
+    IdentityError,
+    core_call_id,
+    core_run_id,
+    identify,
+)
+from fairserve.platform.auth import Principal
+from fairserve.platform.completions.models import ServedModel
+from fairserve.platform.completions.prompt import Prompt
+from fairserve.platform.completions.schemas import ChatBody, CompletionBody, TextBody, invalid
+from fairserve.platform.control.messages import Submit
+from fairserve.platform.db.base import new_id
+from fairserve.platform.errors import ContextLengthError, InvalidRequestError, NotFoundError
+
+INLINE_BODY_BYTES = 64 * 1024
+"""Longer bodies are parsed and hashed in a thread."""
+OWN_FIELDS = ("metadata", "user")
+"""Fields that only the platform understands; workers do not see them."""
+RETRY_HEADER = "x-stainless-retry-count"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCall:
+    """A call, what its worker gets, and how its client wants the answer."""
+
+    path: CompletionPath
+    call: Call
+    record_id: str
+    run_id: str
+    """The client's id of the run."""
+    call_id: str
+    """The client's id of the call; ours where it chose none."""
+    body: Mapping[str, Any]
+    """What goes to the worker."""
+    model: ServedModel
+    stream: bool
+    include_usage: bool
+    fingerprint: str
+    repeated: bool
+    """The client library says that it sends this again."""
+
+    def submit(self) -> Submit:
+        """The message for control."""
+        return Submit(
+            call=self.call,
+            record_id=self.record_id,
+            fingerprint=self.fingerprint,
+            user_agent_retry=self.repeated,
+        )
+
+    def worker_request(self, weight: float) -> WorkerRequest:
+        """The request for the granted worker."""
+        return WorkerRequest(
+            path=self.path,
+            body=self.body,
+            call_id=self.record_id,
+            client_id="/".join(self.call.client),
+            weight=weight,
+            cache_salt=self.call.salt,
+        )
+
+
+async def prepare(
+    path: CompletionPath,
+    raw: bytes,
+    headers: Mapping[str, str],
+    principal: Principal,
+    model: ServedModel,
+    default_max_tokens: int,
+) -> PreparedCall:
+    """Read a request. Raises a FairServeError that names the field that is wrong."""
+    plain, body = await off_loop(len(raw), _parse, path, raw)
+    if body.model not in model.names:
+        raise NotFoundError(
+            f"the model {body.model!r} is not served; allowed: {', '.join(model.names)}",
+            param="model",
+            code="model_not_found",
+        )
+    try:
+        identity = identify(headers, body.metadata)
+    except IdentityError as error:
+        raise InvalidRequestError(str(error), param=error.source) from error
+    prompt = await _read_prompt(model, body, plain)
+    limit = _output_limit(body, prompt, model.context_tokens, default_max_tokens)
+    retry = headers.get(RETRY_HEADER)
+    fingerprint = ""
+    if retry is not None:
+        fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw)
+
+    for name in OWN_FIELDS:
+        plain.pop(name, None)
+    plain["model"] = model.worker_name
+    if body.asked_tokens is None:
+        plain["max_tokens"] = limit
+    record_id = new_id("call")
+    call, run_id, call_id = _call(principal, body, identity, prompt, limit, record_id)
+    return PreparedCall(
+        path=path,
+        call=call,
+        record_id=record_id,
+        run_id=run_id,
+        call_id=call_id,
+        body=plain,
+        model=model,
+        stream=bool(body.stream),
+        include_usage=body.include_usage,
+        fingerprint=fingerprint,
+        repeated=retry is not None and retry.strip() not in ("", "0"),
+    )
+
+
+def fingerprint_of(principal: Principal, path: str, raw: bytes) -> str:
+    """Equal for equal requests of one app, and never for those of different apps."""
+    digest = hashlib.sha256(f"{principal.app_id}\n{path}\n".encode())
+    digest.update(raw)
+    return digest.hexdigest()
+
+
+def _parse(path: CompletionPath, raw: bytes) -> tuple[dict[str, Any], CompletionBody]:
+    try:
+        plain = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequestError(
+            f"the body is not JSON: {error}", code="malformed_json"
+        ) from error
+    if not isinstance(plain, dict):
+        raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
+    kind = ChatBody if path == "/v1/chat/completions" else TextBody
+    try:
+        return plain, kind.model_validate(plain)
+    except ValidationError as error:
+        raise invalid(error) from error
+
+
+async def off_loop(size: int, work: Any, *arguments: Any) -> Any:
+    """Run small work at once and large work in a thread."""
+    if size <= INLINE_BODY_BYTES:
+        return work(*arguments)
+    return await asyncio.to_thread(work, *arguments)
+
+
+async def _read_prompt(model: ServedModel, body: CompletionBody, plain: dict[str, Any]) -> Prompt:
+    if isinstance(body, ChatBody):
+        return await model.reader.chat(body, plain["messages"])
+    assert isinstance(body, TextBody)
+    plain["prompt"] = body.only_prompt
+    return await model.reader.text(body)
+
+
+def _output_limit(
+    body: CompletionBody, prompt: Prompt, context_tokens: int, default_tokens: int
+) -> int:
+    """The output limit of one sample. Raises ContextLengthError naming what is too long."""
+    count = len(prompt.token_ids)
+    room = context_tokens - count
+    if room < 1:
+        field = "messages" if isinstance(body, ChatBody) else "prompt"
+        raise ContextLengthError(
+            f"{field}: the prompt has {count} tokens; the context is {context_tokens}, and the"
+            " answer needs at least one",
+            param=field,
+        )
+    asked = body.asked_tokens
+    if asked is None:
+        return min(default_tokens, room)
+    if asked > room:
+        raise ContextLengthError(
+            f"{body.asked_field} is {asked}; allowed: {room} (the context is {context_tokens}"
+            f" tokens and the prompt has {count})",
+            param=body.asked_field,
+        )
+    return asked
+
+
+def _call(
+    principal: Principal,
+    body: CompletionBody,
+    identity: CallIdentity,
+    prompt: Prompt,
+    limit: int,
+    record_id: str,
+) -> tuple[Call, str, str]:
+    """The core's call, and the client's ids of run and call."""
+    tenant, app = principal.tenant_id, principal.app_id
+    assert tenant is not None, "only app keys make calls"
+    assert app is not None, "only app keys make calls"
+    single = identity.run_id is None
+    run_id = identity.run_id or new_id("run")
+    call_id = identity.call_id or record_id
+    core_run = core_run_id(app, run_id)
+    parents = identity.parents
+    if parents is not None:
+        parents = tuple(core_call_id(core_run, _parent(parent)) for parent in parents)
+    # Salted by tenant, so that no tenant learns from timings what another one has cached.
+    salt = tenant if body.cache_salt is None else f"{tenant}/{body.cache_salt}"
+    call = Call(
+        call_id=core_call_id(core_run, call_id),
+        tenant=tenant,
+        app=app,
+        user=body.user or app,
+        interaction_id=core_run,
+        model=body.model,
+        input_tokens=prompt.input_tokens,
+        system_tokens=prompt.system_tokens,
+        max_output_tokens=limit,
+        samples=body.n or 1,
+        agent=identity.agent,
+        parents=parents,
+        single=single,
+        final=identity.final,
+        token_ids=prompt.token_ids,
+        salt=salt,
+    )
+    return call, run_id, call_id
+
+
+def _parent(name: str) -> str:
+    """Parents may be named by the ids of their answers, too."""
+    return name.removeprefix("chatcmpl-").removeprefix("cmpl-")

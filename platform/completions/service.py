@@ -1,0 +1,105 @@
+"""A completion request from its bytes to the response that answers it.
+
+Read, check and tokenise (``prepared``); then submit to control and stream from the worker
+(``relay``), written as the client wants it (``producer``), directly or through the answers that are
+kept for an ``Idempotency-Key`` (``idempotency``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from fairserve.engine.base import CompletionPath, WorkerClient
+from fairserve.platform.auth import Principal
+from fairserve.platform.completions.answer import AnswerBuffer, ConnectionSink, ProducedResponse
+from fairserve.platform.completions.idempotency import IdempotentAnswers, checked_key, follow
+from fairserve.platform.completions.models import ServedModel
+from fairserve.platform.completions.prepared import (
+    PreparedCall,
+    fingerprint_of,
+    off_loop,
+    prepare,
+)
+from fairserve.platform.completions.producer import Producer
+from fairserve.platform.completions.relay import Relay
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.errors import UnavailableError
+from fairserve.throttling.base import LimitUse
+
+
+class Completions:
+    """Answers completion requests. ``model`` is None until a worker is ready."""
+
+    def __init__(
+        self,
+        control: ControlPort,
+        workers: Mapping[str, WorkerClient],
+        answers: IdempotentAnswers,
+        *,
+        default_max_tokens: int,
+        keepalive_s: float,
+    ) -> None:
+        self.model: ServedModel | None = None
+        self._control = control
+        self._workers = workers
+        self._answers = answers
+        self._default_max_tokens = default_max_tokens
+        self._keepalive_s = keepalive_s
+
+    def require_model(self) -> ServedModel:
+        """The served model. Raises UnavailableError before the first worker is ready."""
+        if self.model is None:
+            raise UnavailableError(
+                "no worker is ready yet", code="starting", headers={"Retry-After": "2"}
+            )
+        return self.model
+
+    async def answer(
+        self, path: CompletionPath, raw: bytes, headers: Mapping[str, str], principal: Principal
+    ) -> Response:
+        """The response to a request. Raises a FairServeError for what is wrong with it."""
+        key = checked_key(headers.get("idempotency-key"))
+        model = self.require_model()
+        if key is None:
+            prepared = await self._prepare(path, raw, headers, principal, model)
+            return ProducedResponse(self._producer(prepared).produce)
+        app = principal.app_id or ""
+        fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw)
+        buffer = self._answers.find(app, key, fingerprint)
+        if buffer is not None:
+            return _following(buffer, replayed=True)
+        prepared = await self._prepare(path, raw, headers, principal, model)
+        # Tokenising may have taken a moment, in which the same request arrived a second time.
+        buffer = self._answers.find(app, key, fingerprint)
+        if buffer is not None:
+            return _following(buffer, replayed=True)
+        buffer = self._answers.begin(app, key, fingerprint, self._producer(prepared))
+        return _following(buffer, replayed=False)
+
+    async def _prepare(
+        self,
+        path: CompletionPath,
+        raw: bytes,
+        headers: Mapping[str, str],
+        principal: Principal,
+        model: ServedModel,
+    ) -> PreparedCall:
+        return await prepare(path, raw, headers, principal, model, self._default_max_tokens)
+
+    def _producer(self, prepared: PreparedCall) -> Producer:
+        call = prepared.call
+
+        def limits() -> LimitUse | None:
+            return self._control.limit_use(call.tenant, call.app, call.user)
+
+        relay = Relay(prepared, self._control, self._workers)
+        return Producer(relay, limits, self._keepalive_s)
+
+
+def _following(buffer: AnswerBuffer, *, replayed: bool) -> Response:
+    async def produce(sink: ConnectionSink) -> None:
+        await follow(buffer, sink, replayed=replayed)
+
+    return ProducedResponse(produce)

@@ -1,0 +1,118 @@
+"""A call between its submission and its ledger row, and how the row is made of it.
+
+Monotonic times measure durations, wall times date the record; the two are never mixed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
+from fairserve.interactions.identity import client_run_id
+from fairserve.platform.control.entries import plain_of
+from fairserve.platform.control.messages import Grant, RefuseCall
+from fairserve.platform.control.port import OnCancel
+from fairserve.platform.control.record import CallRecord
+from fairserve.scheduling.cost import Linear
+from fairserve.scheduling.events import CallOutcome
+from fairserve.throttling.base import Decision
+
+MAX_ERROR_CHARS = 500
+
+_SERVICE = Linear()
+
+
+@dataclass(slots=True, eq=False)
+class LiveCall:
+    """One call under way. ``worker_id`` is set from its grant until it ends or returns."""
+
+    call: Call
+    record_id: str
+    fingerprint: str
+    submitted_s: float
+    accepted_at: float
+    on_cancel: OnCancel
+    turn: asyncio.Future[Grant | RefuseCall]
+    """Resolved by the next grant; a new one after every return to the queue."""
+    worker_id: str | None = None
+    queue_s: float | None = None
+    started: bool = False
+    usage: TokenUsage = NO_USAGE
+    journaled_s: float = 0.0
+    """When its progress was last written to the journal."""
+    superseded: bool = False
+    """Its client has repeated it: charged only if it delivers something after all."""
+
+    def record(
+        self,
+        outcome: CallOutcome,
+        *,
+        now_s: float,
+        ended_at: float,
+        ttft_s: float | None = None,
+        error: str = "",
+        charged: bool = True,
+    ) -> CallRecord:
+        """The ledger row of its end, from the usage known now."""
+        usage = self.usage
+        spent = usage.prompt_tokens + usage.output_tokens
+        return CallRecord(
+            call_id=self.record_id,
+            tenant=self.call.tenant,
+            app=self.call.app,
+            user=self.call.user,
+            model=self.call.model,
+            interaction_id=client_run_id(self.call.app, self.call.interaction_id),
+            stage=self.call.stage,
+            agent=self.call.agent,
+            outcome=outcome,
+            accepted_at=self.accepted_at,
+            ended_at=ended_at,
+            **_usage_fields(usage),
+            queue_delay_s=self.queue_s,
+            ttft_s=ttft_s,
+            duration_s=now_s - self.submitted_s,
+            worker=self.worker_id,
+            wasted=outcome != "completed" and spent > 0,
+            charged=charged,
+            error=error[:MAX_ERROR_CHARS],
+        )
+
+    def accepted_data(self) -> dict[str, Any]:
+        """The journal's ``accepted`` entry."""
+        record = self.record("failed", now_s=self.submitted_s, ended_at=self.accepted_at)
+        return {**plain_of(record), "duration_s": None}
+
+    def progress_data(self) -> dict[str, Any]:
+        """The journal's ``progress`` entry: what of the row is known by now."""
+        return {
+            **_usage_fields(self.usage),
+            "worker": self.worker_id,
+            "queue_delay_s": self.queue_s,
+        }
+
+
+def refusal_fields(decision: Decision, mid_run: bool) -> dict[str, Any]:
+    """The refusal columns of a record."""
+    return {
+        "refusal_reason": decision.reason,
+        "refusal_scope": decision.scope,
+        "refusal_limit": decision.limit,
+        "refusal_count": decision.count,
+        "refusal_window_s": decision.window_s,
+        "refusal_retry_after_s": decision.retry_after_s,
+        "mid_run": mid_run,
+    }
+
+
+def _usage_fields(usage: TokenUsage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "system_tokens": usage.system_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "extend_tokens": usage.extend_tokens,
+        "output_tokens": usage.output_tokens,
+        "service": _SERVICE(usage),
+    }

@@ -1,0 +1,126 @@
+"""What the API side needs of control: this interface, and nothing else.
+
+The embedded default is :class:`fairserve.platform.control.service.ControlService` in the same
+process; scaled out the same methods send their messages through Redis. ``progress`` and ``cancel``
+tell and do not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fairserve.platform.control.messages import (
+    Cancel,
+    Grant,
+    Progress,
+    RefuseCall,
+    Release,
+    Submit,
+)
+from fairserve.throttling.base import LimitUse
+
+OnCancel = Callable[[Cancel], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A live interaction. Ids are those of the core; times are UTC epoch seconds."""
+
+    interaction_id: str
+    tenant: str
+    app: str
+    user: str
+    state: str
+    opened_at: float
+    last_active_at: float
+    calls: int
+    live_calls: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerView:
+    """A worker as control sees it."""
+
+    worker_id: str
+    draining: bool
+    kv_capacity_tokens: int
+    demand_tokens: int
+    waiting_tokens: int
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The state of control at one moment."""
+
+    system: str
+    overloaded: bool
+    draining: bool
+    demand_tokens: int
+    capacity_tokens: int
+    queued_calls: int
+    running_calls: int
+    live_interactions: int
+    workers: tuple[WorkerView, ...]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+class ControlPort(Protocol):
+    """Control, as an API replica sees it."""
+
+    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
+        """Queue a call and wait for its turn.
+
+        Cancelling the task withdraws the call. ``on_cancel`` is called from the event loop if the
+        call must stop after its grant. Raises a FairServeError: 404, 409 or 422 if the call does
+        not fit its run (nothing was recorded then), 503 if it was not its turn in time, the queue
+        is full, control is draining, or the call cannot be written to the journal.
+        """
+        ...
+
+    def progress(self, message: Progress) -> bool:
+        """What a granted call has used so far; False if its lease has ended."""
+        ...
+
+    async def release(self, message: Release) -> Grant | None:
+        """A granted call ended; exactly once per grant.
+
+        With ``retry_on_another_worker`` it waits for the call's next turn and returns the new
+        grant, or raises as ``submit`` does. Without, everything is done before it first suspends,
+        so that a task that is being cancelled may still call it. None: the call has ended.
+        """
+        ...
+
+    def cancel(self, message: Cancel) -> None:
+        """Withdraw a queued call; a granted one ends with its release. Unknown ids are ignored."""
+        ...
+
+    def limit_use(self, tenant: str, app: str, user: str) -> LimitUse | None:
+        """The user's limit and its use; None if there is none."""
+        ...
+
+    async def open_interaction(self, run_id: str, tenant: str, app: str, user: str) -> RunView:
+        """Open an empty run. Raises ConflictError if it exists."""
+        ...
+
+    async def close_interaction(self, run_id: str, *, cancel: bool) -> None:
+        """End a run: complete once its calls have ended, or cancelled with all its calls.
+
+        Raises NotFoundError or ConflictError.
+        """
+        ...
+
+    async def interaction(self, run_id: str) -> RunView | None:
+        """A live run; None if there is none of this id."""
+        ...
+
+    async def interactions(self, app: str, limit: int) -> list[RunView]:
+        """The live runs of an app, the latest opened first."""
+        ...
+
+    async def cluster(self) -> ClusterView:
+        """Workers, queue and load."""
+        ...

@@ -1,0 +1,68 @@
+"""What is known of a call, or an interaction, when it has ended: the unit of journal and ledger.
+
+Control makes exactly one :class:`CallRecord` per accepted or refused call. The journal carries it,
+the ledger table holds it, upserted by ``call_id``. Wall-clock times are UTC epoch seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairserve.scheduling.events import CallOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One ledger row. Durations are None where the call never got that far."""
+
+    call_id: str
+    tenant: str
+    app: str
+    user: str
+    model: str
+    interaction_id: str
+    stage: int
+    agent: str | None
+    outcome: CallOutcome
+    accepted_at: float
+    ended_at: float
+    input_tokens: int = 0
+    system_tokens: int = 0
+    cached_tokens: int = 0
+    extend_tokens: int = 0
+    output_tokens: int = 0
+    service: float = 0.0
+    """Linear cost, wp=1, wq=2 (ALGORITHMS section 1), cached tokens included."""
+    queue_delay_s: float | None = None
+    ttft_s: float | None = None
+    duration_s: float | None = None
+    worker: str | None = None
+    wasted: bool = False
+    """Tokens were spent on a call that did not complete."""
+    charged: bool = True
+    """False for an attempt that delivered nothing and was repeated by its client."""
+    error: str = ""
+    refusal_reason: str = ""
+    refusal_scope: str | None = None
+    refusal_limit: int | None = None
+    refusal_count: int | None = None
+    refusal_window_s: float | None = None
+    refusal_retry_after_s: float | None = None
+    mid_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionRecord:
+    """One row of the interactions table, written when the interaction ends."""
+
+    interaction_id: str
+    tenant: str
+    app: str
+    user: str
+    state: str
+    opened_at: float
+    ended_at: float
+    calls: int
+    tokens: int
+    wasted_tokens: int
+    waste_cause: str = ""

@@ -1,0 +1,90 @@
+"""Writes the ledger row of every call, exactly one each, and decides whether it is charged.
+
+A row is written again under its id only to take back the charge of an attempt that delivered nothing
+and that its client has repeated (see ``retries``): the ledger's upsert replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from fairserve.platform.control.entries import plain_of
+from fairserve.platform.control.live import LiveCall, refusal_fields
+from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.retries import RecentAttempts
+from fairserve.platform.journal import Journal
+from fairserve.scheduling.events import CallOutcome
+from fairserve.throttling.base import Decision
+
+
+class CallRecorder:
+    """Rows of ended and refused calls, by way of the journal."""
+
+    def __init__(
+        self, journal: Journal, clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._wall = wall
+        self._attempts = RecentAttempts()
+        self._live: dict[str, list[LiveCall]] = {}
+        """Live calls by fingerprint, where they have one."""
+
+    def accepted(self, live: LiveCall) -> int:
+        """A call was accepted: its journal entry's number. Raises JournalUnavailableError."""
+        sequence = self._journal.append("accepted", live.record_id, live.accepted_data())
+        if live.fingerprint:
+            self._live.setdefault(live.fingerprint, []).append(live)
+        return sequence
+
+    def repeated(self, fingerprint: str) -> None:
+        """A client library sends a call again: one attempt that delivered nothing is not charged."""
+        earlier = self._attempts.take(fingerprint, self._clock())
+        if earlier is not None:
+            self._close(replace(earlier, charged=False))
+            return
+        for live in self._live.get(fingerprint, ()):
+            if not live.superseded:
+                live.superseded = True
+                return
+
+    def refused(self, live: LiveCall, decision: Decision, *, mid_run: bool = False) -> None:
+        """A call was refused and never was live."""
+        record = live.record("refused", now_s=self._clock(), ended_at=self._wall())
+        self._close(replace(record, **refusal_fields(decision, mid_run)))
+
+    def ended(
+        self,
+        live: LiveCall,
+        outcome: CallOutcome,
+        *,
+        ttft_s: float | None = None,
+        error: str = "",
+        delivered: bool = False,
+    ) -> None:
+        """An accepted call ended; called once."""
+        self.forget(live)
+        now_s = self._clock()
+        record = live.record(
+            outcome,
+            now_s=now_s,
+            ended_at=self._wall(),
+            ttft_s=ttft_s,
+            error=error,
+            charged=delivered or not live.superseded,
+        )
+        self._close(record)
+        if not delivered and not live.superseded:
+            self._attempts.remember(live.fingerprint, record, now_s)
+
+    def forget(self, live: LiveCall) -> None:
+        """An accepted call is no longer live."""
+        same = self._live.get(live.fingerprint)
+        if same is not None and live in same:
+            same.remove(live)
+            if not same:
+                del self._live[live.fingerprint]
+
+    def _close(self, record: CallRecord) -> None:
+        self._journal.append("closed", record.call_id, plain_of(record))

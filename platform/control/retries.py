@@ -1,0 +1,46 @@
+"""Which recent calls a client library may be repeating.
+
+A library that got no answer sends the same request again and says so (``x-stainless-retry-count``).
+The attempt that it gave up is then not charged. Attempts are told by a fingerprint of app and body;
+one repetition stands for one attempt. Bounded in number and time. Weakness: identical requests that
+run side by side cannot be told apart, and any of them may be the one that is not charged; it is
+never one that has delivered anything.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from fairserve.platform.control.record import CallRecord
+
+MAX_ATTEMPTS = 10_000
+RETENTION_S = 600.0
+
+
+class RecentAttempts:
+    """Ended calls that delivered nothing, by fingerprint. All operations are O(1) amortised."""
+
+    def __init__(self, max_attempts: int = MAX_ATTEMPTS, retention_s: float = RETENTION_S) -> None:
+        self._max_attempts = max_attempts
+        self._retention_s = retention_s
+        self._attempts: OrderedDict[str, tuple[float, CallRecord]] = OrderedDict()
+
+    def remember(self, fingerprint: str, record: CallRecord, now_s: float) -> None:
+        """A call ended without having delivered anything; replaces an earlier equal one."""
+        if not fingerprint:
+            return
+        self._attempts[fingerprint] = (now_s, record)
+        self._attempts.move_to_end(fingerprint)
+        while len(self._attempts) > self._max_attempts or self._oldest_is_stale(now_s):
+            self._attempts.popitem(last=False)
+
+    def take(self, fingerprint: str, now_s: float) -> CallRecord | None:
+        """The attempt that is repeated now; it is given out once."""
+        found = self._attempts.pop(fingerprint, None)
+        if found is None or now_s - found[0] > self._retention_s:
+            return None
+        return found[1]
+
+    def _oldest_is_stale(self, now_s: float) -> bool:
+        ended_s, _ = next(iter(self._attempts.values()))
+        return now_s - ended_s > self._retention_s

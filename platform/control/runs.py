@@ -1,0 +1,107 @@
+"""The live interactions as people see them: who, since when, how many calls and tokens.
+
+The tracker in the core decides; this only follows what it decided, with wall-clock times. An entry
+lives exactly as long as its run in the tracker, so the tracker's bound is the bound here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairserve.interactions.call import Call
+from fairserve.interactions.identity import client_run_id
+from fairserve.platform.control.port import RunView
+from fairserve.platform.control.record import InteractionRecord
+from fairserve.scheduling.events import InteractionEnded
+
+
+@dataclass(slots=True)
+class _Run:
+    tenant: str
+    app: str
+    user: str
+    opened_at: float
+    last_active_at: float
+    calls: int = 0
+    live_calls: int = 0
+    tokens: int = 0
+
+
+class LiveRuns:
+    """Runs by core id. All operations but :meth:`of_app` are O(1)."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+
+    def __len__(self) -> int:
+        """Number of live runs."""
+        return len(self._runs)
+
+    def opened(self, run_id: str, tenant: str, app: str, user: str, at: float) -> None:
+        """A client opened an empty run."""
+        self._runs[run_id] = _Run(tenant, app, user, opened_at=at, last_active_at=at)
+
+    def call_accepted(self, call: Call, at: float) -> None:
+        """A call joined its run, or began it."""
+        run = self._runs.get(call.interaction_id)
+        if run is None:
+            run = _Run(call.tenant, call.app, call.user, opened_at=at, last_active_at=at)
+            self._runs[call.interaction_id] = run
+        run.calls += 1
+        run.live_calls += 1
+        run.last_active_at = at
+
+    def call_ended(self, call: Call, tokens: int, at: float) -> None:
+        """A call of a run ended, which may have ended the run before."""
+        run = self._runs.get(call.interaction_id)
+        if run is not None:
+            run.live_calls -= 1
+            run.tokens += tokens
+            run.last_active_at = at
+
+    def ended(self, event: InteractionEnded, at: float) -> InteractionRecord:
+        """The run is over; returns its row."""
+        run = self._runs.pop(event.interaction_id, None)
+        return InteractionRecord(
+            interaction_id=client_run_id(event.app, event.interaction_id),
+            tenant=event.tenant,
+            app=event.app,
+            user=event.user,
+            state=event.state,
+            opened_at=at if run is None else run.opened_at,
+            ended_at=at,
+            calls=event.calls,
+            tokens=event.tokens,
+            wasted_tokens=event.wasted_tokens,
+            waste_cause=event.cause,
+        )
+
+    def view(self, run_id: str) -> RunView | None:
+        """One run."""
+        run = self._runs.get(run_id)
+        return None if run is None else _view(run_id, run)
+
+    def of_app(self, app: str, limit: int) -> list[RunView]:
+        """An app's runs, the latest opened first. O(live runs)."""
+        views: list[RunView] = []
+        for run_id in reversed(self._runs):
+            if len(views) >= limit:
+                break
+            if self._runs[run_id].app == app:
+                views.append(_view(run_id, self._runs[run_id]))
+        return views
+
+
+def _view(run_id: str, run: _Run) -> RunView:
+    return RunView(
+        interaction_id=run_id,
+        tenant=run.tenant,
+        app=run.app,
+        user=run.user,
+        state="under_way" if run.calls else "open",
+        opened_at=run.opened_at,
+        last_active_at=run.last_active_at,
+        calls=run.calls,
+        live_calls=run.live_calls,
+        tokens=run.tokens,
+    )

@@ -1,0 +1,514 @@
+"""Control as a task of this process: the dispatcher, driven by messages, time and the journal.
+
+One event loop owns it and nothing in it waits while it holds a half-done change, so there is no
+lock. Every call that is accepted or refused makes exactly one ledger row: the recorder writes it, and
+a call reaches it once, by leaving ``_live``. A call is in the
+journal and on disk before its grant is returned.
+
+Weakness: the state lives in this process; after a crash runs begin anew and counters start at zero,
+while the ledger is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.platform.control.deadlines import Leases, QueueWaits
+from fairserve.platform.control.entries import plain_of
+from fairserve.platform.control.live import LiveCall
+from fairserve.platform.control.messages import (
+    Cancel,
+    Grant,
+    Progress,
+    RefuseCall,
+    Release,
+    Submit,
+)
+from fairserve.platform.control.port import (
+    ClusterView,
+    OnCancel,
+    RunView,
+    WorkerView,
+)
+from fairserve.platform.control.recorder import CallRecorder
+from fairserve.platform.control.runs import LiveRuns
+from fairserve.platform.control.switch import switched
+from fairserve.platform.control.translate import interaction_errors
+from fairserve.platform.errors import UnavailableError
+from fairserve.platform.journal import Journal, JournalUnavailableError
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.system import SystemConfig
+from fairserve.throttling.base import Decision, LimitUse
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.25
+FLUSH_S = 0.02
+"""Tokens decoded reach the dispatcher together, at most so late."""
+PROGRESS_S = 1.0
+"""A call's progress is written to the journal at most so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlOptions:
+    """Bounds of control; see the settings of the same names."""
+
+    max_queue_wait_s: float = 120.0
+    max_queued_calls: int = 10_000
+    lease_s: float = 60.0
+
+
+class ControlService:
+    """The in-process :class:`~fairserve.platform.control.port.ControlPort`."""
+
+    def __init__(
+        self,
+        system: SystemConfig,
+        journal: Journal,
+        options: ControlOptions = ControlOptions(),
+        *,
+        seed: int = 0,
+        parameters: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._base = system
+        self._parameters = dict(parameters or {})
+        self._seed = seed
+        self._dispatcher = Dispatcher(system.with_options(self._parameters), seed=seed)
+        self._journal = journal
+        self._options = options
+        self._clock = clock
+        self._wall = wall
+        self._live: dict[str, LiveCall] = {}
+        self._recorder = CallRecorder(journal, clock, wall)
+        self._waits = QueueWaits(options.max_queue_wait_s)
+        self._leases = Leases(options.lease_s)
+        self._decoded: dict[str, int] = {}
+        self._flushing = False
+        self._runs = LiveRuns()
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Bind to the running loop and begin to tick."""
+        self._loop = asyncio.get_running_loop()
+        self._ticker = self._loop.create_task(self._tick_for_ever(), name="control tick")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no new calls, wait for those under way, then end what is left as failed."""
+        self._draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            logger.warning("%d calls did not end in time", len(self._live))
+        # The queued first: the end of a running call would give them a grant.
+        for live in sorted(self._live.values(), key=lambda live: live.worker_id is not None):
+            self._stop(live, "failed", "server stopped", "the server is stopping")
+
+    async def close(self) -> None:
+        """Stop ticking."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.tick()
+            except Exception:
+                logger.exception("a tick failed")
+
+    def tick(self) -> None:
+        """Expire waits and leases, then let the dispatcher see the time."""
+        now_s = self._clock()
+        for call_id in self._waits.over(now_s):
+            wait_s = self._options.max_queue_wait_s
+            message = f"no worker was free for the call within {wait_s:g} s"
+            self._stop(self._live[call_id], "expired", "queue wait over", message)
+        for call_id in self._leases.over(now_s):
+            self._stop(self._live[call_id], "failed", "lease ended without progress", "")
+        self._apply(self._dispatcher.handle(ev.Tick(), now_s))
+
+    # --- events from beside the calls -------------------------------------------------------------
+
+    def post(self, event: ev.Event) -> None:
+        """Hand an event to the dispatcher, from any thread. Errors are logged."""
+        assert self._loop is not None, "control has not started"
+        if self._on_loop():
+            self._take(event)
+        else:
+            self._loop.call_soon_threadsafe(self._take, event)
+
+    def _on_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def _take(self, event: ev.Event) -> None:
+        try:
+            self._apply(self._dispatcher.handle(event, self._clock()))
+        except (KeyError, ValueError) as error:
+            logger.warning("%s was not taken: %s", type(event).__name__, error)
+
+    def apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
+        """Change the system or its parameters while calls run; from any thread, waits for it.
+
+        Raises ValueError (or KeyError for a name) that says what is allowed, and changes nothing.
+        """
+        assert self._loop is not None, "control has not started"
+        if self._on_loop():
+            self._apply_throttling(system, parameters)
+            return
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def apply() -> None:
+            try:
+                self._apply_throttling(system, parameters)
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._loop.call_soon_threadsafe(apply)
+        done.result()
+
+    def _apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
+        base = SYSTEMS[system]
+        config = base.with_options(parameters)
+        calls = [(live.call, live.worker_id, live.usage) for live in self._live.values()]
+        self._dispatcher = switched(self._dispatcher, config, calls, self._seed, self._clock())
+        self._base, self._parameters = base, dict(parameters)
+        self._apply(self._dispatcher.handle(ev.Tick(), self._clock()))
+
+    # --- a call -----------------------------------------------------------------------------------
+
+    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
+        """See :class:`~fairserve.platform.control.port.ControlPort`."""
+        call = message.call
+        live = LiveCall(
+            call=call,
+            record_id=message.record_id,
+            fingerprint=message.fingerprint,
+            submitted_s=self._clock(),
+            accepted_at=self._wall(),
+            on_cancel=on_cancel,
+            turn=asyncio.get_running_loop().create_future(),
+        )
+        if message.user_agent_retry:
+            self._recorder.repeated(message.fingerprint)
+        self._check_room(live)
+        try:
+            self._journal.check()
+        except JournalUnavailableError as error:
+            raise _not_journaled(error) from error
+        with interaction_errors(call):
+            commands = self._dispatcher.handle(ev.CallArrived(call), live.submitted_s)
+        refused = commands[0] if commands and isinstance(commands[0], ev.Refuse) else None
+        if refused is not None:
+            return self._refuse(live, refused.decision, refused.mid_run)
+        try:
+            sequence = self._recorder.accepted(live)
+        except JournalUnavailableError as error:  # filled up since the check; cannot be reached now
+            raise AssertionError("the journal was checked in the same step") from error
+        self._accept(live)
+        self._apply(commands)
+        try:
+            await self._journal.durable(sequence)
+        except JournalUnavailableError as error:
+            self._end(live, "failed", error="not journaled", journaled=False)
+            raise _not_journaled(error) from error
+        except asyncio.CancelledError:
+            self.cancel(Cancel(call.call_id))
+            raise
+        return await self._turn(live)
+
+    async def _turn(self, live: LiveCall) -> Grant | RefuseCall:
+        """Wait for the grant; a task that is cancelled meanwhile withdraws the call."""
+        try:
+            return await live.turn
+        except asyncio.CancelledError:
+            self._withdraw(live)
+            raise
+
+    def progress(self, message: Progress) -> bool:
+        """See the port."""
+        live = self._live.get(message.call_id)
+        if live is None or live.worker_id is None:
+            return False
+        now_s = self._clock()
+        self._leases.renew(message.call_id, now_s)
+        before, live.usage = live.usage, message.usage
+        if message.started and not live.started:
+            live.started = True
+            live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
+            cached = message.usage.cached_tokens if message.cached_told else None
+            self._take(ev.CallStarted(message.call_id, cached))
+        if message.usage.output_tokens > before.output_tokens:
+            self._decoded[message.call_id] = message.usage.output_tokens
+            if not self._flushing:
+                self._flushing = True
+                asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+        if now_s - live.journaled_s >= PROGRESS_S:
+            live.journaled_s = now_s
+            self._journal.append("progress", live.record_id, live.progress_data())
+        return True
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._decoded:
+            totals = tuple(self._decoded.items())
+            self._decoded.clear()
+            self._take(ev.TokensDecoded(totals))
+
+    async def release(self, message: Release) -> Grant | None:
+        """See the port."""
+        live = self._live.get(message.call_id)
+        if live is None or live.worker_id is None:
+            return None  # its lease had ended, or control had stopped it
+        if not message.retry_on_another_worker:
+            live.usage = message.usage
+            self._end(
+                live,
+                message.outcome,
+                ttft_s=message.ttft_s,
+                error=message.error,
+                delivered=message.delivered,
+            )
+            return None
+        logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
+        self._leave_worker(live)
+        live.turn = asyncio.get_running_loop().create_future()
+        self._waits.begin(live.call.call_id, self._clock())
+        self._apply(self._dispatcher.handle(ev.CallReturned(message.call_id), self._clock()))
+        granted = await self._turn(live)
+        assert isinstance(granted, Grant), "a call that was admitted once is never refused"
+        return granted
+
+    def cancel(self, message: Cancel) -> None:
+        """See the port."""
+        live = self._live.get(message.call_id)
+        if live is None:
+            return
+        if live.worker_id is None:
+            self._end(live, message.outcome, error=message.reason)
+        else:
+            self._withdraw(live)
+
+    def _withdraw(self, live: LiveCall) -> None:
+        """Nobody waits for the grant any more: end the call, if it has not ended."""
+        if self._live.get(live.call.call_id) is live:
+            self._end(live, "cancelled", error="client disconnected")
+
+    # --- steps of a call --------------------------------------------------------------------------
+
+    def _check_room(self, live: LiveCall) -> None:
+        """Refuse before the dispatcher sees the call; such a refusal is recorded, too."""
+        if self._draining:
+            reason, text = "draining", "the server is stopping"
+        elif len(self._waits) >= self._options.max_queued_calls:
+            reason, text = "queue_full", f"{len(self._waits)} calls are waiting already"
+        else:
+            return
+        self._recorder.refused(live, Decision(admitted=False, reason=reason))
+        raise UnavailableError(text, code=reason, headers={"Retry-After": "5"})
+
+    def _refuse(self, live: LiveCall, decision: Decision, mid_run: bool) -> RefuseCall:
+        self._recorder.refused(live, decision, mid_run=mid_run)
+        call = live.call
+        return RefuseCall(call.call_id, call.interaction_id, call.stage, decision, mid_run)
+
+    def _accept(self, live: LiveCall) -> None:
+        call = live.call
+        self._live[call.call_id] = live
+        self._idle.clear()
+        self._runs.call_accepted(call, live.accepted_at)
+        self._waits.begin(live.call.call_id, self._clock())
+
+    def _leave_worker(self, live: LiveCall) -> None:
+        call_id = live.call.call_id
+        self._leases.end(call_id)
+        self._decoded.pop(call_id, None)
+        live.worker_id = None
+        live.started = False
+
+    def _apply(self, commands: list[ev.Command]) -> None:
+        for command in commands:
+            match command:
+                case ev.Admit():
+                    self._grant(command)
+                case ev.CancelCall():
+                    self._cancelled(command)
+                case ev.InteractionEnded():
+                    record = self._runs.ended(command, self._wall())
+                    self._journal.append("interaction", command.interaction_id, plain_of(record))
+                case ev.Refuse():
+                    raise AssertionError("only an arriving call is refused")
+
+    def _grant(self, command: ev.Admit) -> None:
+        live = self._live[command.call_id]
+        now_s = self._clock()
+        live.worker_id = command.worker_id
+        live.queue_s = now_s - live.submitted_s
+        live.journaled_s = now_s
+        self._waits.end(command.call_id)
+        self._leases.renew(command.call_id, now_s)
+        grant = Grant(
+            call_id=command.call_id,
+            interaction_id=live.call.interaction_id,
+            stage=command.stage,
+            worker_id=command.worker_id,
+            weight=command.weight,
+            queue_s=live.queue_s,
+            lease_s=self._options.lease_s,
+        )
+        if not live.turn.done():
+            live.turn.set_result(grant)
+
+    def _cancelled(self, command: ev.CancelCall) -> None:
+        """The dispatcher stopped a call because its run was cancelled."""
+        live = self._live.get(command.call_id)
+        if live is None:
+            return
+        if command.worker_id is None:
+            self._forget(live)
+            self._recorder.ended(live, command.outcome, error="interaction cancelled")
+            _fail_turn(live, "its interaction was cancelled", "interaction_cancelled")
+        else:
+            live.on_cancel(
+                Cancel(command.call_id, command.outcome, "its interaction was cancelled")
+            )
+
+    def _stop(self, live: LiveCall, outcome: ev.CallOutcome, error: str, message: str) -> None:
+        """End a call from here, and tell whoever waits for it or streams it."""
+        granted = live.worker_id is not None
+        self._end(live, outcome, error=error, delivered=live.usage.output_tokens > 0)
+        if granted:
+            live.on_cancel(Cancel(live.call.call_id, outcome, error))
+        code = "queue_timeout" if outcome == "expired" else "unavailable"
+        _fail_turn(live, message or error, code)
+
+    def _end(
+        self,
+        live: LiveCall,
+        outcome: ev.CallOutcome,
+        *,
+        ttft_s: float | None = None,
+        error: str = "",
+        delivered: bool = False,
+        journaled: bool = True,
+    ) -> None:
+        """A live call ends: the dispatcher first, then its row, then what follows for others."""
+        call_id = live.call.call_id
+        event: ev.Event
+        if live.worker_id is None:
+            event = ev.CancelRequested(call_id, outcome)
+        else:
+            event = ev.CallEnded(call_id, outcome, live.usage)
+        commands = self._dispatcher.handle(event, self._clock())
+        self._forget(live)
+        if journaled:
+            self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error, delivered=delivered)
+        else:
+            self._recorder.forget(live)
+        self._apply(commands)
+
+    def _forget(self, live: LiveCall) -> None:
+        call_id = live.call.call_id
+        del self._live[call_id]
+        self._waits.end(call_id)
+        self._leases.end(call_id)
+        self._decoded.pop(call_id, None)
+        spent = live.usage.prompt_tokens + live.usage.output_tokens
+        self._runs.call_ended(live.call, spent, self._wall())
+        if not self._live:
+            self._idle.set()
+
+    # --- views ------------------------------------------------------------------------------------
+
+    def limit_use(self, tenant: str, app: str, user: str) -> LimitUse | None:
+        """See the port."""
+        return self._dispatcher.limit_use(tenant, app, user, self._clock())
+
+    async def open_interaction(self, run_id: str, tenant: str, app: str, user: str) -> RunView:
+        """See the port."""
+        with interaction_errors(None, app):
+            event = ev.InteractionOpened(run_id, tenant, app, user)
+            commands = self._dispatcher.handle(event, self._clock())
+        self._runs.opened(run_id, tenant, app, user, self._wall())
+        self._apply(commands)
+        view = self._runs.view(run_id)
+        assert view is not None
+        return view
+
+    async def close_interaction(self, run_id: str, *, cancel: bool) -> None:
+        """See the port."""
+        with interaction_errors(None, run_id.partition("/")[0]):
+            event = ev.InteractionClosed(run_id, cancel=cancel)
+            commands = self._dispatcher.handle(event, self._clock())
+        self._apply(commands)
+
+    async def interaction(self, run_id: str) -> RunView | None:
+        """See the port."""
+        return self._runs.view(run_id)
+
+    async def interactions(self, app: str, limit: int) -> list[RunView]:
+        """See the port."""
+        return self._runs.of_app(app, limit)
+
+    async def cluster(self) -> ClusterView:
+        """See the port."""
+        dispatcher = self._dispatcher
+        demand, capacity = dispatcher.load()
+        return ClusterView(
+            system=self._base.name,
+            overloaded=dispatcher.overload.overloaded,
+            draining=self._draining,
+            demand_tokens=demand,
+            capacity_tokens=capacity,
+            queued_calls=len(self._waits),
+            running_calls=len(self._leases),
+            live_interactions=len(self._runs),
+            workers=tuple(
+                WorkerView(
+                    worker.worker_id,
+                    worker.draining,
+                    worker.kv_capacity_tokens,
+                    worker.demand_tokens,
+                    worker.waiting_tokens,
+                    worker.calls,
+                )
+                for worker in dispatcher.pool.workers.values()
+            ),
+            parameters=dict(self._parameters),
+        )
+
+
+def _fail_turn(live: LiveCall, message: str, code: str) -> None:
+    if not live.turn.done():
+        error = UnavailableError(message, code=code, headers={"Retry-After": "5"})
+        live.turn.set_exception(error)
+
+
+def _not_journaled(error: JournalUnavailableError) -> UnavailableError:
+    return UnavailableError(
+        f"the call cannot be accepted: {error}",
+        code="journal_unavailable",
+        headers={"Retry-After": "5"},
+    )

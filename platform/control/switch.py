@@ -1,0 +1,95 @@
+"""Changing the system while calls run: a new dispatcher that takes over what the old one holds.
+
+What belongs to people and workers goes over unchanged: profiles, limits, runs, workers, believed
+caches. Policies that are replaced begin with fair counters but know every call under way, so nothing
+is lost, refused or granted twice by the change. A policy whose name and options stay keeps its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.tracker import Tracker
+from fairserve.scheduling.base import Feeder, Router
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.pool import Pool
+from fairserve.scheduling.registry import FEEDERS, ROUTERS
+from fairserve.scheduling.system import SystemConfig
+from fairserve.throttling.overload import OverloadDetector, Watermarks
+from fairserve.throttling.registry import THROTTLES
+
+P = TypeVar("P")
+
+LiveState = tuple[Call, str | None, TokenUsage]
+"""A call under way, its worker (None: it is queued), and what it has used."""
+
+
+def switched(
+    old: Dispatcher, system: SystemConfig, calls: Sequence[LiveState], seed: int, now_s: float
+) -> Dispatcher:
+    """The dispatcher changed to ``system``; it is the same object, changed at the very end.
+
+    ``calls`` are all calls under way in the order of their acceptance, ``seed`` is the old one's.
+    Raises ValueError, KeyError or TypeError for options that a policy does not take; nothing has
+    changed then.
+    """
+    before = old.system
+    # Everything that can fail is built first.
+    throttle = old.throttle
+    if (system.throttle, system.throttle_options) != (before.throttle, before.throttle_options):
+        throttle = _built(THROTTLES[system.throttle], **system.throttle_options)
+    overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
+    overload.overloaded = old.overload.overloaded
+    tracker = Tracker(immunity_factor=system.immunity_factor)
+    tracker.restore(old.tracker.snapshot(now_s), now_s)
+    pool = Pool(system.feed_window)
+    pool.restore(old.pool.snapshot(now_s), now_s)
+    # New, because a feeder that is replaced would go on to follow the old one's tree.
+    locality = Locality(seed, old.locality.block_tokens)
+    locality.restore(old.locality.snapshot(), [call for call, _, _ in calls])
+    feeder = _built(FEEDERS[system.feeder], old.directory, locality, **system.feeder_options)
+    if (system.feeder, system.feeder_options) == (before.feeder, before.feeder_options):
+        feeder.restore(old.feeder.snapshot(), {call.call_id: call for call, _, _ in calls})
+    else:
+        _fill_feeder(feeder, calls)
+    router = _built(ROUTERS[system.router], locality, **system.router_options)
+    if (system.router, system.router_options) == (before.router, before.router_options):
+        router.restore(old.router.snapshot())
+    else:
+        _fill_router(router, pool, calls)
+    old.system, old.throttle, old.overload = system, throttle, overload
+    old.tracker, old.pool, old.locality = tracker, pool, locality
+    old.feeder, old.router = feeder, router
+    return old
+
+
+def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:
+    """Tell a new feeder of the calls under way: the granted ones first, then the queue in order."""
+    for call, worker_id, usage in calls:
+        if worker_id is not None:
+            feeder.add(call)
+            feeder.dispatch(call.call_id, usage.cached_tokens)
+            feeder.charge(call.call_id, usage)
+    for call, worker_id, _ in calls:
+        if worker_id is None:
+            feeder.add(call)
+
+
+def _fill_router(router: Router, pool: Pool, calls: Sequence[LiveState]) -> None:
+    """Tell a new router of the workers and of what runs on them."""
+    for worker in pool.serving():
+        router.add_worker(worker)
+    for call, worker_id, _ in calls:
+        if worker_id is not None and worker_id in pool.workers:
+            router.dispatched(call, worker_id, 1.0)
+
+
+def _built(factory: Callable[..., P], *arguments: Any, **options: Any) -> P:
+    """A policy from its registry. An option that it does not have is the caller's error."""
+    try:
+        return factory(*arguments, **options)
+    except TypeError as error:
+        raise ValueError(str(error)) from error

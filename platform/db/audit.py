@@ -1,0 +1,42 @@
+"""The audit log: who changed what. Callers pass only what may be read by every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from fairserve.platform.auth import Principal
+from fairserve.platform.db.base import new_id, utc_now
+from fairserve.platform.db.operations import AuditEntry
+
+_SECRET_FIELDS = frozenset({"api_key", "key_hash", "plain"})
+
+
+def record(
+    session: Session,
+    principal: Principal,
+    action: str,
+    target: str,
+    *,
+    tenant_id: str | None = None,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> None:
+    """Add an entry to the session; it is stored with the change itself, or not at all."""
+    for state in (before, after):
+        assert state is None or not _SECRET_FIELDS & state.keys(), "a secret in the audit log"
+    session.add(
+        AuditEntry(
+            id=new_id("au"),
+            at=utc_now(),
+            actor=principal.key_prefix,
+            actor_key_id=principal.key_id,
+            tenant_id=tenant_id,
+            action=action,
+            target=target,
+            before=dict(before) if before is not None else None,
+            after=dict(after) if after is not None else None,
+        )
+    )

@@ -1,0 +1,68 @@
+"""What all tables share: the declarative base, UTC timestamps, names of constraints, random ids.
+
+Every string column has a bound, so that PostgreSQL and SQLite agree on what fits
+(:data:`NAME_CHARS` and the like are also the limits of the API's schemas).
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import DateTime, Dialect, MetaData
+from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import TypeDecorator
+
+ID_CHARS = 64
+"""Ids that we choose: tenants, apps, keys, calls, interactions."""
+NAME_CHARS = 200
+"""Names that people choose, and end users' ids."""
+TEXT_CHARS = 1000
+"""Error texts."""
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime in UTC. SQLite stores none of the zone, so it is put back on reading."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse naive times, and convert the rest to UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a time needs a zone")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Make what was read aware, in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Base of all tables; constraint names are fixed, because SQLite's batch migrations need them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {datetime: UtcDateTime()}
+
+
+def utc_now() -> datetime:
+    """The time, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+def new_id(prefix: str) -> str:
+    """A random URL-safe id such as ``tn_4f0c...``, with 128 random bits."""
+    return f"{prefix}_{secrets.token_hex(16)}"

@@ -1,0 +1,96 @@
+"""Connections: a synchronous SQLAlchemy engine for PostgreSQL (psycopg 3) or SQLite in WAL mode.
+
+On SQLite a transaction takes the write lock when it begins. Otherwise a transaction that reads
+before it writes fails at once when another one wrote meanwhile, and no time-out helps. A session
+that only reads says so with :func:`read_only`, and then waits for nobody.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
+
+BUSY_TIMEOUT_S = 30
+READ_ONLY = "fairserve_read_only"
+
+SessionFactory = sessionmaker[Session]
+
+
+def normalise_url(url: str) -> URL:
+    """The URL with its driver. Raises ValueError, without the URL's password, if it is no use."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise ValueError(
+            "the database URL cannot be read; write postgresql://user:password@host/name"
+            " or sqlite:////path/to/file"
+        ) from None
+    if parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername in ("sqlite", "sqlite+pysqlite"):
+        if not parsed.database or parsed.database == ":memory:":
+            raise ValueError("an in-memory SQLite database is not shared; name a file")
+        return parsed.set(drivername="sqlite+pysqlite")
+    raise ValueError(f"no support for {parsed.drivername} databases; use postgresql or sqlite")
+
+
+def connect(url: str, *, pool_size: int = 10) -> Engine:
+    """An engine for the database; opens no connection yet. Makes the folder of a SQLite file.
+
+    Raises ValueError for a URL of no use, or if PostgreSQL's driver is not installed.
+    """
+    parsed = normalise_url(url)
+    if parsed.get_backend_name() == "sqlite" and parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(
+            parsed,
+            pool_size=pool_size,
+            hide_parameters=True,  # errors are logged; parameters can be key hashes
+            connect_args={"timeout": BUSY_TIMEOUT_S},
+        )
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    try:
+        return create_engine(
+            parsed,
+            pool_size=pool_size,
+            pool_pre_ping=True,
+            hide_parameters=True,
+            connect_args={"connect_timeout": 10, "options": "-c timezone=utc"},
+        )
+    except ModuleNotFoundError:
+        raise ValueError("PostgreSQL needs: pip install 'fairserve[postgres]'") from None
+
+
+def session_factory(engine: Engine) -> SessionFactory:
+    """Sessions whose objects stay readable after the commit."""
+    return sessionmaker(engine, expire_on_commit=False)
+
+
+def read_only(session: Session) -> Session:
+    """Begin this session's transaction as one that only reads; call it before any statement."""
+    session.connection(execution_options={READ_ONLY: True})
+    return session
+
+
+def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    # Without this the driver begins transactions by itself, late, and not before DDL.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    reading = connection.get_execution_options().get(READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

@@ -1,0 +1,117 @@
+"""Who may call, and how their calls are weighed: tenants, apps, keys, profiles, users, limits.
+
+Deleting an app deletes its keys, profile and limits. Its ledger stays: ledger rows hold plain ids
+without foreign keys, because they are written behind a journal, maybe long after.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
+
+KeyScope = Literal["admin", "tenant", "app"]
+
+
+class Tenant(Base):
+    """Who pays. While ``suspended_at`` is set, none of its keys works."""
+
+    __tablename__ = "tenants"
+
+    id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    name: Mapped[str] = mapped_column(String(NAME_CHARS), unique=True)
+    created_at: Mapped[datetime]
+    suspended_at: Mapped[datetime | None]
+
+
+class App(Base):
+    """A registered application of a tenant, with what its runs are expected to be."""
+
+    __tablename__ = "apps"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+
+    id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id", ondelete="RESTRICT"))
+    name: Mapped[str] = mapped_column(String(NAME_CHARS))
+    calls_per_interaction: Mapped[float]
+    idle_timeout_s: Mapped[float]
+    created_at: Mapped[datetime]
+
+    tenant: Mapped[Tenant] = relationship()
+    stages: Mapped[list[TokenProfile]] = relationship(
+        order_by="TokenProfile.stage", cascade="all, delete-orphan", passive_deletes=True
+    )
+    limits: Mapped[AppLimits] = relationship(cascade="all, delete-orphan", passive_deletes=True)
+
+
+class TokenProfile(Base):
+    """Expected tokens of one call of an app at one stage; stages count from 1."""
+
+    __tablename__ = "token_profiles"
+
+    app_id: Mapped[str] = mapped_column(ForeignKey("apps.id", ondelete="CASCADE"), primary_key=True)
+    stage: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    input_tokens: Mapped[float]
+    system_tokens: Mapped[float]
+    output_tokens: Mapped[float]
+
+
+class AppLimits(Base):
+    """Calls per minute of one user, and of the app as a whole; null is no limit."""
+
+    __tablename__ = "limits"
+
+    app_id: Mapped[str] = mapped_column(ForeignKey("apps.id", ondelete="CASCADE"), primary_key=True)
+    user_rpm: Mapped[int | None]
+    app_rpm: Mapped[int | None]
+
+
+class ApiKey(Base):
+    """An API key: a keyed hash and a visible prefix, never the key itself."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        CheckConstraint(
+            "(scope = 'admin' AND tenant_id IS NULL AND app_id IS NULL)"
+            " OR (scope = 'tenant' AND tenant_id IS NOT NULL AND app_id IS NULL)"
+            " OR (scope = 'app' AND tenant_id IS NOT NULL AND app_id IS NOT NULL)",
+            name="scope",
+        ),
+        Index(None, "tenant_id"),
+        Index(None, "app_id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    scope: Mapped[KeyScope] = mapped_column(String(8))
+    tenant_id: Mapped[str | None] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
+    app_id: Mapped[str | None] = mapped_column(ForeignKey("apps.id", ondelete="CASCADE"))
+    key_hash: Mapped[str] = mapped_column(String(64), unique=True)
+    secret_id: Mapped[str] = mapped_column(String(16))
+    """Which secret key the hash was made with."""
+    prefix: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    """To the hour, so that calls do not write."""
+
+
+class EndUser(Base):
+    """An operator's settings for one end user; users without any have no row."""
+
+    __tablename__ = "end_users"
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
+    )
+    external_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
+    weight: Mapped[float]
+    """2 is entitled to twice the service of 1."""
+    rpm: Mapped[int | None]
+    """Replaces the app's ``user_rpm``."""
+    blocked: Mapped[bool]
+    updated_at: Mapped[datetime]

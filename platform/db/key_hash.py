@@ -1,0 +1,86 @@
+"""The secret key, and the keyed hash under which API keys are stored.
+
+A key has 256 random bits, so a fast hash is enough: HMAC-SHA256 under ``FAIRSERVE_SECRET_KEY``. A
+copy of the database alone lets nobody test guesses. Two secrets can be in force at once, so that
+the secret can be rotated while keys stay valid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+
+from fairserve.platform.settings import MIN_SECRET_CHARS, Settings
+
+KEY_FILE = "secret.key"
+_NAME_OF_SECRET = b"fairserve: name of this secret key"
+
+
+class KeyHasher:
+    """Hashes API keys under the present secret and, during a rotation, the one before."""
+
+    def __init__(self, secret: bytes, previous: bytes | None = None) -> None:
+        self._secrets = [secret] if previous is None else [secret, previous]
+        self.secret_id = self._id(secret)
+
+    def __repr__(self) -> str:
+        return f"KeyHasher(secret_id={self.secret_id!r})"
+
+    def hash(self, key: str) -> str:
+        """64 hexadecimal digits under the present secret."""
+        return self._digest(self._secrets[0], key)
+
+    def candidates(self, key: str) -> list[str]:
+        """The hashes under which the key may be stored, the present secret's first."""
+        return [self._digest(secret, key) for secret in self._secrets]
+
+    @staticmethod
+    def _digest(secret: bytes, key: str) -> str:
+        return hmac.new(secret, key.encode(), hashlib.sha256).hexdigest()
+
+    @staticmethod
+    def _id(secret: bytes) -> str:
+        return hmac.new(secret, _NAME_OF_SECRET, hashlib.sha256).hexdigest()[:16]
+
+
+def key_hasher(settings: Settings) -> KeyHasher:
+    """The hasher for these settings; generates ``data_dir/secret.key`` for an embedded database.
+
+    Raises ValueError if a shared database is used without ``secret_key``, or the file is unusable.
+    """
+    if settings.secret_key is not None:
+        previous = settings.secret_key_previous
+        return KeyHasher(
+            settings.secret_key.get_secret_value().encode(),
+            previous.get_secret_value().encode() if previous else None,
+        )
+    if not settings.embedded_database:
+        raise ValueError(
+            "FAIRSERVE_SECRET_KEY must be set with a shared database: every server needs the same"
+        )
+    return KeyHasher(_secret_in_file(settings.data_dir / KEY_FILE))
+
+
+def _secret_in_file(path: Path) -> bytes:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(48) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            # A link fails if another server was faster; a rename would replace its secret.
+            os.link(draft, path)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    secret = path.read_text().strip()
+    if len(secret) < MIN_SECRET_CHARS:
+        raise ValueError(f"{path} holds no secret key of at least {MIN_SECRET_CHARS} characters")
+    return secret.encode()

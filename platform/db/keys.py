@@ -1,0 +1,143 @@
+"""API keys in the database: making, listing, revoking, and the first admin key.
+
+The plain key leaves :func:`issue` once and is stored nowhere; what remains is its keyed hash and a
+visible prefix that tells keys apart without telling anything else.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.base import new_id, utc_now
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.identity import ApiKey, KeyScope
+from fairserve.platform.db.key_hash import KeyHasher
+
+SCOPE_LETTERS: dict[KeyScope, str] = {"admin": "a", "tenant": "t", "app": "p"}
+KEY_PREFIX = "sk-fs-"
+VISIBLE_CHARS = 12
+"""``sk-fs-p-`` and four random characters; 232 random bits stay hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """A new key. ``plain`` is to be shown once and forgotten."""
+
+    row: ApiKey
+    plain: str = field(repr=False)
+
+
+def generate_key(scope: KeyScope) -> str:
+    """``sk-fs-<letter>-`` and 43 characters, which are 256 random bits in base64url."""
+    return f"{KEY_PREFIX}{SCOPE_LETTERS[scope]}-{secrets.token_urlsafe(32)}"
+
+
+def issue(
+    session: Session,
+    hasher: KeyHasher,
+    scope: KeyScope,
+    *,
+    tenant_id: str | None = None,
+    app_id: str | None = None,
+    expires_at: datetime | None = None,
+    plain: str | None = None,
+) -> IssuedKey:
+    """Add a key to the session. ``plain`` is a key that the operator chose; else one is made."""
+    key = plain or generate_key(scope)
+    row = ApiKey(
+        id=new_id("key"),
+        scope=scope,
+        tenant_id=tenant_id,
+        app_id=app_id,
+        key_hash=hasher.hash(key),
+        secret_id=hasher.secret_id,
+        prefix=key[:VISIBLE_CHARS] if key.startswith(KEY_PREFIX) else key[:4],
+        created_at=utc_now(),
+        expires_at=expires_at,
+        revoked_at=None,
+        last_used_at=None,
+    )
+    session.add(row)
+    session.flush()
+    return IssuedKey(row, key)
+
+
+def find(session: Session, hasher: KeyHasher, plain: str) -> ApiKey | None:
+    """The row of a key, under whichever secret it is stored."""
+    statement = select(ApiKey).where(ApiKey.key_hash.in_(hasher.candidates(plain)))
+    return session.scalars(statement).first()
+
+
+def of_app(session: Session, app_id: str, *, limit: int, offset: int) -> Sequence[ApiKey]:
+    """An app's keys, revoked ones included, oldest first."""
+    statement = (
+        select(ApiKey)
+        .where(ApiKey.app_id == app_id)
+        .order_by(ApiKey.created_at, ApiKey.id)
+        .limit(limit)
+        .offset(offset)
+    )
+    return session.scalars(statement).all()
+
+
+def count_of_app(session: Session, app_id: str) -> int:
+    """How many keys an app has, revoked ones included."""
+    return session.scalar(select(func.count()).where(ApiKey.app_id == app_id)) or 0
+
+
+def count_valid_of_app(session: Session, app_id: str) -> int:
+    """How many keys of an app are not revoked."""
+    statement = select(func.count()).where(ApiKey.app_id == app_id, ApiKey.revoked_at.is_(None))
+    return session.scalar(statement) or 0
+
+
+def end_others(session: Session, keep: ApiKey, at: datetime, *, now: datetime) -> list[str]:
+    """End all valid keys of the same owner and scope but ``keep``: revoked if ``at`` is not after
+    ``now``, else expiring then at the latest. Returns their ids.
+    """
+    statement = select(ApiKey).where(
+        ApiKey.scope == keep.scope,
+        ApiKey.tenant_id == keep.tenant_id,
+        ApiKey.app_id.is_(None) if keep.app_id is None else ApiKey.app_id == keep.app_id,
+        ApiKey.revoked_at.is_(None),
+        ApiKey.id != keep.id,
+    )
+    rows = session.scalars(statement.order_by(ApiKey.created_at, ApiKey.id)).all()
+    for row in rows:
+        if at <= now:
+            row.revoked_at = now
+        elif row.expires_at is None or row.expires_at > at:
+            row.expires_at = at
+    session.flush()
+    return [row.id for row in rows]
+
+
+def ensure_admin_key(
+    sessions: SessionFactory, hasher: KeyHasher, configured: str | None = None
+) -> str | None:
+    """Make sure that an admin key exists.
+
+    A ``configured`` key (``FAIRSERVE_ADMIN_KEY``) is stored unless it is known; one that was
+    revoked stays revoked. Without one, and without any admin key, a key is made and returned: show
+    it once. Returns None where there is nothing to show.
+    """
+    try:
+        with sessions.begin() as session:
+            if configured is not None:
+                if find(session, hasher, configured) is None:
+                    issue(session, hasher, "admin", plain=configured)
+                return None
+            if session.scalars(select(ApiKey.id).where(ApiKey.scope == "admin")).first():
+                return None
+            return issue(session, hasher, "admin").plain
+    except IntegrityError:
+        if configured is None:
+            raise
+        return None  # another server stored the same key at the same time

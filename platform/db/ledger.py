@@ -1,0 +1,103 @@
+"""What happened: ended interactions, the call ledger, and the refusals among the calls.
+
+Rows come from the journal (:mod:`fairserve.platform.control.record`), so they repeat ids as plain
+strings without foreign keys. Retention deletes them by time; the indexes serve the reports.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, TEXT_CHARS, Base
+
+WIDE_ID_CHARS = 255
+"""Ids that clients choose: interactions, agents, models, workers."""
+
+
+class Interaction(Base):
+    """An interaction that has ended; the fields of ``InteractionRecord``."""
+
+    __tablename__ = "interactions"
+    __table_args__ = (
+        Index(None, "tenant_id", "opened_at"),
+        Index(None, "app_id", "opened_at"),
+        Index(None, "ended_at"),
+    )
+
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    id: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
+    state: Mapped[str] = mapped_column(String(16))
+    opened_at: Mapped[datetime]
+    ended_at: Mapped[datetime]
+    calls: Mapped[int]
+    tokens: Mapped[int] = mapped_column(BigInteger)
+    wasted_tokens: Mapped[int] = mapped_column(BigInteger)
+    waste_cause: Mapped[str] = mapped_column(String(16))
+
+
+class LedgerCall(Base):
+    """One call that was accepted or refused, exactly once; the fields of ``CallRecord``."""
+
+    __tablename__ = "ledger_calls"
+    __table_args__ = (
+        Index(None, "tenant_id", "accepted_at"),
+        Index(None, "app_id", "accepted_at"),
+        Index(None, "tenant_id", "user_id", "accepted_at"),
+        Index(None, "interaction_id"),
+        Index(None, "accepted_at"),
+    )
+
+    call_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS))
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS))
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
+    model: Mapped[str] = mapped_column(String(WIDE_ID_CHARS))
+    interaction_id: Mapped[str] = mapped_column(String(WIDE_ID_CHARS))
+    stage: Mapped[int]
+    agent: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
+    outcome: Mapped[str] = mapped_column(String(16))
+    accepted_at: Mapped[datetime]
+    ended_at: Mapped[datetime]
+    input_tokens: Mapped[int] = mapped_column(BigInteger)
+    system_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    extend_tokens: Mapped[int] = mapped_column(BigInteger)
+    output_tokens: Mapped[int] = mapped_column(BigInteger)
+    service: Mapped[float]
+    queue_delay_s: Mapped[float | None]
+    ttft_s: Mapped[float | None]
+    duration_s: Mapped[float | None]
+    worker: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
+    wasted: Mapped[bool]
+    charged: Mapped[bool]
+    error: Mapped[str] = mapped_column(String(TEXT_CHARS))
+
+
+class ThrottlingEvent(Base):
+    """A refusal: why, which limit, how full, and what the caller was told. One per refused call."""
+
+    __tablename__ = "throttling_events"
+    __table_args__ = (
+        Index(None, "tenant_id", "at"),
+        Index(None, "app_id", "at"),
+        Index(None, "at", "call_id"),
+    )
+
+    call_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    at: Mapped[datetime]
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS))
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS))
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
+    interaction_id: Mapped[str] = mapped_column(String(WIDE_ID_CHARS))
+    reason: Mapped[str] = mapped_column(String(64))
+    scope: Mapped[str | None] = mapped_column(String(8))
+    limit_count: Mapped[int | None]
+    count: Mapped[int | None]
+    window_s: Mapped[float | None]
+    retry_after_s: Mapped[float | None]
+    mid_run: Mapped[bool]

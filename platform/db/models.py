@@ -1,0 +1,26 @@
+"""All tables at once: importing this module makes ``Base.metadata`` complete."""
+
+from __future__ import annotations
+
+from fairserve.platform.db.base import Base
+from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
+from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ThrottlingSetting
+
+__all__ = [
+    "ApiKey",
+    "App",
+    "AppLimits",
+    "AuditEntry",
+    "Base",
+    "EndUser",
+    "Interaction",
+    "LedgerCall",
+    "SchemaInfo",
+    "Tenant",
+    "ThrottlingEvent",
+    "ThrottlingSetting",
+    "TokenProfile",
+]
+
+metadata = Base.metadata

@@ -1,0 +1,84 @@
+"""What the schemas of all management endpoints share: strict bodies, names, and pages of lists."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from fairserve.platform.db.base import ID_CHARS, NAME_CHARS
+
+MAX_PAGE = 1000
+_NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]+$"
+
+Item = TypeVar("Item")
+
+Name = Annotated[
+    str,
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=NAME_CHARS, pattern=_NO_CONTROL_CHARACTERS
+    ),
+]
+"""A name that people choose."""
+
+UserId = Annotated[
+    str, StringConstraints(min_length=1, max_length=NAME_CHARS, pattern=_NO_CONTROL_CHARACTERS)
+]
+"""An end user's id as the tenant writes it: nothing is stripped."""
+
+ObjectId = Annotated[str, StringConstraints(min_length=1, max_length=ID_CHARS, pattern=r"^[\w-]+$")]
+"""An id that this server made."""
+
+
+class Strict(BaseModel):
+    """A body or query: unknown fields are refused, and errors do not repeat the input."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+
+class Paging(Strict):
+    """The part of a list that is asked for."""
+
+    limit: int = Field(100, ge=1, le=MAX_PAGE)
+    offset: int = Field(0, ge=0, le=1 << 31)
+
+
+class TenantQuery(Strict):
+    """``tenant`` names the tenant for an admin key; a tenant key may leave it out."""
+
+    tenant: ObjectId | None = None
+
+
+class TenantPaging(Paging):
+    """A page of a tenant's list."""
+
+    tenant: ObjectId | None = None
+
+
+class Page(BaseModel, Generic[Item]):
+    """A part of a list in its stable order, and how long the whole list is."""
+
+    items: list[Item]
+    total: int
+    limit: int
+    offset: int
+
+
+class KeyOut(BaseModel):
+    """What may be known of a key after its creation."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    prefix: str
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+
+
+class NewKeyOut(KeyOut):
+    """The answer that shows a new key, once."""
+
+    api_key: str = Field(repr=False)

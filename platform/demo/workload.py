@@ -1,0 +1,111 @@
+"""Who starts which run when: the same schedule, from one seed, for every system.
+
+Arrivals are open: a run starts at its time whether or not the earlier ones have ended, so a slow
+system gets no less work. Each of the well-behaved users thinks for a while between runs; one user of
+the question answering app lets a script ask about document after document, far over a user's share,
+from ``FLOOD_BEGINS`` of the time on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+WELL_BEHAVED = "well_behaved"
+FLOODER = "flooder"
+
+
+@dataclass(frozen=True, slots=True)
+class AppLoad:
+    """The users of one app: how often each begins a run, and with how many calls."""
+
+    app: str
+    tenant: str
+    users: tuple[str, ...]
+    period_s: float
+    """Mean time between the runs of one user."""
+    calls_per_run: int
+
+
+LOADS = (
+    AppLoad("documents", "library", ("ada", "ben", "cleo"), 9.0, 5),
+    AppLoad("reports", "library", ("dora", "emil", "fay"), 11.0, 6),
+    AppLoad("puzzles", "institute", ("gus", "hana", "ivo"), 25.0, 14),
+)
+FLOOD_APP = LOADS[0]
+FLOOD_USER = "nightly-script"
+FLOOD_PERIOD_S = 0.5
+FLOOD_BEGINS = 0.1
+"""Share of the time after which the flood begins; it lasts to the end."""
+
+CALLS_PER_MINUTE = 36
+"""The operator's limit per user: a tenth over what the well-behaved users make on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A run that will start ``start_s`` after the beginning. ``seed`` decides all that it does."""
+
+    run_id: str
+    tenant: str
+    app: str
+    user: str
+    group: str
+    start_s: float
+    number: int
+    """Counts the runs of this user."""
+    seed: int
+
+    @property
+    def client(self) -> str:
+        """The end user, as the metrics name it."""
+        return f"{self.tenant}/{self.user}"
+
+
+def schedule(seed: int, seconds: float) -> list[PlannedRun]:
+    """All runs of one system's time, in the order of their starts."""
+    runs: list[PlannedRun] = []
+    for load in LOADS:
+        for user in load.users:
+            chance = _chance(f"{seed}/{user}")
+            for number, start_s in enumerate(_starts(chance, load.period_s, seconds)):
+                runs.append(_planned(seed, load, user, WELL_BEHAVED, start_s, number))
+    chance = _chance(f"{seed}/{FLOOD_USER}")
+    flood_s = seconds * (1 - FLOOD_BEGINS)
+    for number, start_s in enumerate(_starts(chance, FLOOD_PERIOD_S, flood_s)):
+        start_s += seconds * FLOOD_BEGINS
+        runs.append(_planned(seed, FLOOD_APP, FLOOD_USER, FLOODER, start_s, number))
+    return sorted(runs, key=lambda run: (run.start_s, run.run_id))
+
+
+def calls_per_user_and_minute(loads: tuple[AppLoad, ...] = LOADS) -> Mapping[str, float]:
+    """What a well-behaved user of each app makes on average."""
+    return {load.app: 60.0 / load.period_s * load.calls_per_run for load in loads}
+
+
+def _chance(seed: str) -> random.Random:
+    return random.Random(seed)  # noqa: S311  a schedule is no secret
+
+
+def _starts(chance: random.Random, period_s: float, seconds: float) -> Iterator[float]:
+    """Starts with the given mean distance: half of it at least, the rest exponential."""
+    start_s = chance.uniform(0.0, period_s)
+    while start_s < seconds:
+        yield start_s
+        start_s += period_s / 2 + chance.expovariate(2 / period_s)
+
+
+def _planned(
+    seed: int, load: AppLoad, user: str, group: str, start_s: float, number: int
+) -> PlannedRun:
+    return PlannedRun(
+        run_id=f"{load.app}-{user}-{number}",
+        tenant=load.tenant,
+        app=load.app,
+        user=user,
+        group=group,
+        start_s=start_s,
+        number=number,
+        seed=_chance(f"{seed}/{user}/{number}").getrandbits(31),
+    )

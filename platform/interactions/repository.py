@@ -1,0 +1,29 @@
+"""Ended interactions of one app, as the ledger has them."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.ledger import Interaction
+
+
+def find(sessions: SessionFactory, tenant: str, app: str, run_id: str) -> Interaction | None:
+    """An ended run by the client's id."""
+    with sessions() as session:
+        return read_only(session).get(Interaction, (tenant, app, run_id))
+
+
+def latest(
+    sessions: SessionFactory, tenant: str, app: str, *, limit: int, offset: int
+) -> list[Interaction]:
+    """Ended runs, the latest opened first."""
+    query = (
+        select(Interaction)
+        .where(Interaction.tenant_id == tenant, Interaction.app_id == app)
+        .order_by(Interaction.opened_at.desc(), Interaction.id)
+        .limit(limit)
+        .offset(offset)
+    )
+    with sessions() as session:
+        return list(read_only(session).scalars(query))

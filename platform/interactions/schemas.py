@@ -1,0 +1,82 @@
+"""Bodies of ``/v1/interactions``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from fairserve.interactions.identity import MAX_ID_CHARS, client_run_id
+from fairserve.platform.control.port import RunView
+from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.schemas import Paging, Strict, UserId
+
+
+class InteractionCreate(Strict):
+    """Opens an empty run. Its calls must then name the same ``user``."""
+
+    id: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)] | None = None
+    user: UserId | None = None
+
+
+class InteractionQuery(Paging):
+    """``state=live`` lists runs that have not ended, ``ended`` the others; both by default."""
+
+    state: Annotated[str, Field(pattern="^(live|ended|all)$")] = "all"
+
+
+class InteractionOut(BaseModel):
+    """A run. Token counts of a live one are those of its ended calls."""
+
+    id: str
+    object: str = "interaction"
+    state: str
+    user: str
+    opened_at: datetime
+    last_active_at: datetime | None
+    ended_at: datetime | None
+    calls: int
+    live_calls: int
+    tokens: int
+    wasted_tokens: int = 0
+    waste_cause: str = ""
+
+
+class InteractionList(BaseModel):
+    """Live runs first, then ended ones, the latest first."""
+
+    object: str = "list"
+    data: list[InteractionOut]
+
+
+def live(view: RunView) -> InteractionOut:
+    """A run that has not ended."""
+    return InteractionOut(
+        id=client_run_id(view.app, view.interaction_id),
+        state=view.state,
+        user=view.user,
+        opened_at=datetime.fromtimestamp(view.opened_at, UTC),
+        last_active_at=datetime.fromtimestamp(view.last_active_at, UTC),
+        ended_at=None,
+        calls=view.calls,
+        live_calls=view.live_calls,
+        tokens=view.tokens,
+    )
+
+
+def ended(row: Interaction) -> InteractionOut:
+    """A run that has."""
+    return InteractionOut(
+        id=row.id,
+        state=row.state,
+        user=row.user_id,
+        opened_at=row.opened_at,
+        last_active_at=row.ended_at,
+        ended_at=row.ended_at,
+        calls=row.calls,
+        live_calls=0,
+        tokens=row.tokens,
+        wasted_tokens=row.wasted_tokens,
+        waste_cause=row.waste_cause,
+    )

@@ -1,0 +1,97 @@
+"""Runs of one app: live ones from control, ended ones from the database."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sqlalchemy.exc import OperationalError
+
+from fairserve.interactions.identity import IdentityError, checked_id, core_run_id
+from fairserve.platform.auth import Principal
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.db.base import new_id
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.errors import InvalidRequestError, NotFoundError, UnavailableError
+from fairserve.platform.interactions import repository
+from fairserve.platform.interactions.schemas import (
+    InteractionCreate,
+    InteractionOut,
+    InteractionQuery,
+    ended,
+    live,
+)
+
+
+class Interactions:
+    """What an app key may do with its app's runs. Another app's runs do not exist for it."""
+
+    def __init__(
+        self, control: ControlPort, sessions: SessionFactory, principal: Principal
+    ) -> None:
+        assert principal.tenant_id is not None, "only app keys have runs"
+        assert principal.app_id is not None, "only app keys have runs"
+        self._control = control
+        self._sessions = sessions
+        self._tenant = principal.tenant_id
+        self._app = principal.app_id
+
+    async def open(self, body: InteractionCreate) -> InteractionOut:
+        """Open an empty run; the id is the client's, or a new one. Raises ConflictError."""
+        run_id = new_id("run") if body.id is None else self._checked(body.id)
+        core_id = core_run_id(self._app, run_id)
+        user = body.user or self._app
+        return live(await self._control.open_interaction(core_id, self._tenant, self._app, user))
+
+    async def list(self, query: InteractionQuery) -> list[InteractionOut]:
+        """Live runs, then ended ones; ``offset`` counts among the ended."""
+        found: list[InteractionOut] = []
+        if query.state != "ended" and query.offset == 0:
+            views = await self._control.interactions(self._app, query.limit)
+            found = [live(view) for view in views]
+        if query.state != "live" and len(found) < query.limit:
+            try:
+                rows = await asyncio.to_thread(
+                    repository.latest,
+                    self._sessions,
+                    self._tenant,
+                    self._app,
+                    limit=query.limit - len(found),
+                    offset=query.offset,
+                )
+            except OperationalError as error:
+                raise _unavailable() from error
+            found += [ended(row) for row in rows]
+        return found
+
+    async def get(self, run_id: str) -> InteractionOut:
+        """One run. Raises NotFoundError. A run that ended this moment may not be there yet."""
+        view = await self._control.interaction(core_run_id(self._app, self._checked(run_id)))
+        if view is not None:
+            return live(view)
+        try:
+            row = await asyncio.to_thread(
+                repository.find, self._sessions, self._tenant, self._app, run_id
+            )
+        except OperationalError as error:
+            raise _unavailable() from error
+        if row is None:
+            raise NotFoundError("there is no such interaction", code="interaction_not_found")
+        return ended(row)
+
+    async def close(self, run_id: str, *, cancel: bool) -> InteractionOut | None:
+        """End a run; returns it if calls of it still run. Raises NotFound- or ConflictError."""
+        core_id = core_run_id(self._app, self._checked(run_id))
+        await self._control.close_interaction(core_id, cancel=cancel)
+        view = await self._control.interaction(core_id)
+        return None if view is None else live(view)
+
+    @staticmethod
+    def _checked(run_id: str) -> str:
+        try:
+            return checked_id(run_id, "id")
+        except IdentityError as error:
+            raise InvalidRequestError(str(error), param="id") from error
+
+
+def _unavailable() -> UnavailableError:
+    return UnavailableError("the database does not answer", headers={"Retry-After": "5"})

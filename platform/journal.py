@@ -1,0 +1,399 @@
+"""The journal: an append-only file per segment, written by one thread and synced in groups.
+
+A call's ``accepted`` entry is on disk before the call is granted a worker, and its ``closed`` entry
+is derived into the ledger (:mod:`fairserve.platform.ledger`), so that a crash of this process or an
+absence of the database loses no row and makes none twice. While a batch is being synced the next
+one gathers: one sync serves all calls of that moment. Entries that nobody waits for are written at
+once, which outlives this process, and synced a little later, or with the next that somebody does.
+Segments are deleted, oldest first, once they are in the ledger and no open call began in them.
+
+Weakness: a disk that fails leaves the entries of running calls in memory until it works again; what
+is in memory is bounded by the calls that run, since new ones are refused then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairserve.platform.control.entries import Entry, Kind, decode, encode
+from fairserve.platform.control.segments import Position, segment_numbers, segment_path
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING_BYTES = 64 * 1024 * 1024
+RETRY_S = 0.5
+LAZY_SYNC_S = 0.1
+"""Entries that nobody waits for are synced at most so late."""
+
+
+class JournalUnavailableError(Exception):
+    """The journal takes no new calls: its disk fails or it is full. The message says which."""
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """A call that was accepted and not closed when the journal was opened."""
+
+    key: str
+    accepted: dict[str, Any]
+    progress: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class _Pending:
+    line: bytes
+    kind: Kind
+    key: str
+    sequence: int
+    waiter: asyncio.Future[None] | None = None
+    dropped: bool = False
+
+
+@dataclass(slots=True)
+class _Segment:
+    number: int
+    size: int = 0
+    open_calls: int = 0
+
+
+@dataclass(slots=True)
+class _Writing:
+    """The segment that is being written."""
+
+    segment: _Segment
+    descriptor: int
+
+
+class Journal:
+    """One folder of segments. ``open`` and ``append`` belong to one thread: the event loop's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int = 16 * 1024 * 1024,
+        max_bytes: int = 1024 * 1024 * 1024,
+        sync: Callable[[int], None] = os.fdatasync,
+    ) -> None:
+        self.folder = folder
+        self._segment_bytes = segment_bytes
+        self._max_bytes = max_bytes
+        self._sync = sync
+        self._condition = threading.Condition()
+        self._pending: deque[_Pending] = deque()
+        self._unsynced: dict[int, _Pending] = {}
+        self._pending_bytes = 0
+        self._sequence = 0
+        self._durable = Position(0, 0)
+        self._segments: deque[_Segment] = deque()
+        self._open: dict[str, _Segment] = {}
+        self._ledgered = Position(0, 0)
+        self._failure: str | None = None
+        self._stopping = False
+        self._writing: _Writing | None = None
+        self._thread: threading.Thread | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def open(self) -> list[OpenCall]:
+        """Read what is there, cut a torn tail, start the writer; returns the calls left open.
+
+        The caller closes those (``append("closed", ...)``). Raises OSError if the folder or its
+        disk cannot be used.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        found: dict[str, OpenCall] = {}
+        numbers = segment_numbers(self.folder)
+        for number in numbers:
+            segment = _Segment(number)
+            self._segments.append(segment)
+            self._recover(segment, found, last=number == numbers[-1])
+        self._start_segment((numbers[-1] if numbers else 0) + 1)
+        self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
+        self._thread.start()
+        return list(found.values())
+
+    def close(self) -> None:
+        """Write and sync what is pending and stop the writer. May be repeated."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._writing is not None:
+            os.close(self._writing.descriptor)
+            self._writing = None
+
+    # --- writing, from the event loop -------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise JournalUnavailableError if a new call could not be written."""
+        with self._condition:
+            if self._failure is not None:
+                raise JournalUnavailableError(f"the journal cannot be written: {self._failure}")
+            kept = sum(segment.size for segment in self._segments) + self._pending_bytes
+        if kept >= self._max_bytes:
+            raise JournalUnavailableError(
+                f"the journal has {kept} bytes that are not in the database yet; allowed: "
+                f"{self._max_bytes}"
+            )
+        if self._pending_bytes >= MAX_PENDING_BYTES:
+            raise JournalUnavailableError("the journal's disk is too slow")
+
+    def append(self, kind: Kind, key: str, data: dict[str, Any]) -> int:
+        """Hand an entry to the writer; returns its number for :meth:`durable`.
+
+        Only ``accepted`` may be refused (JournalUnavailableError); the other kinds tell of calls
+        that are in the journal already, and are kept until they can be written.
+        """
+        if kind == "accepted":
+            self.check()
+        line = encode(Entry(kind, key, data))
+        with self._condition:
+            self._sequence += 1
+            pending = _Pending(line, kind, key, self._sequence)
+            self._pending.append(pending)
+            if kind == "accepted":
+                self._unsynced[self._sequence] = pending
+            self._pending_bytes += len(line)
+            self._condition.notify_all()
+            return self._sequence
+
+    async def durable(self, sequence: int) -> None:
+        """Wait until an ``accepted`` entry is on disk.
+
+        Raises JournalUnavailableError if it could not be written; it will not be written later.
+        """
+        with self._condition:
+            pending = self._unsynced.get(sequence)
+            if pending is None:
+                return
+            if pending.dropped:
+                del self._unsynced[sequence]
+                raise JournalUnavailableError(f"the journal cannot be written: {self._failure}")
+            pending.waiter = asyncio.get_running_loop().create_future()
+            waiter = pending.waiter
+        await waiter
+
+    # --- reading, from the ledger's thread --------------------------------------------------------
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` from the writer's thread after every sync."""
+        self._listeners.append(listener)
+
+    @property
+    def durable_position(self) -> Position:
+        """Everything before it is on disk."""
+        with self._condition:
+            return self._durable
+
+    def ledgered(self, position: Position) -> None:
+        """Everything before ``position`` is in the database: delete what is not needed any more.
+
+        One segment more is kept, for a database that loses its last commits in a power failure.
+        """
+        with self._condition:
+            self._ledgered = max(self._ledgered, position)
+            deletable = []
+            while len(self._segments) > 1:  # the last one is being written
+                oldest = self._segments[0]
+                if oldest.number >= self._ledgered.segment - 1 or oldest.open_calls:
+                    break
+                deletable.append(self._segments.popleft())
+        for segment in deletable:
+            self._path(segment.number).unlink(missing_ok=True)
+
+    # --- the writer -------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        written: list[_Pending] = []
+        sync_due_s = 0.0
+        while True:
+            with self._condition:
+                wait_s = max(0.0, sync_due_s - time.monotonic()) if written else None
+                self._condition.wait_for(lambda: self._pending or self._stopping, wait_s)
+                if not self._pending and not written:
+                    return
+                batch = list(self._pending)
+                self._pending.clear()
+                urgent = self._stopping or any(each.kind == "accepted" for each in batch)
+            if not written:
+                sync_due_s = time.monotonic() + LAZY_SYNC_S
+            try:
+                self._write(batch, after=written)
+                written += batch
+                batch = []
+                if urgent or time.monotonic() >= sync_due_s:
+                    assert self._writing is not None
+                    self._sync(self._writing.descriptor)
+                    self._written(written)
+                    written = []
+            except OSError as error:
+                self._cut()
+                if not self._fail(written + batch, error):
+                    return
+                written = []
+
+    def _write(self, batch: list[_Pending], *, after: list[_Pending]) -> None:
+        """Append lines; ``after`` are those that are written and not synced."""
+        assert self._writing is not None
+        if self._writing.segment.size >= self._segment_bytes and not after:
+            self._rotate()
+        rest = memoryview(b"".join(pending.line for pending in batch))
+        while rest:
+            rest = rest[os.write(self._writing.descriptor, rest) :]
+
+    def _cut(self) -> None:
+        """Take back what was written and not synced: it will be written again.
+
+        If that fails too, entries appear twice, which the ledger's upserts make harmless.
+        """
+        assert self._writing is not None
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._writing.descriptor, self._writing.segment.size)
+
+    def _written(self, batch: list[_Pending]) -> None:
+        assert self._writing is not None
+        segment = self._writing.segment
+        with self._condition:
+            waiters = []
+            size = sum(len(pending.line) for pending in batch)
+            segment.size += size
+            self._pending_bytes -= size
+            self._failure = None
+            for pending in batch:
+                self._count(pending.kind, pending.key, segment)
+                if pending.kind == "accepted":
+                    del self._unsynced[pending.sequence]
+                    waiters.append(pending.waiter)
+            self._durable = Position(segment.number, segment.size)
+        _wake([waiter for waiter in waiters if waiter is not None], None)
+        for listener in self._listeners:
+            listener()
+
+    def _fail(self, batch: list[_Pending], error: OSError) -> bool:
+        """Refuse the new calls of a batch, keep the rest; False if the writer must stop."""
+        with self._condition:
+            if self._failure is None:
+                logger.error("the journal cannot be written: %s", error)
+            self._failure = error.strerror or str(error)
+            batch += self._pending
+            self._pending.clear()
+            waiters = []
+            for pending in batch:
+                if pending.kind == "accepted":
+                    pending.dropped = True
+                    self._pending_bytes -= len(pending.line)
+                    if pending.waiter is not None:
+                        waiters.append(pending.waiter)
+                        del self._unsynced[pending.sequence]
+            self._pending.extend(pending for pending in batch if pending.kind != "accepted")
+            reason = f"the journal cannot be written: {self._failure}"
+        _wake(waiters, reason)
+        with self._condition:
+            if self._stopping:
+                if self._pending:
+                    logger.error("%d journal entries could not be written", len(self._pending))
+                return False
+            self._condition.wait_for(lambda: self._stopping, timeout=RETRY_S)
+            if not self._pending:
+                # Nothing left to write that would show that the disk works: let a call try.
+                self._failure = None
+        return True
+
+    def _count(self, kind: Kind, key: str, segment: _Segment) -> None:
+        if kind == "accepted":
+            self._open[key] = segment
+            segment.open_calls += 1
+        elif kind == "closed":
+            began = self._open.pop(key, None)
+            if began is not None:
+                began.open_calls -= 1
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    def _path(self, number: int) -> Path:
+        return segment_path(self.folder, number)
+
+    def _rotate(self) -> None:
+        assert self._writing is not None
+        old = self._writing
+        self._start_segment(old.segment.number + 1)
+        os.close(old.descriptor)
+
+    def _start_segment(self, number: int) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        descriptor = os.open(self._path(number), flags, 0o600)
+        _sync_folder(self.folder)
+        segment = _Segment(number, size=os.fstat(descriptor).st_size)
+        self._writing = _Writing(segment, descriptor)
+        with self._condition:
+            self._segments.append(segment)
+            self._durable = Position(number, segment.size)
+
+    def _recover(self, segment: _Segment, found: dict[str, OpenCall], *, last: bool) -> None:
+        path = self._path(segment.number)
+        good_end = offset = 0
+        damaged: Counter[str] = Counter()
+        with path.open("rb") as lines:
+            for line in lines:
+                offset += len(line)
+                entry = decode(line)
+                if entry is None:
+                    damaged["lines"] += 1
+                    continue
+                good_end = offset
+                self._count(entry.kind, entry.key, segment)
+                if entry.kind == "accepted":
+                    found[entry.key] = OpenCall(entry.key, entry.data)
+                elif entry.kind == "progress" and entry.key in found:
+                    found[entry.key].progress = entry.data
+                elif entry.kind == "closed":
+                    found.pop(entry.key, None)
+        if last and good_end < offset:
+            # A write that was cut short by the end of the process or of the machine.
+            with path.open("r+b") as file:
+                file.truncate(good_end)
+                os.fsync(file.fileno())
+            offset = good_end
+        elif damaged:
+            logger.error("%s: %d damaged lines are skipped", path.name, damaged["lines"])
+        segment.size = offset
+
+
+def _wake(waiters: list[asyncio.Future[None]], reason: str | None) -> None:
+    """Resolve futures of the event loop from the writer's thread, in one go."""
+    if not waiters:
+        return
+
+    def resolve() -> None:
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if reason is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(JournalUnavailableError(reason))
+
+    with contextlib.suppress(RuntimeError):  # the loop has ended; nobody waits any more
+        waiters[0].get_loop().call_soon_threadsafe(resolve)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,302 @@
+"""Every setting of the server, in one class: flags, environment and documentation come from it.
+
+A field ``max_body_bytes`` is the flag ``--max-body-bytes`` and ``FAIRSERVE_MAX_BODY_BYTES``; a flag
+wins over the environment. ``DATABASE_URL`` and ``REDIS_URL`` are read without the prefix, too.
+Secrets have no flag, because a process list shows flags. ``docs/guide/settings.md`` is written by
+:mod:`fairserve.platform.settings_flags`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+if TYPE_CHECKING:
+    from fairserve.scheduling.system import SystemConfig
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+MIN_SECRET_CHARS = 32
+
+
+def default_data_dir() -> Path:
+    """``$XDG_DATA_HOME/fairserve``, or ``~/.local/share/fairserve``."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "fairserve"
+
+
+class Settings(BaseSettings):
+    """The configuration of one server process. Immutable; ``repr`` shows no secret and no URL."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FAIRSERVE_",
+        frozen=True,
+        extra="forbid",
+        validate_default=False,
+        validate_by_name=True,
+        validate_by_alias=True,
+        hide_input_in_errors=True,
+    )
+
+    host: str = Field("127.0.0.1", description="Address that the API listens on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port of the API; 0 takes a free one.")
+    data_dir: Path = Field(
+        default_factory=default_data_dir,
+        description="Folder of the embedded database, the journal, the generated secret key and "
+        "the built-in model.",
+        json_schema_extra={"default_text": "$XDG_DATA_HOME/fairserve or ~/.local/share/fairserve"},
+    )
+    database_url: str = Field(
+        "",
+        validation_alias=AliasChoices("FAIRSERVE_DATABASE_URL", "DATABASE_URL"),
+        repr=False,
+        description="SQLAlchemy URL of the database (postgresql:// or sqlite:///). Empty: a SQLite "
+        "file in data_dir.",
+    )
+    redis_url: str = Field(
+        "",
+        validation_alias=AliasChoices("FAIRSERVE_REDIS_URL", "REDIS_URL"),
+        repr=False,
+        description="Redis of a scaled-out deployment. Empty: everything in this process.",
+    )
+
+    secret_key: SecretStr | None = Field(
+        None,
+        description="Key of the keyed hash under which API keys are stored, at least "
+        f"{MIN_SECRET_CHARS} characters. With the embedded database it is generated once, into "
+        "data_dir/secret.key.",
+    )
+    secret_key_previous: SecretStr | None = Field(
+        None,
+        description="The secret key before a rotation. API keys stored under it are accepted and "
+        "stored again under secret_key when they are used.",
+    )
+    admin_key: SecretStr | None = Field(
+        None,
+        description="The first admin key, at least 32 characters. Empty: one is created and "
+        "printed once, at the first start.",
+    )
+
+    system: str = Field(
+        "fairserve",
+        description="How calls are throttled, ordered and placed: a name of "
+        "fairserve.scheduling.registry.SYSTEMS. A setting made through /admin/throttling wins.",
+    )
+    system_options: Annotated[dict[str, Any], NoDecode] = Field(
+        default_factory=dict,
+        description="Options of the system's policies, such as feeder.locality_slack=4: a JSON "
+        "object, or pairs separated by commas; on the command line --set key=value, repeatable.",
+        json_schema_extra={"flag": "--set", "default_text": "none"},
+    )
+    local_scheduler: str = Field(
+        "",
+        description="Scheduler inside the embedded workers, a name of "
+        "fairserve.scheduling.registry.LOCAL_SCHEDULERS. Empty: the one of the system.",
+    )
+    overload_high: float = Field(
+        2.0,
+        gt=0,
+        le=1000,
+        description="Demand over KV capacity at which the workers count as overloaded.",
+    )
+    overload_low: float = Field(
+        1.2,
+        gt=0,
+        le=1000,
+        description="Demand over KV capacity at which an overload ends; at most overload_high.",
+    )
+    feed_window: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Share of a worker's KV capacity that may be queued at it or on its way, in "
+        "systems that have a feed window.",
+    )
+    immunity_factor: float = Field(
+        4.0,
+        ge=1,
+        le=1000,
+        description="A run is no longer immune to throttling beyond this multiple of its app's "
+        "expected calls or tokens.",
+    )
+
+    model: str = Field(
+        "",
+        description="Checkpoint folder or hub id that the embedded workers load. Empty: the small "
+        "built-in model with random weights.",
+    )
+    workers: int = Field(2, ge=0, le=256, description="Embedded worker processes to start.")
+    worker_urls: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Base URLs of external workers, separated by commas. If given, no embedded "
+        "worker is started.",
+        json_schema_extra={"default_text": "none"},
+    )
+    worker_kv_tokens: int = Field(
+        16_384, ge=256, le=1 << 31, description="KV cache of an embedded worker, in tokens."
+    )
+    worker_max_batch: int = Field(
+        16, ge=1, le=4096, description="Sequences that an embedded worker runs at once."
+    )
+
+    max_queue_wait_s: float = Field(
+        120.0, gt=0, le=86_400, description="A call that waited this long in the queue answers 503."
+    )
+    max_queued_calls: int = Field(
+        10_000, ge=1, le=10_000_000, description="Calls that may wait; more answer 503 at once."
+    )
+    max_body_bytes: int = Field(
+        8 * 1024 * 1024, ge=1024, le=1 << 32, description="Largest request body; larger answer 413."
+    )
+    keepalive_s: float = Field(
+        15.0,
+        gt=0,
+        le=3600,
+        description="Interval of the comments sent to a streaming client while its call is queued.",
+    )
+    lease_s: float = Field(
+        60.0,
+        gt=0,
+        le=86_400,
+        description="A granted call without progress for this long is ended and accounted.",
+    )
+    drain_timeout_s: float = Field(
+        30.0, ge=0, le=86_400, description="How long a stopping server lets running calls finish."
+    )
+    default_max_tokens: int = Field(
+        256,
+        ge=1,
+        le=1 << 24,
+        description="Output limit of a call that names none, within the model's context.",
+    )
+    interaction_idle_timeout_s: float = Field(
+        300.0,
+        gt=0,
+        le=7 * 86_400,
+        description="A run without a call for this long expires, where its app names no time-out.",
+    )
+
+    idempotency_retention_s: float = Field(
+        3600.0, gt=0, le=7 * 86_400, description="How long an Idempotency-Key is remembered."
+    )
+    idempotency_max_entries: int = Field(
+        10_000, ge=1, le=10_000_000, description="Idempotency keys remembered at most."
+    )
+    idempotency_max_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=1024,
+        le=1 << 36,
+        description="Answers kept for repeated Idempotency-Keys, in all.",
+    )
+    journal_segment_bytes: int = Field(
+        16 * 1024 * 1024, ge=4096, le=1 << 32, description="Size at which the journal starts anew."
+    )
+    journal_max_bytes: int = Field(
+        1024 * 1024 * 1024,
+        ge=4096,
+        le=1 << 40,
+        description="Journal kept while the database is away; at this size new calls answer 503.",
+    )
+    ledger_retention_days: int = Field(
+        90,
+        ge=1,
+        le=36_500,
+        description="Days that calls, runs, refusals and the audit log are kept.",
+    )
+
+    log_level: LogLevel = Field("info", description="debug, info, warning or error.")
+    api_docs: bool = Field(True, description="Serve the API's description at /docs.")
+
+    @field_validator("system_options", mode="before")
+    @classmethod
+    def _parse_options(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if text.startswith("{"):
+            return json.loads(text)
+        return parse_options(part for part in text.split(",") if part.strip())
+
+    @field_validator("worker_urls", mode="before")
+    @classmethod
+    def _parse_urls(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        text = value.strip()
+        if text.startswith("["):
+            return json.loads(text)
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+    @field_validator("worker_urls")
+    @classmethod
+    def _check_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for url in value:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError("a worker URL starts with http:// or https://")
+        if len(set(value)) != len(value):
+            raise ValueError("a worker URL is given twice")
+        return tuple(url.rstrip("/") for url in value)
+
+    @field_validator("secret_key", "secret_key_previous", "admin_key")
+    @classmethod
+    def _check_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None or not value.get_secret_value():
+            return None
+        if not MIN_SECRET_CHARS <= len(value.get_secret_value()) <= 256:
+            raise ValueError(f"must have {MIN_SECRET_CHARS} to 256 characters")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.overload_low > self.overload_high:
+            raise ValueError("overload_low must not be above overload_high")
+        if self.journal_segment_bytes > self.journal_max_bytes:
+            raise ValueError("journal_segment_bytes must not be above journal_max_bytes")
+        if self.secret_key_previous is not None and self.secret_key is None:
+            raise ValueError("secret_key_previous needs secret_key")
+        return self
+
+    @property
+    def effective_database_url(self) -> str:
+        """``database_url``, or that of the SQLite file in ``data_dir``."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'fairserve.sqlite3'}"
+
+    @property
+    def embedded_database(self) -> bool:
+        """Whether the database is a SQLite file, which only this machine's processes use."""
+        return self.effective_database_url.startswith("sqlite")
+
+    def system_config(self) -> SystemConfig:
+        """The system that these settings name, with its options and ``local_scheduler``.
+
+        Raises ValueError naming what is unknown, and what is known.
+        """
+        from fairserve.platform.throttling.parameters import system_config
+
+        return system_config(self, self.system, {})
+
+
+def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """``["a=1", "b=x"]`` as ``{"a": 1, "b": "x"}``: a value is JSON where it parses as JSON.
+
+    Raises ValueError for a part that is not ``key=value``, or a key given twice.
+    """
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise ValueError("an option is written key=value")
+        if key in options:
+            raise ValueError(f"option {key} is given twice")
+        try:
+            options[key] = json.loads(text)
+        except json.JSONDecodeError:
+            options[key] = text.strip()
+    return options

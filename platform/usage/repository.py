@@ -1,0 +1,182 @@
+"""The ledger: writing what the journal tells, exactly once per call, and forgetting it in time.
+
+Writing the same records again changes nothing, so the journal may be replayed from any point. Texts
+that clients chose are cut to their columns, because a row that the database refuses would stop the
+journal for ever. The caller commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import String, Table, delete, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.db.base import Base
+from fairserve.platform.db.identity import ApiKey
+from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.operations import AuditEntry
+
+_ROWS = 500
+"""Rows of one statement: SQLite allows 32,766 values."""
+
+
+def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
+    """Write calls, and the throttling event of each refused one. A repeated id: the last wins."""
+    _upsert(session, LedgerCall, [_call(record) for record in records])
+    refused = [_event(record) for record in records if record.outcome == "refused"]
+    _upsert(session, ThrottlingEvent, refused)
+
+
+def upsert_interactions(session: Session, records: Sequence[InteractionRecord]) -> None:
+    """Write ended interactions. A repeated id of the same app: the last wins."""
+    _upsert(session, Interaction, [_interaction(record) for record in records])
+
+
+def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:
+    """Delete what is older than ``time``: calls, refusals, interactions, audit, ended keys.
+
+    At most ``max_rows`` of each, so that no transaction is long. Returns how many were deleted;
+    call it again, in a new transaction, until that is 0.
+    """
+    ended_keys = or_(ApiKey.revoked_at < time, ApiKey.expires_at < time)
+    old = (
+        (LedgerCall.call_id, LedgerCall.accepted_at < time),
+        (ThrottlingEvent.call_id, ThrottlingEvent.at < time),
+        (AuditEntry.id, AuditEntry.at < time),
+        (ApiKey.id, (ApiKey.scope != "admin") & ended_keys),
+    )
+    deleted = sum(_delete(session, key, condition, max_rows) for key, condition in old)
+    keys = session.execute(
+        select(Interaction.tenant_id, Interaction.app_id, Interaction.id)
+        .where(Interaction.ended_at < time)
+        .limit(max_rows)
+    ).all()
+    for tenant_id, app_id, interaction_id in keys:
+        session.execute(
+            delete(Interaction).where(
+                Interaction.tenant_id == tenant_id,
+                Interaction.app_id == app_id,
+                Interaction.id == interaction_id,
+            )
+        )
+    return deleted + len(keys)
+
+
+def _delete(session: Session, key: InstrumentedAttribute[str], condition: Any, rows: int) -> int:
+    ids = select(key).where(condition).limit(rows).scalar_subquery()
+    result = session.execute(
+        delete(key.class_).where(key.in_(ids)), execution_options={"synchronize_session": False}
+    )
+    return int(getattr(result, "rowcount", 0))
+
+
+def _upsert(session: Session, model: type[Base], rows: list[dict[str, Any]]) -> None:
+    table = model.__table__
+    assert isinstance(table, Table)
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    key = [column.name for column in table.primary_key]
+    # One statement may not name a row twice, and cutting texts can make two keys equal.
+    fitting = (_fitting(table, row) for row in rows)
+    distinct = {tuple(row[name] for name in key): row for row in fitting}
+    for batch in _batches(distinct.values()):
+        statement = insert(table).values(batch)
+        session.execute(
+            statement.on_conflict_do_update(
+                index_elements=key,
+                set_={
+                    column.name: statement.excluded[column.name]
+                    for column in table.columns
+                    if column.name not in key
+                },
+            )
+        )
+
+
+def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    remaining = iter(rows)
+    while batch := list(islice(remaining, _ROWS)):
+        yield batch
+
+
+def _fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Cut texts to their columns; PostgreSQL stores neither NUL nor half a surrogate pair."""
+    fitting = dict(row)
+    for name, value in row.items():
+        column = table.columns[name]
+        if isinstance(value, str) and isinstance(column.type, String):
+            clean = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+            fitting[name] = clean[: column.type.length]
+    return fitting
+
+
+def _time(epoch_s: float) -> datetime:
+    return datetime.fromtimestamp(epoch_s, UTC)
+
+
+def _call(record: CallRecord) -> dict[str, Any]:
+    return {
+        "call_id": record.call_id,
+        "tenant_id": record.tenant,
+        "app_id": record.app,
+        "user_id": record.user,
+        "model": record.model,
+        "interaction_id": record.interaction_id,
+        "stage": record.stage,
+        "agent": record.agent,
+        "outcome": record.outcome,
+        "accepted_at": _time(record.accepted_at),
+        "ended_at": _time(record.ended_at),
+        "input_tokens": record.input_tokens,
+        "system_tokens": record.system_tokens,
+        "cached_tokens": record.cached_tokens,
+        "extend_tokens": record.extend_tokens,
+        "output_tokens": record.output_tokens,
+        "service": record.service,
+        "queue_delay_s": record.queue_delay_s,
+        "ttft_s": record.ttft_s,
+        "duration_s": record.duration_s,
+        "worker": record.worker,
+        "wasted": record.wasted,
+        "charged": record.charged,
+        "error": record.error,
+    }
+
+
+def _event(record: CallRecord) -> dict[str, Any]:
+    return {
+        "call_id": record.call_id,
+        "at": _time(record.accepted_at),
+        "tenant_id": record.tenant,
+        "app_id": record.app,
+        "user_id": record.user,
+        "interaction_id": record.interaction_id,
+        "reason": record.refusal_reason,
+        "scope": record.refusal_scope,
+        "limit_count": record.refusal_limit,
+        "count": record.refusal_count,
+        "window_s": record.refusal_window_s,
+        "retry_after_s": record.refusal_retry_after_s,
+        "mid_run": record.mid_run,
+    }
+
+
+def _interaction(record: InteractionRecord) -> dict[str, Any]:
+    return {
+        "tenant_id": record.tenant,
+        "app_id": record.app,
+        "id": record.interaction_id,
+        "user_id": record.user,
+        "state": record.state,
+        "opened_at": _time(record.opened_at),
+        "ended_at": _time(record.ended_at),
+        "calls": record.calls,
+        "tokens": record.tokens,
+        "wasted_tokens": record.wasted_tokens,
+        "waste_cause": record.waste_cause,
+    }

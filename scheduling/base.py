@@ -1,0 +1,185 @@
+"""What the schedulers are: local schedulers (when), feeders (whose) and routers (where).
+
+*Who is next* is kept apart from *what fits*: a policy offers calls in its order, the engine or the
+dispatcher says which of them fit. A pass over a local scheduler reads
+
+    scheduler.start_pass(cache)
+    while (call := scheduler.peek()) is not None:
+        cached = engine.try_admit(call)          # None: does not fit now
+        scheduler.skip() if cached is None else scheduler.accept(cached)
+
+which is also the shape of vLLM's admission loop (peek, allocate, pop). No scheduler has a clock,
+a thread or randomness of its own. Ties break by arrival, then by client id, everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fairserve.interactions.call import NO_TOKENS, Call, TokenIds, TokenUsage
+
+
+@dataclass(slots=True, eq=False)
+class LocalCall:
+    """One sequence that waits for, or runs in, the batch of one engine."""
+
+    call_id: str
+    client_id: str
+    prompt_tokens: int
+    max_output_tokens: int
+    token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
+    weight: float = 1.0
+    """Charges are divided by it: 1 / price of ALGORITHMS section 7."""
+    arrival: int = 0
+    """Arrival number, set by :meth:`LocalScheduler.add`; kept when the call is requeued."""
+    output_tokens: int | None = None
+    """Tokens that it is going to generate: known only to a simulator, for oracle predictions."""
+
+
+class PrefixCache(Protocol):
+    """What a local scheduler may ask of its engine's prefix cache."""
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a match may have changed (an insertion or an eviction)."""
+        ...
+
+    def matched_tokens(self, call: LocalCall) -> int:
+        """Prompt tokens of ``call`` that are cached now; no side effects."""
+        ...
+
+
+class LocalScheduler(Protocol):
+    """The order in which one engine takes waiting calls into its batch."""
+
+    def add(self, call: LocalCall) -> None:
+        """A call arrives. Raises ValueError for an id that is already here."""
+        ...
+
+    def start_pass(self, cache: PrefixCache) -> None:
+        """Begin a scheduling step; calls skipped in the last pass may be offered again."""
+        ...
+
+    def peek(self) -> LocalCall | None:
+        """The call offered next; the same one until ``accept`` or ``skip``. None ends the pass."""
+        ...
+
+    def accept(self, cached_tokens: int) -> None:
+        """The peeked call enters the batch, with so many prompt tokens from the cache."""
+        ...
+
+    def skip(self) -> None:
+        """The peeked call does not fit at present."""
+        ...
+
+    def decoded(self, call_id: str, tokens: int) -> None:
+        """A running call generated ``tokens`` more tokens in the last forward step."""
+        ...
+
+    def finish(self, call_id: str) -> None:
+        """A call ended or was cancelled, waiting or running. Raises KeyError if unknown."""
+        ...
+
+    def requeue(self, call_id: str) -> None:
+        """A running call was preempted; what it was charged for is not charged again."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of waiting calls."""
+        ...
+
+
+class Feeder(Protocol):
+    """The order in which the cluster takes calls from its one queue."""
+
+    def add(self, call: Call) -> None:
+        """A call that was not refused arrives."""
+        ...
+
+    def remove(self, call_id: str) -> Call | None:
+        """Drop a queued call (cancelled, expired); None if it is not queued."""
+        ...
+
+    def peek(self, open_workers: Collection[str]) -> Call | None:
+        """The call to be dispatched next to one of these workers; changes nothing."""
+        ...
+
+    def dispatch(self, call_id: str, cached_tokens: int) -> float:
+        """Take a queued call out, charge what is charged at selection, and return its price.
+
+        ``cached_tokens`` is what its worker is believed to have. The price is in feeder units per
+        unit of extend cost, 1 where the feeder has no weights (ALGORITHMS section 7).
+        """
+        ...
+
+    def charge(self, call_id: str, usage: TokenUsage) -> None:
+        """A dispatched call has used so much in all."""
+        ...
+
+    def finish(self, call_id: str, usage: TokenUsage) -> None:
+        """A dispatched call ended with this usage; what was reserved and not used is returned."""
+        ...
+
+    def requeue(self, call: Call) -> None:
+        """A dispatched call lost its worker before its first token and waits again."""
+        ...
+
+    def interaction_ended(self, interaction_id: str) -> None:
+        """The interaction is over: nothing of it will come again."""
+        ...
+
+    def waiting(self) -> Iterable[Call]:
+        """The queued calls, in no particular order."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as plain JSON values, calls by id."""
+        ...
+
+    def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
+        """Replace the state by an earlier snapshot; ``calls`` resolves the ids."""
+        ...
+
+
+class Router(Protocol):
+    """Which worker gets a call. Where prompts are cached it asks :class:`Locality`."""
+
+    def add_worker(self, worker_id: str) -> None:
+        """A worker joins or returns."""
+        ...
+
+    def remove_worker(self, worker_id: str) -> None:
+        """A worker is gone, or drains: it gets no more calls."""
+        ...
+
+    def select(self, call: Call, open_workers: Collection[str]) -> str | None:
+        """The worker for this call among those open; None only if there is none open."""
+        ...
+
+    def dispatched(self, call: Call, worker_id: str, price: float) -> None:
+        """The call goes to the worker: charge it."""
+        ...
+
+    def started(self, call_id: str) -> None:
+        """A dispatched call left its worker's queue."""
+        ...
+
+    def tick(self, now_s: float) -> None:
+        """Time has come to ``now_s``, before each event; most routers do not look at it."""
+        ...
+
+    def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
+        """The call ended on that worker (or left it); None if the worker is gone meanwhile."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as plain JSON values."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace the state by an earlier snapshot."""
+        ...

@@ -1,0 +1,197 @@
+"""Events into the dispatcher and commands out of it: plain values, the whole interface.
+
+The live service (:mod:`fairserve.platform.control`) and the simulator drive the same dispatcher
+with these. Times are not part of them: ``Dispatcher.handle(event, now_s)`` gets the time beside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.tracker import RunEnd
+from fairserve.throttling.base import Decision, Limits
+
+CallOutcome = Literal["completed", "refused", "cancelled", "failed", "expired"]
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AppChanged:
+    """An app was registered or its profile or limits changed. Unknown apps use the defaults."""
+
+    app: str
+    profile: AppProfile
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class UserChanged:
+    """A user's own settings. ``weight`` 2 is entitled to twice the service (E_i = 1/weight)."""
+
+    tenant: str
+    user: str
+    weight: float = 1.0
+    rpm: int | None = None
+    """Replaces the app's ``user_rpm`` for this user."""
+    blocked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallArrived:
+    """A validated, tokenised call asks for a worker."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A dispatched call left its worker's queue; ``cached_tokens`` if the worker told."""
+
+    call_id: str
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokensDecoded:
+    """Output tokens so far, in all, of running calls: ``(call id, tokens)`` each."""
+
+    totals: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """A dispatched call ended on its worker."""
+
+    call_id: str
+    outcome: CallOutcome
+    usage: TokenUsage
+
+
+@dataclass(frozen=True, slots=True)
+class CallReturned:
+    """A dispatched call's worker failed before the first token: it goes back to the queue."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """The client went away, or waited too long in the queue (``expired``)."""
+
+    call_id: str
+    outcome: CallOutcome = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionOpened:
+    """A client opened an empty run."""
+
+    interaction_id: str
+    tenant: str
+    app: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionClosed:
+    """A client closed a run (``complete``) or cancelled it with all its calls."""
+
+    interaction_id: str
+    cancel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoined:
+    """A worker is ready, with an empty cache."""
+
+    worker_id: str
+    kv_capacity_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReported:
+    """A worker is alive."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDraining:
+    """A worker takes no new calls and finishes those it has."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker is gone, with its cache. Its calls end or return by events of their own."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: idle interactions expire, silent workers are lost, idle keys are dropped."""
+
+
+Event = (
+    AppChanged
+    | UserChanged
+    | CallArrived
+    | CallStarted
+    | TokensDecoded
+    | CallEnded
+    | CallReturned
+    | CancelRequested
+    | InteractionOpened
+    | InteractionClosed
+    | WorkerJoined
+    | WorkerReported
+    | WorkerDraining
+    | WorkerLost
+    | Tick
+)
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Send this call to this worker now."""
+
+    call_id: str
+    worker_id: str
+    weight: float
+    """For the worker's local scheduler: 1 / price."""
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer this call with a refusal; it never ran."""
+
+    call_id: str
+    decision: Decision
+    mid_run: bool
+    """Whether its interaction had already been served a call (RPM does this, OIT never)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCall:
+    """Stop this call; ``worker_id`` is None if it was still queued here."""
+
+    call_id: str
+    worker_id: str | None
+    outcome: CallOutcome
+
+
+InteractionEnded = RunEnd
+"""An interaction reached its end; its tokens are wasted unless it is complete."""
+
+Command = Admit | Refuse | CancelCall | InteractionEnded

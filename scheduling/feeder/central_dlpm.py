@@ -1,0 +1,251 @@
+"""Centralised DLPM (DLPM paper 5.1, the strawman): Algorithm 1 over the cluster's one waiting queue.
+
+A feeder, not a router: calls stay in the global queue until a worker takes them at once, and DLPM says
+which of all waiting calls that is. So: among the clients with a positive deficit, the call with the
+longest match at any worker that can take one now; when no waiting client is in credit, all are refilled.
+Dispatch charges ``we * extend``, every generated token ``wq``; a client's weight divides its charges.
+Where the call goes is the router's part: to a worker with that match, which is open, because only open
+workers are asked about (``cache_aware`` with ``match_threshold`` 0 and ``balance_abs`` null).
+
+Departures: the walk of Algorithm 1 is not executed, the call that it would take first is looked up in
+the groups of :mod:`fairserve.scheduling.waiting_index`, so the strawman's matching of the whole queue
+at each step is not paid here (the simulator charges it, and the synchronisation). Caches are believed,
+not asked. A call returned by a failed worker has paid and pays only for what it uses beyond that.
+
+Cost of a selection: O(clients in the groups with the longest matches), O(waiting clients) where nothing
+matches or nobody is in credit. Weakness: a worker has nothing queued behind what it runs, so each step
+waits for the scheduler; and as in DLPM a call may be overtaken by longer matches of its own client.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fairserve.interactions.call import Call, TokenUsage
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.feeder.deficits import Deficits
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.waiting_index import WaitingIndex
+
+
+@dataclass(frozen=True, slots=True)
+class CentralDlpmOptions:
+    """``quantum`` is Q^u in units of the extend cost; ``we`` and ``wq`` are its weights."""
+
+    quantum: float = 5000.0
+    we: float = 1.0
+    wq: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantum < math.inf:
+            raise ValueError(f"quantum is {self.quantum}; allowed: over 0, finite")
+        if self.we < 0 or self.wq < 0:
+            raise ValueError(f"we is {self.we}, wq is {self.wq}; allowed: not negative")
+
+
+@dataclass(slots=True)
+class _Queued:
+    call: Call
+    seq: int
+    extend_tokens: int = 0
+    """Prompt tokens that were paid for before its worker failed."""
+    output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Dispatched:
+    client: str
+    seq: int
+    weight: float
+    extend_tokens: int
+    """Prompt tokens paid for."""
+    output_tokens: int
+
+
+class CentralDlpm:
+    """Longest match first among the clients in credit, over the whole cluster."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        locality: Locality,
+        options: CentralDlpmOptions = CentralDlpmOptions(),
+    ) -> None:
+        self.options = options
+        self._directory = directory
+        self._locality = locality
+        self._deficits = Deficits(options.quantum)
+        self._index = WaitingIndex(locality.tree)
+        self._seq = 0
+        self._queued: dict[str, _Queued] = {}
+        self._queues: dict[str, list[tuple[int, str]]] = {}
+        """Per client ``(arrival number, call id)`` of its queued calls, ascending."""
+        self._dispatched: dict[str, _Dispatched] = {}
+        self._busy: dict[str, int] = {}
+        """Calls of a client, queued and dispatched."""
+
+    def __len__(self) -> int:
+        """Number of queued calls."""
+        return len(self._queued)
+
+    def deficit(self, client: str) -> float:
+        """``q`` of a client now; 0 for one that is not known."""
+        return self._deficits.value(client)
+
+    def waiting(self) -> Iterable[Call]:
+        """The queued calls."""
+        return [entry.call for entry in self._queued.values()]
+
+    # --- the queue --------------------------------------------------------------------------------
+
+    def add(self, call: Call) -> None:
+        """Queue a call. Raises ValueError for an id that is queued already."""
+        if call.call_id in self._queued:
+            raise ValueError(f"call {call.call_id!r} is queued already")
+        self._seq += 1
+        client = "/".join(call.client)
+        self._deficits.arrive(client, self._busy)
+        self._busy[client] = self._busy.get(client, 0) + 1
+        self._place(_Queued(call, self._seq))
+
+    def _place(self, entry: _Queued) -> None:
+        call_id, client = entry.call.call_id, "/".join(entry.call.client)
+        self._queued[call_id] = entry
+        insort(self._queues.setdefault(client, []), (entry.seq, call_id))
+        self._index.add(call_id, self._locality.keys(call_id), client, entry.seq)
+
+    def _dequeue(self, call_id: str) -> tuple[_Queued, str]:
+        entry = self._queued.pop(call_id)
+        client = "/".join(entry.call.client)
+        self._index.remove(call_id)
+        own = self._queues[client]
+        own.remove((entry.seq, call_id))
+        if not own:
+            del self._queues[client]
+        return entry, client
+
+    def remove(self, call_id: str) -> Call | None:
+        """Drop a queued call; what it has paid is not given back."""
+        if call_id not in self._queued:
+            return None
+        entry, client = self._dequeue(call_id)
+        self._over(client)
+        return entry.call
+
+    def _over(self, client: str) -> None:
+        """A call has left: a client with no other is forgotten if that is no gain."""
+        self._busy[client] -= 1
+        if not self._busy[client]:
+            del self._busy[client]
+            self._deficits.idle(client)
+
+    def interaction_ended(self, interaction_id: str) -> None:
+        """Nothing is known of interactions."""
+
+    # --- selection --------------------------------------------------------------------------------
+
+    def peek(self, open_workers: Collection[str]) -> Call | None:
+        """The call that the walk of Algorithm 1 would take first. Changes nothing.
+
+        Ties of match go to the earlier arrival. If nobody is in credit, as it will be after the
+        refill that ``dispatch`` then carries out.
+        """
+        if not self._queued:
+            return None
+        rounds = self._deficits.rounds_to_credit(self._queues)
+        best = self._longest_match(open_workers, rounds) or min(
+            own[0]
+            for client, own in self._queues.items()
+            if self._deficits.value(client, rounds) > 0
+        )
+        return self._queued[best[1]].call
+
+    def _longest_match(self, open_workers: Collection[str], rounds: int) -> tuple[int, str] | None:
+        best: tuple[int, int, str] | None = None
+        mask = self._locality.tree.mask(list(open_workers))
+        for depth, match, group in self._index.longest_first(mask):
+            if best is not None and depth < -best[0]:
+                break
+            if best is not None and match < -best[0]:
+                continue
+            for client, calls in group.calls.items():
+                key = (-match, *calls[0])
+                if (best is None or key < best) and self._deficits.value(client, rounds) > 0:
+                    best = key
+        return None if best is None else best[1:]
+
+    # --- charges ----------------------------------------------------------------------------------
+
+    def dispatch(self, call_id: str, cached_tokens: int) -> float:
+        """Refill if nobody waiting is in credit, take the call out and charge its extend tokens.
+
+        Raises KeyError if it is not queued.
+        """
+        if call_id not in self._queued:
+            raise KeyError(call_id)
+        self._deficits.refill(self._deficits.rounds_to_credit(self._queues))
+        entry, client = self._dequeue(call_id)
+        call = entry.call
+        weight = self._directory.weight(call.tenant, call.user)
+        record = _Dispatched(client, entry.seq, weight, entry.extend_tokens, entry.output_tokens)
+        self._dispatched[call_id] = record
+        self._charge(record, max(0, call.prompt_tokens - cached_tokens), 0)
+        return 1.0 / weight
+
+    def _charge(self, record: _Dispatched, extend_tokens: int, output_tokens: int) -> None:
+        """Charge what goes beyond what was paid."""
+        extend = max(0, extend_tokens - record.extend_tokens)
+        output = max(0, output_tokens - record.output_tokens)
+        if extend or output:
+            record.extend_tokens += extend
+            record.output_tokens += output
+            cost = self.options.we * extend + self.options.wq * output
+            self._deficits.charge(record.client, cost / record.weight)
+
+    def charge(self, call_id: str, usage: TokenUsage) -> None:
+        """A dispatched call has used so much in all."""
+        self._charge(self._dispatched[call_id], usage.extend_tokens, usage.output_tokens)
+
+    def finish(self, call_id: str, usage: TokenUsage) -> None:
+        """A dispatched call ended."""
+        record = self._dispatched.pop(call_id)
+        self._charge(record, usage.extend_tokens, usage.output_tokens)
+        self._over(record.client)
+
+    def requeue(self, call: Call) -> None:
+        """Its worker failed: it waits again at its old place, and has paid."""
+        record = self._dispatched.pop(call.call_id)
+        self._place(_Queued(call, record.seq, record.extend_tokens, record.output_tokens))
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as plain JSON values, calls by id."""
+        return {
+            "deficits": self._deficits.snapshot(),
+            "seq": self._seq,
+            "queue": [
+                [call_id, entry.seq, entry.extend_tokens, entry.output_tokens]
+                for call_id, entry in self._queued.items()
+            ],
+            "dispatched": {key: asdict(record) for key, record in self._dispatched.items()},
+        }
+
+    def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._deficits.restore(state["deficits"])
+        self._seq = state["seq"]
+        self._queued, self._queues, self._busy = {}, {}, {}
+        self._index.clear()
+        self._dispatched = {key: _Dispatched(**plain) for key, plain in state["dispatched"].items()}
+        for record in self._dispatched.values():
+            self._busy[record.client] = self._busy.get(record.client, 0) + 1
+        for call_id, seq, extend_tokens, output_tokens in state["queue"]:
+            entry = _Queued(calls[call_id], seq, extend_tokens, output_tokens)
+            client = "/".join(entry.call.client)
+            self._busy[client] = self._busy.get(client, 0) + 1
+            self._place(entry)

@@ -1,0 +1,82 @@
+"""First come, first served: calls enter the cluster in the order of their arrival.
+
+The feeder of every baseline. All clients have price 1, or, for weighted VTC (VTC 4.3), 1 / weight.
+Weakness: a flood fills the queue.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.interactions.call import Call, TokenUsage
+from fairserve.scheduling.directory import Directory
+
+
+@dataclass(frozen=True, slots=True)
+class FcfsOptions:
+    """``weighted``: the weights of users reach the workers' schedulers as prices."""
+
+    weighted: bool = False
+
+
+class FcfsFeeder:
+    """A plain queue. Every operation is O(1)."""
+
+    def __init__(self, directory: Directory, options: FcfsOptions = FcfsOptions()) -> None:
+        self.options = options
+        self._directory = directory
+        self._queue: OrderedDict[str, Call] = OrderedDict()
+
+    def add(self, call: Call) -> None:
+        """Append a call. Raises ValueError for an id that is queued already."""
+        if call.call_id in self._queue:
+            raise ValueError(f"call {call.call_id!r} is queued already")
+        self._queue[call.call_id] = call
+
+    def remove(self, call_id: str) -> Call | None:
+        """Drop a queued call."""
+        return self._queue.pop(call_id, None)
+
+    def peek(self, open_workers: Collection[str]) -> Call | None:
+        """The oldest call."""
+        return next(iter(self._queue.values()), None)
+
+    def dispatch(self, call_id: str, cached_tokens: int) -> float:
+        """Take a call out. Raises KeyError if it is not queued."""
+        call = self._queue.pop(call_id)
+        if not self.options.weighted:
+            return 1.0
+        return 1.0 / self._directory.weight(call.tenant, call.user)
+
+    def charge(self, call_id: str, usage: TokenUsage) -> None:
+        """Nothing is charged."""
+
+    def finish(self, call_id: str, usage: TokenUsage) -> None:
+        """Nothing is charged."""
+
+    def requeue(self, call: Call) -> None:
+        """Back to the front."""
+        self._queue[call.call_id] = call
+        self._queue.move_to_end(call.call_id, last=False)
+
+    def interaction_ended(self, interaction_id: str) -> None:
+        """Nothing is known of interactions."""
+
+    def waiting(self) -> Iterable[Call]:
+        """The queued calls."""
+        return self._queue.values()
+
+    def __len__(self) -> int:
+        """Number of queued calls."""
+        return len(self._queue)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The queue, oldest first."""
+        return {"queue": list(self._queue)}
+
+    def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._queue = OrderedDict((call_id, calls[call_id]) for call_id in state["queue"])

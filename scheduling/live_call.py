@@ -1,0 +1,45 @@
+"""A call between its acceptance and its end, as the dispatcher keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from fairserve.interactions.call import Call, TokenUsage, call_from_plain, call_to_plain
+
+
+@dataclass(slots=True)
+class LiveCall:
+    """Queued while it has no worker, then dispatched; mutated by the dispatcher alone."""
+
+    call: Call
+    demand_tokens: int
+    """Its share of the demand: of the queue, or of its worker."""
+    worker_id: str | None = None
+    epoch: int = 0
+    """Of the worker: tells apart the lives of one that comes back."""
+    price: float = 1.0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    started: bool = False
+    avoid: list[str] = field(default_factory=list)
+    """Workers that failed it before its first token."""
+
+    def usage(self) -> TokenUsage:
+        """What it has used so far, as far as it is known."""
+        return TokenUsage(
+            self.call.input_tokens, self.call.system_tokens, self.cached_tokens, self.output_tokens
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        plain = {f.name: getattr(self, f.name) for f in fields(LiveCall)}
+        return {**plain, "call": call_to_plain(self.call), "avoid": list(self.avoid)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> LiveCall:
+        """The inverse of :meth:`to_plain`."""
+        return cls(
+            **{**plain, "call": call_from_plain(plain["call"]), "avoid": list(plain["avoid"])}
+        )

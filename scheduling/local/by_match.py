@@ -1,0 +1,107 @@
+"""Schedulers that order the waiting calls by what is cached of their prompts, and charge nothing.
+
+LPM and Preble's groups differ in the order; the ids and the pull protocol stand here. The papers add
+calls "until the memory pool is full": the first that does not fit ends the pass (``when_full="stop"``,
+also what SGLang does). ``"skip"`` goes on with calls that may fit, as DLPM does.
+
+Weakness of both: no client is protected from another, and with ``"skip"`` a large call among small
+ones may never run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from fairserve.scheduling.base import LocalCall, PrefixCache
+from fairserve.scheduling.local.matched_queue import MatchedQueue
+
+WhenFull = Literal["stop", "skip"]
+
+
+def check_when_full(when_full: str) -> None:
+    """Raises ValueError for an unknown value."""
+    if when_full not in ("stop", "skip"):
+        raise ValueError(f"when_full is {when_full!r}; allowed: 'stop', 'skip'")
+
+
+class ByMatch(ABC):
+    """The protocol of :class:`~fairserve.scheduling.base.LocalScheduler` over a matched queue."""
+
+    def __init__(self, queue: MatchedQueue, when_full: WhenFull) -> None:
+        self._queue = queue
+        self._when_full = when_full
+        self._arrivals = 0
+        self._running: dict[str, LocalCall] = {}
+        self._offered: tuple[int, LocalCall] | None = None
+        self._stopped = True
+
+    def __len__(self) -> int:
+        """Number of waiting calls."""
+        return len(self._queue)
+
+    def add(self, call: LocalCall) -> None:
+        """A call arrives; it is offered from the next pass on. ValueError for an id that is here."""
+        if call.call_id in self._queue or call.call_id in self._running:
+            raise ValueError(f"call {call.call_id!r} is already scheduled")
+        self._arrivals += 1
+        call.arrival = self._arrivals
+        self._queue.add(call)
+
+    def start_pass(self, cache: PrefixCache) -> None:
+        """Begin a step: match what may have changed."""
+        self._queue.start_pass(cache)
+        self._offered = None
+        self._stopped = False
+        self._begin()
+
+    def peek(self) -> LocalCall | None:
+        """The call offered next, None when the step is over."""
+        if self._offered is None and not self._stopped:
+            self._offered = self._next()
+        return None if self._offered is None else self._offered[1]
+
+    def accept(self, cached_tokens: int) -> None:
+        """The offered call runs."""
+        assert self._offered is not None, "accept follows a peek that offered a call"
+        bucket, call = self._offered
+        self._offered = None
+        self._running[call.call_id] = self._queue.take(bucket)
+        self._accepted(bucket)
+
+    def skip(self) -> None:
+        """The offered call does not fit; it is not offered again in this step."""
+        assert self._offered is not None, "skip follows a peek that offered a call"
+        bucket, _ = self._offered
+        self._offered = None
+        if self._when_full == "stop":
+            self._stopped = True
+        else:
+            self._queue.pass_over(bucket)
+
+    def decoded(self, call_id: str, tokens: int) -> None:
+        """Nothing is charged. Raises KeyError if the call does not run."""
+        self._running[call_id]
+
+    def finish(self, call_id: str) -> None:
+        """A call ended or was cancelled, waiting or running. Raises KeyError if unknown."""
+        if self._running.pop(call_id, None) is None:
+            call = self._queue.remove(call_id)
+            if self._offered is not None and call is self._offered[1]:
+                self._offered = None
+
+    def requeue(self, call_id: str) -> None:
+        """A running call was preempted: it waits again, as old as it was."""
+        self._queue.add(self._running.pop(call_id))
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """A pass begins."""
+
+    @abstractmethod
+    def _next(self) -> tuple[int, LocalCall] | None:
+        """The call offered next and its bucket."""
+
+    @abstractmethod
+    def _accepted(self, bucket: int) -> None:
+        """A call of that bucket was taken."""

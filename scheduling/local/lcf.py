@@ -1,0 +1,61 @@
+"""Least counter first: VTC without the lift, the baseline of VTC section 5.1.
+
+The client that has received the least service since the beginning goes first. A client that was away
+keeps the credit of its absence, so it displaces everybody until it has caught up: fair over all time,
+unfair over every interval. That is what the lift is for, and the weakness of this policy.
+
+Departure: without the lift, a counter is never harmless to forget, and the paper keeps them for ever.
+Here at most about ``remembered_clients`` idle clients are remembered; beyond that, those with the
+smallest counters are forgotten, who gain the least by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairserve.scheduling.counters import VirtualCounters
+from fairserve.scheduling.local.vtc import Vtc, VtcOptions, check_token_weights
+
+
+@dataclass(frozen=True, slots=True)
+class LcfOptions:
+    """``wp`` and ``wq`` weigh prompt and output tokens."""
+
+    wp: float = 1.0
+    wq: float = 2.0
+    remembered_clients: int = 100_000
+
+    def __post_init__(self) -> None:
+        check_token_weights(self.wp, self.wq)
+        if self.remembered_clients < 1:
+            raise ValueError(f"remembered_clients is {self.remembered_clients}; allowed: 1 or more")
+
+
+class UnliftedCounters(VirtualCounters):
+    """Counters that keep the credit of an absence."""
+
+    def __init__(self, remembered_clients: int) -> None:
+        super().__init__()
+        self._remembered_clients = remembered_clients
+        self._sweep_at = 2 * remembered_clients
+
+    def _lift_level(self) -> float:
+        return 0.0
+
+    def _sweep(self) -> None:
+        idle = [c for c in self._value if c not in self._queued and c not in self._running]
+        idle.sort(key=self._value.__getitem__)
+        for client in idle[: max(0, len(idle) - self._remembered_clients)]:
+            del self._value[client]
+        self._sweep_at = len(self._value) + self._remembered_clients
+
+
+class Lcf(Vtc):
+    """The local scheduler LCF of the VTC paper."""
+
+    def __init__(self, options: LcfOptions = LcfOptions()) -> None:
+        super().__init__(
+            VtcOptions(options.wp, options.wq),
+            counters=UnliftedCounters(options.remembered_clients),
+        )
+        self.options = options

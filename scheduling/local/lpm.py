@@ -1,0 +1,48 @@
+"""Longest prefix match: the waiting call of which most tokens are cached goes first (SGLang's LPM).
+
+DLPM paper 4.1, the base that DLPM bounds: at each step the waiting calls are sorted by matched prefix
+length, ties by arrival, and added until the memory is full. Departure: SGLang falls back to first come
+first served above 128 waiting calls, because the order costs it too much; here it stays.
+
+Weakness: a client whose prompts share nothing waits for as long as others send what is cached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.local.by_match import ByMatch, WhenFull, check_when_full
+from fairserve.scheduling.local.matched_queue import MatchedQueue
+
+
+@dataclass(frozen=True, slots=True)
+class LpmOptions:
+    """What happens at a call that does not fit: ``stop`` (the papers) or ``skip`` it."""
+
+    when_full: WhenFull = "stop"
+
+    def __post_init__(self) -> None:
+        check_when_full(self.when_full)
+
+
+def _longest_first(call: LocalCall, matched_tokens: int) -> tuple[int, int]:
+    return 0, -matched_tokens
+
+
+class Lpm(ByMatch):
+    """The local scheduler of the "LPM" and "RR+LPM" rows."""
+
+    def __init__(self, options: LpmOptions = LpmOptions()) -> None:
+        super().__init__(MatchedQueue(_longest_first), options.when_full)
+        self.options = options
+
+    def _begin(self) -> None:
+        pass
+
+    def _next(self) -> tuple[int, LocalCall] | None:
+        call = self._queue.first()
+        return None if call is None else (0, call)
+
+    def _accepted(self, bucket: int) -> None:
+        pass

@@ -1,0 +1,81 @@
+"""What is believed to be cached where: block keys per call, and the tree of all workers.
+
+One object per model pool, shared by router, feeder and overload detector, so that all of them mean
+the same by a match. Keys are computed once per call and dropped when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fairserve.interactions.call import Call
+from fairserve.scheduling.prefix_tree import BlockHasher, BlockKeys, PrefixTree
+
+
+class Locality:
+    """The cluster's prefix caches as the router believes them to be."""
+
+    def __init__(self, seed: int, block_tokens: int = 16) -> None:
+        self._hasher = BlockHasher(seed, block_tokens)
+        self.tree = PrefixTree()
+        self._keys: dict[str, BlockKeys] = {}
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block."""
+        return self._hasher.block_tokens
+
+    def add_worker(self, worker_id: str, kv_capacity_tokens: int) -> None:
+        """A worker joins with an empty cache."""
+        self.tree.add_worker(worker_id, kv_capacity_tokens // self.block_tokens)
+
+    def remove_worker(self, worker_id: str) -> None:
+        """A worker and its cache are gone."""
+        self.tree.remove_worker(worker_id)
+
+    def keys(self, call_id: str) -> BlockKeys:
+        """Block keys of a registered call; none for others."""
+        return self._keys.get(call_id, ())
+
+    def register(self, call: Call) -> None:
+        """Compute the keys of a call; matches are 0 for calls that are not registered."""
+        self._keys[call.call_id] = self._hasher.keys(call.token_ids, call.salt)
+
+    def forget(self, call_id: str) -> None:
+        """The call is over."""
+        self._keys.pop(call_id, None)
+
+    def longest(self, call: Call, workers: Iterable[str]) -> tuple[int, list[str]]:
+        """Tokens of the longest match at any of these workers, and the workers that have it.
+
+        When nothing matches: 0 and all of them (Algorithm 2: G is then every worker).
+        """
+        workers = list(workers)
+        keys = self._keys.get(call.call_id, ())
+        blocks, holders = self.tree.match(keys, self.tree.mask(workers))
+        if not blocks:
+            return 0, workers
+        tokens = min(blocks * self.block_tokens, max(0, call.prompt_tokens - 1))
+        return tokens, [worker for worker in workers if self.tree.holds(worker, holders)]
+
+    def matched_tokens(self, call: Call, workers: Iterable[str]) -> int:
+        """Tokens of the longest match at any of these workers."""
+        keys = self._keys.get(call.call_id, ())
+        blocks, _ = self.tree.match(keys, self.tree.mask(list(workers)))
+        return min(blocks * self.block_tokens, max(0, call.prompt_tokens - 1))
+
+    def placed(self, call: Call, worker_id: str) -> None:
+        """The call's prompt will be computed on this worker."""
+        self.tree.insert(self._keys.get(call.call_id, ()), worker_id)
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as plain JSON values; keys of live calls are computed anew on restore."""
+        return {"tree": self.tree.snapshot()}
+
+    def restore(self, state: dict[str, Any], calls: Iterable[Call]) -> None:
+        """Replace the state by an earlier snapshot made with the same seed."""
+        self.tree.restore(state["tree"])
+        self._keys = {}
+        for call in calls:
+            self.register(call)

@@ -1,0 +1,231 @@
+"""The metrics of ALGORITHMS section 8, defined once for reports, demo, benchmarks and tests.
+
+Input is what happened, as :class:`CallSample` and :class:`RunSample` values in seconds of one clock;
+:func:`summarise` gives the keys that ``simulate`` and ``demo`` write. Sources: service difference VTC
+5.1 (in the form of its tables), Jain's index as the DLPM paper uses it, throttling and delay figures
+FairServe section 5. Service of a call is spread evenly from its first token to its end; demand arises
+at its arrival. Cost O(calls * windows) for the service difference, O(calls log calls) else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fairserve.interactions.call import TokenUsage
+from fairserve.scheduling.cost import Cost, Extend, Linear
+from fairserve.scheduling.events import CallOutcome
+
+WASTE_CAUSES = ("throttled", "cancelled", "failed", "expired")
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class CallSample:
+    """What happened to one call. Times that it never reached, or that nobody saw, are None."""
+
+    client: str
+    interaction_id: str
+    arrival_s: float
+    end_s: float
+    outcome: CallOutcome
+    usage: TokenUsage
+    queue_delay_s: float | None = None
+    first_token_s: float | None = None
+    mid_run: bool = False
+    """Refused although its interaction was under way."""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSample:
+    """What happened to one interaction."""
+
+    client: str
+    interaction_id: str
+    start_s: float
+    end_s: float
+    complete: bool
+    wasted_tokens: int = 0
+    cause: str = ""
+    """One of :data:`WASTE_CAUSES`, empty for a complete run."""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Where service is compared: ``+-half_s`` around centres ``step_s`` apart."""
+
+    half_s: float = 30.0
+    step_s: float = 28.5
+
+
+def jain_index(values: Iterable[float]) -> float:
+    """``(sum x)^2 / (n * sum x^2)``: 1 when all are equal, 1/n when one has everything."""
+    x = np.asarray(list(values), dtype=np.float64)
+    square = float((x * x).sum())
+    return 1.0 if len(x) == 0 or square == 0.0 else float(x.sum()) ** 2 / (len(x) * square)
+
+
+def distribution(values: Iterable[float]) -> dict[str, float | None]:
+    """Mean, median and 99th percentile (linear interpolation); None where there is no value."""
+    x = np.asarray(list(values), dtype=np.float64)
+    if len(x) == 0:
+        return {"mean": None, "p50": None, "p99": None}
+    p50, p99 = np.quantile(x, [0.5, 0.99])
+    return {"mean": float(x.mean()), "p50": float(p50), "p99": float(p99)}
+
+
+def served(calls: Iterable[CallSample], cost: Cost, begin_s: float, end_s: float) -> float:
+    """Service processed between two times."""
+    total = 0.0
+    for call in calls:
+        from_s = call.first_token_s
+        if from_s is None and call.outcome == "completed":  # not streamed: its client saw no token
+            from_s = call.arrival_s + (call.queue_delay_s or 0.0)
+        if from_s is None:
+            continue
+        length = call.end_s - from_s
+        if length <= 0:
+            share = 1.0 if begin_s <= call.end_s < end_s else 0.0
+        else:
+            overlap = min(end_s, call.end_s) - max(begin_s, from_s)
+            share = max(0.0, overlap) / length
+        total += share * cost(call.usage)
+    return total
+
+
+def service_difference(
+    by_client: dict[str, list[CallSample]], cost: Cost, windows: Windows
+) -> dict[str, float]:
+    """VTC Table 2: at each centre the sum over clients of ``min(max - s, |demand - s|)``, per second.
+
+    ``max`` is the largest service of a client in the window. Refused calls are no demand.
+    """
+    ends = [call.end_s for calls in by_client.values() for call in calls]
+    starts = [call.arrival_s for calls in by_client.values() for call in calls]
+    if not ends:
+        return {"max": 0.0, "avg": 0.0, "var": 0.0}
+    first_s, last_s = min(starts), max(ends)
+    half_s = min(windows.half_s, (last_s - first_s) / 2) or 1.0
+    centres = np.arange(first_s + half_s, last_s - half_s + 1e-9, windows.step_s)
+    figures = []
+    for centre_s in centres:
+        begin_s, end_s = centre_s - half_s, centre_s + half_s
+        service = {c: served(calls, cost, begin_s, end_s) for c, calls in by_client.items()}
+        demand = {
+            client: sum(
+                cost(call.usage)
+                for call in calls
+                if begin_s <= call.arrival_s < end_s and call.outcome != "refused"
+            )
+            for client, calls in by_client.items()
+        }
+        most = max(service.values())
+        total = sum(min(most - s, abs(demand[c] - s)) for c, s in service.items())
+        figures.append(total / (2 * half_s))
+    x = np.asarray(figures)
+    return {"max": float(x.max()), "avg": float(x.mean()), "var": float(x.var())}
+
+
+def service_rates(by_client: dict[str, list[CallSample]], cost: Cost) -> dict[str, float]:
+    """Service per second of each client on the interval in which all are active.
+
+    A client is active from its first arrival to its last end; where the clients were never active
+    together, the whole run counts.
+    """
+    if not by_client:
+        return {}
+    begin_s = max(min(c.arrival_s for c in calls) for calls in by_client.values())
+    end_s = min(max(c.end_s for c in calls) for calls in by_client.values())
+    if end_s <= begin_s:
+        begin_s = min(c.arrival_s for calls in by_client.values() for c in calls)
+        end_s = max(c.end_s for calls in by_client.values() for c in calls)
+    length_s = max(end_s - begin_s, 1e-9)
+    return {c: served(calls, cost, begin_s, end_s) / length_s for c, calls in by_client.items()}
+
+
+def summarise(
+    calls: Sequence[CallSample],
+    runs: Sequence[RunSample],
+    *,
+    cost: Cost = Linear(),
+    windows: Windows = Windows(),
+    delayed_after_s: float = 1.0,
+    groups: bool = True,
+) -> dict[str, Any]:
+    """Everything that is reported of one system. A user is delayed if a call waited longer than
+    ``delayed_after_s``; a user or interaction is served if it was completed at least once.
+    """
+    by_client: dict[str, list[CallSample]] = {}
+    for call in calls:
+        by_client.setdefault(call.client, []).append(call)
+    begin_s = min((call.arrival_s for call in calls), default=0.0)
+    end_s = max((call.end_s for call in calls), default=0.0)
+    makespan_s = end_s - begin_s
+    per_s = 1.0 / makespan_s if makespan_s > 0 else 0.0
+    prompt = sum(call.usage.prompt_tokens for call in calls)
+    output = sum(call.usage.output_tokens for call in calls)
+    cached = sum(call.usage.cached_tokens for call in calls)
+    delayed = {c.client for c in calls if (c.queue_delay_s or 0.0) > delayed_after_s}
+    served_users = {run.client for run in runs if run.complete}
+    users = len(by_client) or 1
+    summary: dict[str, Any] = {
+        "service_difference": service_difference(by_client, cost, windows),
+        "jain_index": jain_index(service_rates(by_client, cost).values()),
+        "jain_index_extend": jain_index(service_rates(by_client, Extend()).values()),
+        "throughput_tokens_per_s": {
+            "total": (prompt + output) * per_s,
+            "prompt": prompt * per_s,
+            "decode": output * per_s,
+        },
+        "ttft_s": distribution(
+            c.first_token_s - c.arrival_s for c in calls if c.first_token_s is not None
+        ),
+        "interaction_latency_s": distribution(r.end_s - r.start_s for r in runs if r.complete),
+        "queue_delay_s": distribution(
+            c.queue_delay_s for c in calls if c.queue_delay_s is not None
+        ),
+        "delayed_users_share": len(delayed) / users,
+        "refused_calls": sum(call.outcome == "refused" for call in calls),
+        "refused_mid_run": sum(call.mid_run for call in calls),
+        "completed_interactions": sum(run.complete for run in runs),
+        "aborted_interactions": sum(not run.complete for run in runs),
+        "wasted_tokens": {
+            cause: sum(run.wasted_tokens for run in runs if run.cause == cause)
+            for cause in WASTE_CAUSES
+        },
+        "served_users_share": len(served_users & set(by_client)) / users,
+        "served_interactions_share": sum(r.complete for r in runs) / len(runs) if runs else 1.0,
+        "prefix_hit_rate": cached / prompt if prompt else 0.0,
+        "makespan_s": makespan_s,
+        "per_client": {
+            client: {
+                "calls": len(own),
+                "refused_calls": sum(call.outcome == "refused" for call in own),
+                "service": math.fsum(cost(call.usage) for call in own),
+                "ttft_s": distribution(
+                    c.first_token_s - c.arrival_s for c in own if c.first_token_s is not None
+                ),
+            }
+            for client, own in sorted(by_client.items())
+        },
+    }
+    if groups:
+        summary["groups"] = {
+            name: summarise(
+                [call for call in calls if call.group == name],
+                [run for run in runs if run.group == name],
+                cost=cost,
+                windows=windows,
+                delayed_after_s=delayed_after_s,
+                groups=False,
+            )
+            for name in sorted({call.group for call in calls if call.group})
+        }
+    return summary

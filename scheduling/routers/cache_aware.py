@@ -1,0 +1,64 @@
+"""Cache aware, as SGLang's gateway does it: locality while the load is balanced, balance when not.
+
+Three rules, in this order. The load is out of balance when both ``max - min > balance_abs`` and
+``max > balance_rel * min`` outstanding calls: then the least loaded worker. Else, when the longest match
+is more than ``match_threshold`` of the prompt: the least loaded of the workers that have it. Else the
+least loaded worker. (Earlier versions of the gateway took the smallest tree in the last case.)
+
+The load is that of all workers, open or not; only open ones are chosen. The gateway keeps a tree over
+the text that it has sent; here it is the cluster's own :class:`Locality`. Weakness: nobody is protected
+from anybody, and ``balance_abs`` 64 lets one worker run that far ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from fairserve.interactions.call import Call
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.routers.least_loaded import LeastLoaded
+
+
+@dataclass(frozen=True, slots=True)
+class CacheAwareOptions:
+    """``balance_abs`` None: never out of balance. ``match_threshold`` 0: any match counts."""
+
+    match_threshold: float = 0.3
+    balance_abs: int | None = 64
+    balance_rel: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.match_threshold <= 1:
+            raise ValueError(f"match_threshold is {self.match_threshold}; allowed: 0 to 1")
+        if self.balance_abs is not None and self.balance_abs < 0:
+            raise ValueError(f"balance_abs is {self.balance_abs}; allowed: 0 or more, or null")
+        if not self.balance_rel >= 1:
+            raise ValueError(f"balance_rel is {self.balance_rel}; allowed: 1 or more")
+
+
+class CacheAware(LeastLoaded):
+    """A baseline: counts loads as its parent does. O(workers + log blocks) per call."""
+
+    def __init__(
+        self, locality: Locality, options: CacheAwareOptions = CacheAwareOptions()
+    ) -> None:
+        super().__init__()
+        self.options = options
+        self._locality = locality
+
+    def select(self, call: Call, open_workers: Collection[str]) -> str | None:
+        """By the three rules. Changes nothing."""
+        usable = [worker for worker in self._loads.calls if worker in open_workers]
+        if not usable or self._unbalanced():
+            return self._loads.least(usable)
+        matched, having = self._locality.longest(call, usable)
+        if matched > self.options.match_threshold * call.prompt_tokens:
+            return self._loads.least(having)
+        return self._loads.least(usable)
+
+    def _unbalanced(self) -> bool:
+        if self.options.balance_abs is None:
+            return False
+        most, fewest = max(self._loads.calls.values()), min(self._loads.calls.values())
+        return most - fewest > self.options.balance_abs and most > self.options.balance_rel * fewest

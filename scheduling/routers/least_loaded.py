@@ -1,0 +1,50 @@
+"""Least loaded: the open worker with the fewest outstanding calls. Blind to caches and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from fairserve.interactions.call import Call
+from fairserve.scheduling.routers.loads import Loads
+
+
+class LeastLoaded:
+    """A baseline. O(workers) per call."""
+
+    def __init__(self) -> None:
+        self._loads = Loads()
+
+    def add_worker(self, worker_id: str) -> None:
+        """A worker joins."""
+        self._loads.add_worker(worker_id)
+
+    def remove_worker(self, worker_id: str) -> None:
+        """A worker is gone."""
+        self._loads.remove_worker(worker_id)
+
+    def select(self, call: Call, open_workers: Collection[str]) -> str | None:
+        """The open worker with the fewest outstanding calls."""
+        return self._loads.least(open_workers)
+
+    def dispatched(self, call: Call, worker_id: str, price: float) -> None:
+        """Count the call."""
+        self._loads.dispatched(worker_id)
+
+    def started(self, call_id: str) -> None:
+        """Nothing depends on it."""
+
+    def tick(self, now_s: float) -> None:
+        """Nothing depends on time."""
+
+    def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
+        """Count it no longer."""
+        self._loads.finished(worker_id)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Outstanding calls per worker."""
+        return {"loads": dict(self._loads.calls)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._loads.calls = dict(state["loads"])

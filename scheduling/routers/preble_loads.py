@@ -1,0 +1,100 @@
+"""Preble's load per worker, kept up to date node by node.
+
+    sum over important nodes at w: miss rate * calls * prefill time / workers of the node
+                                   + running calls * median output * median time per token of w
+
+Each node remembers what it added, as integers (nanoseconds, thousandths of tokens), and takes exactly
+that away before it adds anew. So a load is O(1) to read, O(workers of the node) to change, and leaves no
+residue. The time per token multiplies when a load is read: it changes with every call that ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairserve.scheduling.routers.preble_options import PrebleOptions
+from fairserve.scheduling.routers.request_tree import Node, Statistics
+from fairserve.scheduling.routers.running_median import RunningMedian
+
+
+@dataclass(slots=True)
+class _Load:
+    prefill_ns: int = 0
+    output_mtokens: int = 0
+    """Running calls times expected output, in thousandths of tokens, summed over nodes."""
+
+    def change(self, amount: tuple[int, int], sign: int) -> None:
+        self.prefill_ns += sign * amount[0]
+        self.output_mtokens += sign * amount[1]
+
+
+class PrebleLoads:
+    """Loads of all workers: in all, and of the nodes that two calls or more share."""
+
+    def __init__(self, options: PrebleOptions, block_tokens: int) -> None:
+        self._options = options
+        self._block_tokens = block_tokens
+        self.token_s: dict[str, RunningMedian] = {}
+        """Per worker, in the order of joining."""
+        self._all: dict[str, _Load] = {}
+        self._shared: dict[str, _Load] = {}
+
+    def add_worker(self, worker_id: str, token_s: list[float] | None = None) -> None:
+        """A worker without load. Raises ValueError if it is there already."""
+        if worker_id in self._all:
+            raise ValueError(f"worker {worker_id!r} is known already")
+        values = [self._options.token_s] if token_s is None else token_s
+        self.token_s[worker_id] = RunningMedian(self._options.medians_of, values)
+        self._all[worker_id] = _Load()
+        self._shared[worker_id] = _Load()
+
+    def remove_worker(self, worker_id: str) -> None:
+        """Drop a worker to which no counted node is allocated any more."""
+        del self.token_s[worker_id], self._all[worker_id], self._shared[worker_id]
+
+    def recount(self, node: Node) -> None:
+        """Bring the loads up to what the node's calls add to them now."""
+        statistics = node.statistics
+        if statistics is None:
+            return
+        self._count(statistics, -1)
+        statistics.counted = {}
+        if statistics.calls:
+            prefill_ns = statistics.calls * self.miss_ns(node, statistics)
+            share = round(prefill_ns / max(1, len(node.allocated)))
+            outputs = statistics.outputs
+            output = outputs.value() if len(outputs) else self._options.output_tokens
+            expected = round(1000 * output)
+            for worker in node.allocated:
+                amount = (share, node.references.get(worker, 0) * expected)
+                statistics.counted[worker] = amount
+        statistics.shared = statistics.calls > 1
+        self._count(statistics, 1)
+
+    def _count(self, statistics: Statistics, sign: int) -> None:
+        for worker, amount in statistics.counted.items():
+            self._all[worker].change(amount, sign)
+            if statistics.shared:
+                self._shared[worker].change(amount, sign)
+
+    def miss_ns(self, node: Node, statistics: Statistics) -> float:
+        """What a call below this node spends on computing it, on average."""
+        own, context = len(node.keys) * self._block_tokens, node.depth * self._block_tokens
+        return statistics.miss_rate * self._options.prefill_ns(own, context)
+
+    def _cost_ns(self, worker_id: str, prefill_ns: int, output_mtokens: int) -> float:
+        return prefill_ns + output_mtokens * self.token_s[worker_id].value() * 1e6
+
+    def cost_ns(self, worker_id: str) -> float:
+        """The load of a worker."""
+        load = self._all[worker_id]
+        return self._cost_ns(worker_id, load.prefill_ns, load.output_mtokens)
+
+    def shared_cost_ns(self, worker_id: str) -> float:
+        """The part of it that nodes of two calls or more cause."""
+        load = self._shared[worker_id]
+        return self._cost_ns(worker_id, load.prefill_ns, load.output_mtokens)
+
+    def node_cost_ns(self, statistics: Statistics, worker_id: str) -> float:
+        """The part of it that one node causes; 0 where it is not allocated."""
+        return self._cost_ns(worker_id, *statistics.counted.get(worker_id, (0, 0)))

@@ -1,0 +1,212 @@
+"""Preble's tree of recent prompts: a radix tree over block keys, with who was sent where.
+
+A node is the stretch of blocks between two branchings. Keys are chained hashes (equal key, equal whole
+prefix), so a stretch is compared by binary search. Inserting a prompt that leaves a node in its middle
+splits it: the new upper part takes over the allocation and the references, and the statistics if
+it is now the *important* one. A node is important when its own tokens outnumber the context before it.
+
+Bounded from outside: a node lives while it is pinned (by a call in the window, or one that runs) or has
+children that do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fairserve.scheduling.prefix_tree import BlockKeys
+from fairserve.scheduling.routers.running_median import RunningMedian
+
+
+class Statistics:
+    """What the window knows of the calls below one important node."""
+
+    __slots__ = ("calls", "counted", "hit_tokens", "node", "outputs", "prompt_tokens", "shared")
+
+    def __init__(self, node: Node, outputs: RunningMedian) -> None:
+        self.node = node
+        self.calls = 0
+        self.hit_tokens = 0
+        self.prompt_tokens = 0
+        self.outputs = outputs
+        self.counted: dict[str, tuple[int, int]] = {}
+        """What these calls add to each worker's load at present: prefill, output."""
+        self.shared = False
+        """Whether that counts as the load of a shared node."""
+
+    @property
+    def miss_rate(self) -> float:
+        """Prompt tokens that were not matched on arrival, over all."""
+        return 1.0 - self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 1.0
+
+
+class Node:
+    """A stretch of blocks: ``keys`` are its own, ``depth`` counts those from the root to its end."""
+
+    __slots__ = (
+        "allocated",
+        "children",
+        "depth",
+        "keys",
+        "parent",
+        "pins",
+        "references",
+        "serial",
+        "statistics",
+    )
+
+    def __init__(self, serial: int, parent: Node | None, keys: BlockKeys, depth: int) -> None:
+        self.serial = serial
+        """Order of creation: ties go to the older node."""
+        self.parent = parent
+        self.keys = keys
+        self.depth = depth
+        self.children: dict[int, Node] = {}
+        """By the first key of the child."""
+        self.allocated: dict[str, None] = {}
+        """Workers that calls through this node were sent to."""
+        self.references: dict[str, int] = {}
+        """Running calls through this node by worker."""
+        self.statistics: Statistics | None = None
+        self.pins = 0
+
+    @property
+    def important(self) -> bool:
+        """More own blocks than blocks before it; the root, where prompts without a block end, is."""
+        return self.parent is None or len(self.keys) > self.depth - len(self.keys)
+
+
+def path_of(node: Node) -> list[Node]:
+    """From the node up to below the root; the root alone for the root."""
+    path = [node]
+    while node.parent is not None and node.parent.parent is not None:
+        node = node.parent
+        path.append(node)
+    return path
+
+
+def important_above(node: Node) -> Node:
+    """The nearest important node, itself included."""
+    while not node.important:
+        assert node.parent is not None
+        node = node.parent
+    return node
+
+
+def subtree_of(node: Node) -> list[Node]:
+    """The node and all below it."""
+    nodes, left = [], [node]
+    while left:
+        nodes.append(left.pop())
+        left.extend(nodes[-1].children.values())
+    return nodes
+
+
+class RequestTree:
+    """All nodes. ``on_drop`` hears of every node that is removed, ``on_split`` of (upper, lower)."""
+
+    def __init__(
+        self, on_split: Callable[[Node, Node], None], on_drop: Callable[[Node], None]
+    ) -> None:
+        self._on_split = on_split
+        self._on_drop = on_drop
+        self._serial = 0
+        self.root = Node(0, None, (), 0)
+        self.nodes: dict[int, Node] = {0: self.root}
+        """By serial number."""
+
+    def find(self, keys: BlockKeys) -> tuple[int, Node]:
+        """Matched blocks, and the node in or at the end of which the match ends."""
+        node = self.root
+        matched = 0
+        while matched < len(keys):
+            child = node.children.get(keys[matched])
+            if child is None:
+                break
+            common = _common(child.keys, keys, matched)
+            node, matched = child, matched + common
+            if common < len(child.keys):
+                break
+        return matched, node
+
+    def insert(self, keys: BlockKeys) -> Node:
+        """The node at which this prompt ends, made if it is not there; may split one."""
+        matched, node = self.find(keys)
+        if node.parent is not None and matched < node.depth:
+            node = self._split(node, matched)
+        if matched == len(keys):
+            return node
+        leaf = self._new(node, keys[matched:], len(keys))
+        node.children[keys[matched]] = leaf
+        return leaf
+
+    def _new(self, parent: Node, keys: BlockKeys, depth: int) -> Node:
+        self._serial += 1
+        node = self.nodes[self._serial] = Node(self._serial, parent, keys, depth)
+        return node
+
+    def _split(self, lower: Node, depth: int) -> Node:
+        """Cut a node at a depth; returns the upper part. The lower part keeps its identity."""
+        assert lower.parent is not None
+        cut = depth - (lower.depth - len(lower.keys))
+        upper = self._new(lower.parent, lower.keys[:cut], depth)
+        upper.allocated = dict(lower.allocated)
+        upper.references = dict(lower.references)
+        lower.parent.children[upper.keys[0]] = upper
+        lower.parent, lower.keys = upper, lower.keys[cut:]
+        upper.children[lower.keys[0]] = lower
+        self._on_split(upper, lower)
+        return upper
+
+    def unpin(self, node: Node) -> None:
+        """One pin less; drops the node and its ancestors where nothing holds them any more."""
+        node.pins -= 1
+        while node.parent is not None and not node.pins and not node.children:
+            parent = node.parent
+            del parent.children[node.keys[0]]
+            del self.nodes[node.serial]
+            self._on_drop(node)
+            node = parent
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as plain JSON values: nodes, parents first. Pins belong to who pinned."""
+        nodes = []
+        for node in sorted(self.nodes.values(), key=lambda node: (node.depth, node.serial)):
+            parent = None if node.parent is None else node.parent.serial
+            nodes.append(
+                [
+                    node.serial,
+                    parent,
+                    list(node.keys),
+                    node.depth,
+                    list(node.allocated),
+                    node.references,
+                ]
+            )
+        return {"serial": self._serial, "nodes": nodes}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace the state by an earlier snapshot; nothing is pinned then."""
+        self._serial = state["serial"]
+        self.nodes = {}
+        for serial, parent_serial, keys, depth, allocated, references in state["nodes"]:
+            parent = None if parent_serial is None else self.nodes[parent_serial]
+            node = self.nodes[serial] = Node(serial, parent, keys, depth)
+            node.allocated = dict.fromkeys(allocated)
+            node.references = dict(references)
+            if parent is None:
+                self.root = node
+            else:
+                parent.children[keys[0]] = node
+
+
+def _common(own: BlockKeys, keys: BlockKeys, start: int) -> int:
+    """How many of a node's own keys continue a prompt at ``start``; at least the first does."""
+    low, high = 1, min(len(own), len(keys) - start)
+    while low < high:  # own[:low] is common
+        middle = (low + high + 1) // 2
+        if own[middle - 1] == keys[start + middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

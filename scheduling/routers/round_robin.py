@@ -1,0 +1,109 @@
+"""Round robin: the workers take turns, for all calls together or for each client by itself.
+
+``per_client`` is the router that VTC gets for several workers (DLPM paper, section 7 and Theorem A.6):
+each client's calls are spread evenly, so a client that is backlogged is so at every worker, and local
+fairness adds up. Plain round robin over LPM workers is the paper's RR+LPM.
+
+A turn is an order of the workers, who was served longest ago first. A worker that is closed is passed
+over and keeps its place, so its turn comes as soon as it is open; one that joins or returns goes to the
+end. A new client begins one worker further than the client before it, so that clients of one call each
+are spread, too. Weakness: blind to load and to caches; the hit rate falls with each worker added.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.interactions.call import Call
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobinOptions:
+    """``max_clients``: whoever called longest ago is forgotten beyond it, at most a turn off."""
+
+    per_client: bool = False
+    max_clients: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.max_clients < 1:
+            raise ValueError(f"max_clients is {self.max_clients}; allowed: 1 or more")
+
+
+class RoundRobin:
+    """O(workers) per call; with ``per_client`` O(clients) per membership change."""
+
+    def __init__(self, options: RoundRobinOptions = RoundRobinOptions()) -> None:
+        self.options = options
+        self._workers: dict[str, None] = {}
+        """In the order of joining."""
+        self._turns: OrderedDict[str, dict[str, None]] = OrderedDict()
+        """Per client the workers, longest not served first; the client that called last is last."""
+        self._begun = 0
+        """Clients that have had a first turn."""
+
+    def add_worker(self, worker_id: str) -> None:
+        """A worker joins, at the end of every turn. Raises ValueError if it is there already."""
+        if worker_id in self._workers:
+            raise ValueError(f"worker {worker_id!r} is known already")
+        self._workers[worker_id] = None
+        for turn in self._turns.values():
+            turn[worker_id] = None
+
+    def remove_worker(self, worker_id: str) -> None:
+        """A worker is gone; unknown ones are ignored."""
+        self._workers.pop(worker_id, None)
+        for turn in self._turns.values():
+            turn.pop(worker_id, None)
+
+    def select(self, call: Call, open_workers: Collection[str]) -> str | None:
+        """The open worker that was served longest ago. Changes nothing."""
+        turn = self._turns.get(self._client(call)) or self._first_turn()
+        wanted = set(open_workers)
+        return next((worker for worker in turn if worker in wanted), None)
+
+    def dispatched(self, call: Call, worker_id: str, price: float) -> None:
+        """It was that worker's turn. Raises KeyError for an unknown worker."""
+        client = self._client(call)
+        turn = self._turns.get(client)
+        if turn is None:
+            turn = self._turns[client] = self._first_turn()
+            self._begun += 1
+            if len(self._turns) > self.options.max_clients:
+                self._turns.popitem(last=False)
+        self._turns.move_to_end(client)
+        del turn[worker_id]
+        turn[worker_id] = None
+
+    def started(self, call_id: str) -> None:
+        """Nothing depends on it."""
+
+    def tick(self, now_s: float) -> None:
+        """Nothing depends on time."""
+
+    def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
+        """Nothing is counted."""
+
+    def _client(self, call: Call) -> str:
+        return "/".join(call.client) if self.options.per_client else ""
+
+    def _first_turn(self) -> dict[str, None]:
+        workers = list(self._workers)
+        first = self._begun % len(workers) if workers else 0
+        return dict.fromkeys(workers[first:] + workers[:first])
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as plain JSON values."""
+        return {
+            "workers": list(self._workers),
+            "turns": [[client, list(turn)] for client, turn in self._turns.items()],
+            "begun": self._begun,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._workers = dict.fromkeys(state["workers"])
+        self._turns = OrderedDict((client, dict.fromkeys(turn)) for client, turn in state["turns"])
+        self._begun = state["begun"]

@@ -1,0 +1,36 @@
+"""The median of the last values: O(log n) to find the place, a short move to insert."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+
+
+class RunningMedian:
+    """Median of at most ``size`` values, the oldest dropped first."""
+
+    def __init__(self, size: int, values: list[float] | None = None) -> None:
+        self._recent: deque[float] = deque(values or (), maxlen=size)
+        self._sorted: list[float] = sorted(self._recent)
+
+    def __len__(self) -> int:
+        """Number of values."""
+        return len(self._recent)
+
+    def add(self, value: float) -> None:
+        """Take in a value."""
+        if len(self._recent) == self._recent.maxlen:
+            del self._sorted[bisect_left(self._sorted, self._recent[0])]
+        self._recent.append(value)
+        insort(self._sorted, value)
+
+    def value(self) -> float:
+        """The median; of an even number the mean of the middle two. At least one value."""
+        middle = len(self._sorted) // 2
+        if len(self._sorted) % 2:
+            return self._sorted[middle]
+        return (self._sorted[middle - 1] + self._sorted[middle]) / 2
+
+    def values(self) -> list[float]:
+        """The values, oldest first."""
+        return list(self._recent)

@@ -1,0 +1,78 @@
+"""A system: which throttle, feeder, router and local scheduler, and their options, under one name.
+
+Every system of the papers is one :class:`SystemConfig` (ALGORITHMS section 7); the live server, the
+simulator and the workers build their parts from the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fairserve.throttling.overload import Watermarks
+
+_PARTS = ("throttle", "feeder", "router", "local")
+
+
+@dataclass(frozen=True, slots=True)
+class SystemConfig:
+    """Names of the policies and their options (keyword arguments of the registries' factories)."""
+
+    name: str
+    throttle: str
+    feeder: str
+    router: str
+    local: str
+    feed_window: float | None = None
+    """Share of a worker's KV capacity that may wait at it; None hands calls on at once."""
+    high_watermark: float = 2.0
+    low_watermark: float = 1.2
+    immunity_factor: float = 4.0
+    """An interaction loses its immunity at so many times its app's profile."""
+    worker_silence_s: float = 15.0
+    """A worker that reported once and then not for so long is lost."""
+    simulated_only: bool = False
+    """It needs the true output lengths, which only a simulator knows."""
+    throttle_options: Mapping[str, Any] = field(default_factory=dict)
+    feeder_options: Mapping[str, Any] = field(default_factory=dict)
+    router_options: Mapping[str, Any] = field(default_factory=dict)
+    local_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        Watermarks(self.high_watermark, self.low_watermark)
+        if self.feed_window is not None and not 0 < self.feed_window <= 1:
+            raise ValueError(f"feed_window is {self.feed_window}; allowed: over 0, to 1, or null")
+        if not self.immunity_factor > 0:
+            raise ValueError(f"immunity_factor is {self.immunity_factor}; allowed: over 0")
+        if not self.worker_silence_s > 0:
+            raise ValueError(f"worker_silence_s is {self.worker_silence_s}; allowed: over 0")
+
+    def with_options(self, options: Mapping[str, Any]) -> SystemConfig:
+        """This system with some options changed.
+
+        Keys are ``feed_window`` and the like, or ``throttle.``, ``feeder.``, ``router.`` or
+        ``local.`` and the name of an option of that policy. Raises ValueError naming the key.
+        The options of a policy are checked when it is built.
+        """
+        own = {
+            "feed_window",
+            "high_watermark",
+            "low_watermark",
+            "immunity_factor",
+            "worker_silence_s",
+        }
+        changes: dict[str, Any] = {}
+        nested: dict[str, dict[str, Any]] = {}
+        for key, value in options.items():
+            part, dot, option = key.partition(".")
+            if dot and part in _PARTS and option:
+                nested.setdefault(part, {})[option] = value
+            elif key in own:
+                changes[key] = value
+            else:
+                allowed = ", ".join(sorted(own) + [f"{part}.<option>" for part in _PARTS])
+                raise ValueError(f"unknown option {key!r}; allowed: {allowed}")
+        for part, values in nested.items():
+            changes[f"{part}_options"] = {**getattr(self, f"{part}_options"), **values}
+        return replace(self, **changes)

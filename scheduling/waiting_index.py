@@ -1,0 +1,153 @@
+"""Queued calls by what is cached of them: which queued call has the longest match at these workers?
+
+Asking the prefix tree about every queued call at every selection costs O(queue * log blocks). Instead
+calls are kept in groups: all calls whose deepest cached block is the same one. The depth of a group
+never changes; a call changes its group only when the block after its deepest one appears in the tree
+(it watches for that key) or its deepest block disappears. Who holds the block is read from the tree
+when it is asked, so a second worker that gets it moves nothing.
+
+At workers that do not hold a group's block, its calls may still match a shorter prefix. It is the same
+for all of them, since they share everything up to that block: one binary search per group.
+
+Cost: O(log blocks) to add a call, O(1) to remove it, O(log blocks) per call that changes its group;
+a selection looks at the groups from the deepest down, at one call per client in each, and stops where
+no longer match can come.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from fairserve.scheduling.prefix_tree import BlockKeys, PrefixTree
+
+
+class Group:
+    """Calls with the same deepest cached block, by client."""
+
+    __slots__ = ("calls", "depth", "prefix")
+
+    def __init__(self, prefix: BlockKeys) -> None:
+        self.prefix = prefix
+        """Keys of the blocks that all members share and that are cached, the deepest last."""
+        self.depth = len(prefix)
+        self.calls: dict[str, list[tuple[int, str]]] = {}
+        """Per client ``(arrival number, call id)``, ascending: only the first can be next."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    keys: BlockKeys
+    depth: int
+    """How many of the keys are cached somewhere."""
+    client: str
+    arrival: int
+
+
+class WaitingIndex:
+    """Follows one tree. Every queued call is in one group, or matches nothing."""
+
+    def __init__(self, tree: PrefixTree) -> None:
+        self._tree = tree
+        tree.follow(self._appeared, self._disappeared)
+        self._calls: dict[str, _Waiting] = {}
+        self._groups: dict[int, Group] = {}
+        """By the key of the deepest cached block."""
+        self._by_depth: dict[int, dict[int, Group]] = {}
+        self._depths: list[int] = []
+        """The depths that have groups, ascending."""
+        self._watchers: dict[int, dict[str, None]] = {}
+        """Calls by the key of the block that would make their match longer."""
+
+    def __len__(self) -> int:
+        """Number of queued calls."""
+        return len(self._calls)
+
+    def add(self, call_id: str, keys: BlockKeys, client: str, arrival: int) -> None:
+        """A call is queued. Raises ValueError if it is here already."""
+        if call_id in self._calls:
+            raise ValueError(f"call {call_id!r} is indexed already")
+        depth, _ = self._tree.match(keys, -1)
+        self._calls[call_id] = _Waiting(keys, depth, client, arrival)
+        if depth:
+            key = keys[depth - 1]
+            group = self._groups.get(key)
+            if group is None:
+                group = self._new_group(key, keys[:depth])
+            insort(group.calls.setdefault(client, []), (arrival, call_id))
+        if depth < len(keys):
+            self._watchers.setdefault(keys[depth], {})[call_id] = None
+
+    def remove(self, call_id: str) -> None:
+        """A call leaves the queue; unknown ids are ignored."""
+        waiting = self._calls.pop(call_id, None)
+        if waiting is None:
+            return
+        keys, depth = waiting.keys, waiting.depth
+        if depth:
+            key = keys[depth - 1]
+            group = self._groups[key]
+            own = group.calls[waiting.client]
+            own.remove((waiting.arrival, call_id))
+            if not own:
+                del group.calls[waiting.client]
+                if not group.calls:
+                    self._drop_group(key, depth)
+        if depth < len(keys):
+            watchers = self._watchers[keys[depth]]
+            del watchers[call_id]
+            if not watchers:
+                del self._watchers[keys[depth]]
+
+    def clear(self) -> None:
+        """Forget all calls, when the tree was restored from a snapshot."""
+        self._calls, self._groups, self._by_depth = {}, {}, {}
+        self._depths, self._watchers = [], {}
+
+    def longest_first(self, mask: int) -> Iterator[tuple[int, int, Group]]:
+        """``(depth, match, group)``: groups from the deepest down.
+
+        ``match`` is in blocks, the longest at any worker of ``mask``, 1 to ``depth``. The order is
+        by ``depth``, so a reader may stop at a depth below the best match that it has seen.
+        """
+        tree = self._tree
+        for depth in reversed(self._depths):
+            for key, group in self._by_depth[depth].items():
+                if tree.holders(key) & mask:
+                    yield depth, depth, group
+                else:
+                    match, _ = tree.match(group.prefix, mask)
+                    if match:
+                        yield depth, match, group
+
+    def _new_group(self, key: int, prefix: BlockKeys) -> Group:
+        group = self._groups[key] = Group(prefix)
+        at_depth = self._by_depth.get(group.depth)
+        if at_depth is None:
+            at_depth = self._by_depth[group.depth] = {}
+            insort(self._depths, group.depth)
+        at_depth[key] = group
+        return group
+
+    def _drop_group(self, key: int, depth: int) -> None:
+        del self._groups[key], self._by_depth[depth][key]
+        if not self._by_depth[depth]:
+            del self._by_depth[depth]
+            self._depths.remove(depth)
+
+    def _appeared(self, key: int) -> None:
+        """A block is in the tree now: calls that waited for it match further."""
+        self._match_again(self._watchers.get(key))
+
+    def _disappeared(self, key: int) -> None:
+        """A block is nowhere any more: the calls that ended there match less."""
+        group = self._groups.get(key)
+        if group is not None:
+            self._match_again(call_id for own in group.calls.values() for _, call_id in own)
+
+    def _match_again(self, call_ids: Iterable[str] | None) -> None:
+        for call_id in list(call_ids or ()):
+            waiting = self._calls[call_id]
+            self.remove(call_id)
+            self.add(call_id, waiting.keys, waiting.client, waiting.arrival)

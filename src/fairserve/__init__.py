@@ -1,0 +1,1 @@
+"""FairServe: fair multi-tenant middleware between agent applications and LLM engines."""

@@ -1,0 +1,311 @@
+"""Every local scheduler through one suite: each call once, nothing lost, deterministic, bounded."""
+
+import random
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_worker import FixedCache, OneWorker
+
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.drr import Drr, DrrOptions
+from fairserve.scheduling.local.fcfs import Fcfs
+from fairserve.scheduling.local.lcf import Lcf, LcfOptions
+from fairserve.scheduling.local.lpm import Lpm, LpmOptions
+from fairserve.scheduling.local.preble_groups import PrebleGroups, PrebleGroupsOptions
+from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+
+FACTORIES = {
+    "fcfs": Fcfs,
+    "dlpm": lambda: Dlpm(DlpmOptions(quantum=200, max_bypass=0)),
+    "dlpm-bypass": lambda: Dlpm(DlpmOptions(quantum=200)),
+    "vtc": Vtc,
+    "vtc-extend": lambda: Vtc(VtcOptions(cost="extend")),
+    "vtc-profiled": lambda: Vtc(VtcOptions(cost="profiled")),
+    "vtc-mean": lambda: Vtc(VtcOptions(predict="mean")),
+    "vtc-oracle": lambda: Vtc(VtcOptions(predict="oracle")),
+    "vtc-noisy": lambda: Vtc(VtcOptions(predict="noisy", seed=3)),
+    "lcf": lambda: Lcf(LcfOptions(remembered_clients=200)),
+    "drr": Drr,
+    "drr-fine": lambda: Drr(DrrOptions(quantum=0.5)),
+    "lpm": Lpm,
+    "lpm-skip": lambda: Lpm(LpmOptions(when_full="skip")),
+    "preble_groups": PrebleGroups,
+    "preble_groups-skip": lambda: PrebleGroups(PrebleGroupsOptions(when_full="skip")),
+}
+NAMES = list(FACTORIES)
+STOPS_AT_A_MISFIT = [
+    name for name in NAMES if not name.endswith("skip") and not name.startswith("dlpm")
+]
+OFFERS_ALL_THAT_MAY_FIT = ["dlpm", "lpm-skip"]
+
+every = pytest.mark.parametrize("name", NAMES)
+
+
+def call(call_id, client="c", prompt=10, output=5, **more):
+    return LocalCall(call_id, client, prompt, output, output_tokens=output, **more)
+
+
+def random_call(worker, rng):
+    prompt = rng.randint(1, 120)
+    output = rng.randint(1, 30)
+    return worker.add(
+        f"k{rng.randrange(6)}",
+        prompt,
+        output,
+        longest=output + rng.choice([0, 0, 20]),
+        matched=rng.choice([0, prompt // 3, prompt - 1]),
+        weight=rng.choice([0.5, 1.0, 3.0]),
+    )
+
+
+def busy(name, seed, *, steps=150, reserve=True):
+    """Arrivals, cancellations, preemptions and cache changes at random, then nothing new."""
+    rng = random.Random(seed)
+    worker = OneWorker(FACTORIES[name](), 400, reserve=reserve)
+    cancelled = []
+    for _ in range(steps):
+        for _ in range(rng.choice([0, 0, 1, 2, 5])):
+            random_call(worker, rng)
+        if rng.random() < 0.2 and (ids := [*worker.waiting, *worker.running]):
+            cancelled.append(rng.choice(ids))
+            worker.finish(cancelled[-1])
+        if rng.random() < 0.2 and worker.running:
+            worker.preempt(rng.choice(list(worker.running)))
+        if rng.random() < 0.3:
+            worker.cache.version += 1
+            for call_id in rng.sample(sorted(worker.waiting), len(worker.waiting) // 2):
+                worker.cache.matches[call_id] = rng.randrange(60)
+        worker.step()
+    return worker, cancelled
+
+
+@every
+@pytest.mark.parametrize("reserve", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_call_runs_once_unless_preempted_or_cancelled(name, seed, reserve):
+    worker, cancelled = busy(name, seed, reserve=reserve)
+    worker.drain()
+    assert worker.numbers > 100
+    assert worker.preempted
+    assert cancelled
+    assert len(worker.ended) == len(set(worker.ended)) == worker.numbers
+    assert set(worker.order) | set(cancelled) == set(worker.ended)
+    for call_id in set(worker.order):
+        again = worker.preempted.count(call_id) + 1
+        assert worker.order.count(call_id) in (
+            {again - 1, again} if call_id in cancelled else {again}
+        )
+    assert len(worker.scheduler) == 0
+
+
+@every
+def test_the_length_is_the_number_of_waiting_calls(name):
+    worker, _ = busy(name, 4, steps=60)
+    assert len(worker.scheduler) == len(worker.waiting) > 0
+
+
+@every
+def test_same_input_same_schedule(name):
+    runs = [busy(name, 7)[0] for _ in range(2)]
+    assert runs[0].order == runs[1].order
+    assert runs[0].ended == runs[1].ended
+
+
+@every
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_peek_is_stable_until_accept_or_skip(name, seed):
+    """Whatever arrives, ends or is preempted between two peeks, as long as the offer is not gone."""
+    rng = random.Random(seed)
+    worker = OneWorker(FACTORIES[name](), 400)
+    scheduler = worker.scheduler
+    for _ in range(12):
+        random_call(worker, rng)
+    scheduler.start_pass(worker.cache)
+    while (offered := scheduler.peek()) is not None:
+        others = [call_id for call_id in worker.waiting if call_id != offered.call_id]
+        event = rng.randrange(4)
+        if event == 0:
+            random_call(worker, rng)
+        elif event == 1 and others:
+            worker.finish(rng.choice(others))
+        elif event == 2 and worker.running:
+            scheduler.decoded(next(iter(worker.running)), 3)
+        elif event == 3 and worker.running:
+            worker.preempt(rng.choice(list(worker.running)))
+        assert scheduler.peek() is offered
+        if rng.random() < 0.3:
+            scheduler.skip()
+            again = scheduler.peek()
+            assert again is None or again is not offered
+        else:
+            scheduler.accept(0)
+            worker.running[offered.call_id] = worker.waiting.pop(offered.call_id)
+            worker.held[offered.call_id] = 0
+    assert scheduler.peek() is None, "a pass that is over stays over"
+
+
+@every
+def test_a_cancelled_offer_is_withdrawn(name):
+    scheduler, cache = FACTORIES[name](), FixedCache()
+    for number in range(3):
+        scheduler.add(call(f"x{number}", f"c{number}"))
+    scheduler.start_pass(cache)
+    offered = scheduler.peek()
+    scheduler.finish(offered.call_id)
+    following = scheduler.peek()
+    assert following is not None
+    assert following is not offered
+    scheduler.accept(0)
+    scheduler.finish(following.call_id)
+    assert len(scheduler) == 1
+
+
+@every
+def test_a_skipped_call_is_offered_again_in_the_next_pass(name):
+    scheduler, cache = FACTORIES[name](), FixedCache()
+    scheduler.add(call("x"))
+    for _ in range(3):
+        scheduler.start_pass(cache)
+        assert scheduler.peek().call_id == "x"
+        scheduler.skip()
+        assert scheduler.peek() is None
+    assert len(scheduler) == 1
+
+
+@pytest.mark.parametrize("name", STOPS_AT_A_MISFIT)
+def test_nobody_overtakes_a_call_that_does_not_fit(name):
+    scheduler, cache = FACTORIES[name](), FixedCache()
+    for number in range(4):
+        scheduler.add(call(f"x{number}", f"c{number}"))
+    scheduler.start_pass(cache)
+    first = scheduler.peek()
+    scheduler.skip()
+    assert scheduler.peek() is None
+    scheduler.start_pass(cache)
+    assert scheduler.peek() is first
+
+
+@pytest.mark.parametrize("name", STOPS_AT_A_MISFIT)
+def test_a_pass_ends_with_an_empty_queue_or_at_a_call_that_does_not_fit(name):
+    worker, _ = busy(name, 8, steps=80)
+    passes = 0
+    while worker.waiting:
+        _, skipped = worker.admit()
+        # with fewer than ten calls Preble's shares never end a pass
+        assert (
+            not worker.waiting or skipped or (name == "preble_groups" and len(worker.waiting) > 9)
+        )
+        worker.decode()
+        passes += 1
+    assert passes > 5
+
+
+@pytest.mark.parametrize("name", OFFERS_ALL_THAT_MAY_FIT)
+def test_nothing_that_fits_is_left_waiting(name):
+    worker, _ = busy(name, 8, steps=80)
+    passes = 0
+    while worker.waiting:
+        worker.admit()
+        assert not any(worker.fits(waiting) for waiting in worker.waiting.values())
+        worker.decode()
+        passes += 1
+    assert passes > 5
+
+
+@every
+def test_a_preempted_call_keeps_its_age(name):
+    """Among calls of one client that are alike in everything else, the order is by arrival."""
+    scheduler, cache = FACTORIES[name](), FixedCache()
+    for number in range(4):
+        scheduler.add(call(f"x{number}"))
+    scheduler.start_pass(cache)
+    for number in range(3):
+        assert scheduler.peek().call_id == f"x{number}"
+        scheduler.accept(0)
+    scheduler.requeue("x2")  # as engines preempt: the last that was admitted first
+    scheduler.requeue("x1")
+    scheduler.start_pass(cache)
+    order = []
+    while (offered := scheduler.peek()) is not None:
+        order.append(offered.call_id)
+        scheduler.accept(0)
+    assert order == ["x1", "x2", "x3"]
+
+
+@every
+def test_ids(name):
+    scheduler, cache = FACTORIES[name](), FixedCache()
+    scheduler.add(call("x"))
+    with pytest.raises(ValueError, match="already scheduled"):
+        scheduler.add(call("x", "other"))
+    scheduler.start_pass(cache)
+    assert scheduler.peek().call_id == "x"
+    scheduler.accept(0)
+    with pytest.raises(ValueError, match="already scheduled"):
+        scheduler.add(call("x"))
+    for method in (scheduler.finish, scheduler.requeue):
+        with pytest.raises(KeyError):
+            method("nobody")
+    scheduler.finish("x")
+    with pytest.raises(KeyError):
+        scheduler.finish("x")
+    with pytest.raises(KeyError):
+        scheduler.requeue("x")
+    scheduler.add(call("x"))
+    with pytest.raises(KeyError):
+        scheduler.requeue("x")
+    assert len(scheduler) == 1, "an id may be used again when its call has ended"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_running_calls_decode(name):
+    scheduler = FACTORIES[name]()
+    scheduler.add(call("x"))
+    for call_id in ("x", "nobody"):
+        with pytest.raises(KeyError):
+            scheduler.decoded(call_id, 1)
+
+
+def size_of(state, seen=None):
+    """Elements of all containers that an object holds, its own and those of what it refers to."""
+    seen = set() if seen is None else seen
+    if id(state) in seen or isinstance(state, (str, bytes, int, float, type)):
+        return 0
+    seen.add(id(state))
+    if isinstance(state, dict):
+        return len(state) + sum(size_of(value, seen) for value in state.values())
+    if isinstance(state, (list, tuple, set, frozenset, deque)):
+        return len(state) + sum(size_of(value, seen) for value in state)
+    slots = (name for kind in type(state).__mro__ for name in getattr(kind, "__slots__", ()))
+    held = [getattr(state, name, None) for name in slots]
+    return sum(size_of(value, seen) for value in [*held, *getattr(state, "__dict__", {}).values()])
+
+
+@every
+def test_what_ended_is_forgotten(name):
+    """10,000 calls of 10,000 clients leave no more than what is kept on purpose about clients."""
+    worker = OneWorker(FACTORIES[name](), 2000)
+    for number in range(2_000):
+        ids = [worker.add(f"invented{number}-{i}", 5, 1 + i % 3) for i in range(5)]
+        worker.finish(ids[number % 5])
+        worker.step()
+    worker.drain()
+    worker.scheduler.start_pass(worker.cache)
+    remembered = 10_000 * 7 if name == "vtc-mean" else 0  # up to five outputs of 10,000 clients
+    assert size_of(worker.scheduler) - remembered < 8_000
+
+
+@every
+def test_cancelling_what_never_ran_leaves_nothing(name):
+    """A queue that stands still (no pass) while calls come and are cancelled does not grow."""
+    scheduler, cache = FACTORIES[name](), FixedCache()
+    scheduler.add(call("stays", "c0"))
+    scheduler.start_pass(cache)
+    for number in range(3_000):
+        scheduler.add(call(f"x{number}", f"c{number % 7}"))
+        scheduler.finish(f"x{number}")
+    assert size_of(scheduler) < 500

@@ -1,0 +1,139 @@
+"""Every system through one suite: nothing lost, nothing twice, deterministic, work conserving."""
+
+import json
+import random
+
+import pytest
+from virtual_cluster import VirtualCluster, make_call, prompt
+
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.registry import SYSTEMS
+from fairserve.throttling.base import Limits
+
+NAMES = list(SYSTEMS)
+
+
+def workload(seed, cluster, *, calls=120, span_s=6.0):
+    """Bursts of several users with shared prefixes, runs of several calls, some cancelled."""
+    rng = random.Random(seed)
+    for app in range(3):
+        profile = AppProfile(
+            (StageProfile(rng.randint(10, 300), 0, rng.randint(2, 40)),),
+            calls_per_interaction=rng.randint(1, 4),
+            idle_timeout_s=10.0,
+        )
+        cluster.event(ev.AppChanged(f"app{app}", profile, Limits(user_rpm=rng.choice([None, 5]))))
+    for number in range(calls):
+        user = rng.randrange(6)
+        tokens = prompt(
+            (rng.randrange(5), 16 * rng.randrange(8)), (1000 + number, rng.randint(1, 60))
+        )
+        call = make_call(
+            f"c{number}",
+            user=f"u{user}",
+            app=f"app{user % 3}",
+            run=f"R{user}-{rng.randrange(3)}" if rng.random() < 0.5 else None,
+            tokens=tokens,
+            output=rng.randint(1, 30),
+        )
+        cluster.at(rng.random() * span_s, call)
+
+
+def play(name, seed, **options):
+    cluster = VirtualCluster(SYSTEMS[name], workers=3, kv_tokens=700, **options)
+    workload(seed, cluster)
+    return cluster
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", NAMES)
+def test_each_call_is_served_once_or_refused_once(name, seed):
+    cluster = play(name, seed)
+    cluster.run(2.0)
+    cluster.lose("w1")
+    cluster.run(3.0)
+    cluster.join("w1", 700)
+    cluster.run(120.0)
+    arrived = set(cluster.calls)
+    assert len(arrived) == 120
+    assert set(cluster.ended) | set(cluster.refused) == arrived
+    assert not set(cluster.ended) & set(cluster.refused)
+    dispatcher = cluster.dispatcher
+    assert dispatcher.load() == (0, 2100)
+    assert len(dispatcher.feeder) == 0
+    assert len(dispatcher.tracker) == 0, "every interaction ended"
+    for worker in dispatcher.pool.workers.values():
+        assert (worker.calls, worker.waiting_tokens, worker.demand_tokens) == (0, 0, 0)
+    for worker in cluster.workers.values():
+        assert worker.held == 0
+        assert len(worker.local) == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_input_same_schedule(name):
+    runs = []
+    for _ in range(2):
+        cluster = play(name, 5)
+        cluster.run(60.0)
+        runs.append((cluster.admitted, cluster.ended, cluster.refused))
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_open_worker_while_a_call_waits(name):
+    """Work conservation of the feed: after every event a queue means that all windows are full."""
+    cluster = play(name, 11)
+    plain_event = cluster.event
+
+    def checked(event):
+        plain_event(event)
+        if len(cluster.dispatcher.feeder):
+            assert not cluster.dispatcher.pool.open()
+
+    cluster.event = checked
+    cluster.run(60.0)
+    assert cluster.ended
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", NAMES)
+def test_a_snapshot_and_the_later_events_give_the_same_state(name, seed):
+    """Random histories, cut at random points, through JSON: same commands, same final state."""
+    cluster = play(name, seed)
+    log = []
+    handle = cluster.dispatcher.handle
+
+    def recording(event, now_s):
+        log.append((event, now_s))
+        return handle(event, now_s)
+
+    cluster.dispatcher.handle = recording
+    cluster.run(1.5)
+    cluster.lose("w2")
+    cluster.run(20.0)
+
+    plain = Dispatcher(SYSTEMS[name], seed=7)
+    for worker in ("w0", "w1", "w2"):
+        plain.handle(ev.WorkerJoined(worker, 700), 0.0)
+    for app in range(3):  # settings were given before the recording began
+        profile, limits = cluster.dispatcher.directory._apps[f"app{app}"]
+        plain.handle(ev.AppChanged(f"app{app}", profile, limits), 0.0)
+    restored = None
+    cut = random.Random(seed).randrange(len(log))
+    for number, (event, now_s) in enumerate(log):
+        if number == cut:
+            state = json.loads(json.dumps(plain.snapshot(now_s)))
+            restored = Dispatcher(SYSTEMS[name], seed=7)
+            restored.restore(state, now_s)
+        expected = plain.handle(event, now_s)
+        if restored is not None:
+            assert restored.handle(event, now_s) == expected
+    end_s = log[-1][1]
+    assert rounded(restored.snapshot(end_s)) == rounded(plain.snapshot(end_s))
+
+
+def rounded(state):
+    """Ages differ in the last bits of their floats."""
+    return json.loads(json.dumps(state), parse_float=lambda text: round(float(text), 6))

@@ -1,0 +1,262 @@
+"""Databases for the tests: every test that takes ``database_url`` runs on SQLite and PostgreSQL.
+
+A PostgreSQL is started once per run from the installed binaries, as an unprivileged user where the
+tests run as root, and stopped by its pid. Missing binaries skip the test, and fail it under CI=true.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from fairserve.platform.apps.endpoints import router as apps
+from fairserve.platform.auth import Authenticator
+from fairserve.platform.db.engine import SessionFactory, connect, session_factory
+from fairserve.platform.db.key_hash import key_hasher
+from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.db.schema import upgrade
+from fairserve.platform.errors import FairServeError
+from fairserve.platform.settings import Settings
+from fairserve.platform.tenants.endpoints import router as tenants
+from fairserve.platform.tenants.users import router as users
+from fairserve.platform.throttling.endpoints import router as throttling
+from fairserve.platform.usage.endpoints import router as usage
+
+START_TIMEOUT_S = 60
+
+
+def _missing(reason: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def _binaries() -> Path | None:
+    found = shutil.which("initdb")
+    candidates = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
+    paths = ([Path(found).resolve()] if found else []) + candidates
+    for path in paths:
+        if (path.parent / "postgres").exists():
+            return path.parent
+    return None
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    """The user that PostgreSQL runs as; None is ourselves. It refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    _missing("PostgreSQL refuses to run as root, and there is no user postgres or nobody")
+    return None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """URL of a running PostgreSQL, without the name of a database."""
+    binaries = _binaries()
+    if binaries is None:
+        _missing("PostgreSQL's binaries (initdb, postgres) are not installed")
+    user = _unprivileged()
+    folder = Path(tempfile.mkdtemp(prefix="fairserve-postgres-"))
+    as_user = {}
+    if user is not None:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    data, log_path = folder / "data", folder / "log"
+    server = None
+    try:
+        subprocess.run(
+            [binaries / "initdb", "-D", data, "-U", "tests", "-A", "trust", "-N", "-E", "UTF8"],
+            cwd=folder,
+            check=True,
+            capture_output=True,
+            **as_user,
+        )
+        port = _free_port()
+        options = {
+            "port": port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "full_page_writes": "off",
+            "synchronous_commit": "off",
+        }
+        flags = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        with log_path.open("wb") as log:
+            server = subprocess.Popen(
+                [binaries / "postgres", "-D", data, *flags],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **as_user,
+            )
+        url = f"postgresql://tests@127.0.0.1:{port}"
+        _wait_until_ready(url, server, log_path)
+        yield url
+    finally:
+        if server is not None:
+            server.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
+            try:
+                server.wait(START_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            psycopg.connect(f"{url}/postgres", connect_timeout=5).close()
+            return
+        except psycopg.OperationalError as error:
+            if server.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}") from error
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server) -> str:
+    """Name of a PostgreSQL database with an upgraded schema, to be copied."""
+    name = "template_of_tests"
+    _execute(postgres_server, f"CREATE DATABASE {name}")
+    engine = connect(f"{postgres_server}/{name}")
+    upgrade(engine)
+    engine.dispose()
+    return name
+
+
+def _execute(server: str, statement: str) -> None:
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(statement)
+
+
+def _new_database(server: str, template: str = "template0") -> str:
+    name = f"t_{uuid.uuid4().hex}"
+    _execute(server, f"CREATE DATABASE {name} TEMPLATE {template}")
+    return f"{server}/{name}"
+
+
+@pytest.fixture
+def postgres_url(postgres_server) -> str:
+    """URL of a new PostgreSQL database without tables."""
+    return _new_database(postgres_server)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request, tmp_path) -> str:
+    """URL of a new database without tables."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'empty.sqlite3'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request, tmp_path) -> Iterator[Engine]:
+    """A new database with the schema of this version."""
+    if request.param == "sqlite":
+        engine = connect(f"sqlite:///{tmp_path / 'fairserve.sqlite3'}")
+        upgrade(engine)
+    else:
+        server = request.getfixturevalue("postgres_server")
+        template = request.getfixturevalue("postgres_template")
+        engine = connect(_new_database(server, template))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def sessions(engine) -> SessionFactory:
+    """Sessions on ``engine``."""
+    return session_factory(engine)
+
+
+class RecordingControl:
+    """Stands in for control: remembers what the management endpoints tell it."""
+
+    def __init__(self) -> None:
+        self.events: list = []
+        self.applied: list = []
+
+    def post(self, event) -> None:
+        self.events.append(event)
+
+    def apply_throttling(self, system, parameters) -> None:
+        self.applied.append((system, parameters))
+
+
+class Management:
+    """The management endpoints over one database, an admin, and every answer's body."""
+
+    def __init__(self, engine: Engine, data_dir: Path) -> None:
+        self.app = FastAPI()
+        for router in (apps, tenants, users, throttling, usage):
+            self.app.include_router(router)
+        self.app.add_exception_handler(FairServeError, self._answer)
+        self.state = self.app.state
+        self.state.settings = Settings(data_dir=data_dir)
+        self.state.session_factory = session_factory(engine)
+        self.hasher = key_hasher(self.state.settings)
+        self.state.authenticator = Authenticator(self.state.session_factory, self.hasher)
+        self.state.control = self.control = RecordingControl()
+        self.client = TestClient(self.app)
+        self.bodies: list[str] = []
+        self.admin = ensure_admin_key(self.state.session_factory, self.hasher)
+
+    @staticmethod
+    async def _answer(request: Request, error: FairServeError) -> JSONResponse:
+        return JSONResponse(error.body(), error.status, error.headers)
+
+    def call(self, key, method, path, body=None, *, status=200, **query):
+        """Send a request; returns the JSON, after checking the status."""
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        answer = self.client.request(method, path, json=body, params=query, headers=headers)
+        assert answer.status_code == status, (answer.status_code, answer.text)
+        self.bodies.append(answer.text)
+        return answer.json() if answer.content else None
+
+    def tenant(self, name: str) -> dict:
+        """A new tenant, with its ``api_key``."""
+        return self.call(self.admin, "POST", "/admin/tenants", {"name": name}, status=201)
+
+    def new_app(self, tenant: dict, name: str = "chat", **more) -> dict:
+        """A new app of the tenant, with its ``api_key``."""
+        body = {"name": name, "profile": {"stages": [{"input_tokens": 9, "output_tokens": 3}]}}
+        return self.call(tenant["api_key"], "POST", "/v1/apps", body | more, status=201)
+
+
+@pytest.fixture
+def management(engine, tmp_path) -> Iterator[Management]:
+    """The management endpoints on both databases."""
+    management = Management(engine, tmp_path / "data")
+    with management.client:
+        yield management

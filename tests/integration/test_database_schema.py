@@ -1,0 +1,199 @@
+"""Migrations on both databases: up, down, no drift from the models, and who may use a schema."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import String, inspect, select, text
+from sqlalchemy.exc import IntegrityError, StatementError
+
+from fairserve.platform.db import engine as databases
+from fairserve.platform.db import schema
+from fairserve.platform.db.identity import App, EndUser, Tenant
+from fairserve.platform.db.models import metadata
+
+
+@pytest.fixture
+def empty(database_url):
+    engine = databases.connect(database_url)
+    yield engine
+    engine.dispose()
+
+
+def test_upgrade_creates_what_the_models_say(empty):
+    schema.upgrade(empty)
+    with empty.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    assert schema.current_revision(empty) == schema.required_revision()
+    schema.check(empty)
+
+
+def test_the_drift_check_sees_a_missing_column(empty):
+    schema.upgrade(empty)
+    with empty.begin() as connection:
+        connection.execute(text("ALTER TABLE tenants DROP COLUMN suspended_at"))
+    with empty.connect() as connection:
+        context = MigrationContext.configure(connection)
+        assert compare_metadata(context, metadata)[0][0] == "add_column"
+
+
+def test_downgrade_leaves_nothing_and_upgrade_works_again(empty):
+    schema.upgrade(empty)
+    schema.downgrade(empty, "base")
+    assert set(inspect(empty).get_table_names()) <= {"alembic_version"}
+    assert schema.current_revision(empty) == 0
+    schema.upgrade(empty)
+    schema.check(empty)
+
+
+@pytest.mark.parametrize("revision", ["1", "7", "-1", "head", "0001"])
+def test_downgrade_refuses_what_is_not_below(empty, revision):
+    schema.upgrade(empty)
+    with pytest.raises(schema.SchemaError, match="allowed: base, or a revision below 1"):
+        schema.downgrade(empty, revision)
+    schema.check(empty)
+
+
+def test_an_old_schema_is_refused_with_the_command(empty):
+    with pytest.raises(schema.SchemaError, match=r"no schema.*`fairserve db upgrade`"):
+        schema.check(empty)
+    with pytest.raises(schema.SchemaError, match="fairserve db upgrade"):
+        schema.prepare(empty, create_if_empty=False)
+    schema.prepare(empty, create_if_empty=True)
+
+
+def test_prepare_never_creates_a_schema_beside_other_tables(empty):
+    with empty.begin() as connection:
+        connection.execute(text("CREATE TABLE something_else (id INTEGER)"))
+    with pytest.raises(schema.SchemaError):
+        schema.prepare(empty, create_if_empty=True)
+
+
+def test_an_incompatible_schema_is_refused(engine):
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE schema_info SET compatible = :no"), {"no": False})
+    with pytest.raises(schema.SchemaError, match=r"incompatible.*fairserve db upgrade"):
+        schema.check(engine)
+
+
+def test_a_schema_that_needs_a_newer_server_is_refused(engine):
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE schema_info SET min_reader = 2"))
+    with pytest.raises(schema.SchemaError, match="revision 2 or later"):
+        schema.check(engine)
+
+
+def test_a_newer_schema_that_only_expanded_is_accepted(engine):
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+    schema.check(engine)
+    with pytest.raises(schema.SchemaError, match="install the newer version"):
+        schema.upgrade(engine)
+
+
+def test_upgrades_of_three_processes_at_once(database_url, empty):
+    command = [sys.executable, "-W", "error", "-m", "fairserve.platform.cli", "db", "upgrade"]
+    processes = [
+        subprocess.Popen(
+            [*command, "--database-url", database_url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    for process in processes:
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (0, "")
+        assert out == f"schema revision {schema.required_revision()}\n"
+    schema.check(empty)
+
+
+def test_foreign_keys_hold_also_after_a_migration(engine):
+    app = App(
+        id="app_1",
+        tenant_id="tn_none",
+        name="a",
+        calls_per_interaction=1,
+        idle_timeout_s=1,
+        created_at=datetime.now(UTC),
+    )
+    with databases.session_factory(engine)() as session:
+        session.add(app)
+        with pytest.raises(IntegrityError):
+            session.commit()
+
+
+def test_a_migration_that_copies_a_table_keeps_the_rows_that_refer_to_it(
+    engine, sessions, monkeypatch
+):
+    with sessions.begin() as session:
+        session.add(Tenant(id="tn_1", name="a", created_at=datetime.now(UTC)))
+        session.flush()
+        session.add(
+            EndUser(
+                tenant_id="tn_1",
+                external_id="u",
+                weight=1,
+                blocked=False,
+                updated_at=datetime.now(UTC),
+            )
+        )
+
+    def copy_tenants(config, revision):
+        context = MigrationContext.configure(config.attributes["connection"])
+        with Operations(context).batch_alter_table("tenants", recreate="auto") as batch:
+            batch.alter_column("name", type_=String(300))
+
+    monkeypatch.setattr(schema.command, "upgrade", copy_tenants)
+    schema.upgrade(engine)
+    with sessions() as session:
+        assert session.scalars(select(EndUser.external_id)).all() == ["u"]
+        assert session.get(Tenant, "tn_1").name == "a"
+
+
+def test_times_are_utc_and_aware(sessions):
+    there = timezone(timedelta(hours=5))
+    at = datetime(2026, 3, 1, 2, 30, tzinfo=there)
+    with sessions.begin() as session:
+        session.add(Tenant(id="tn_1", name="a", created_at=at))
+    with sessions() as session:
+        read = session.get(Tenant, "tn_1").created_at
+    assert read == at
+    assert read.utcoffset() == timedelta(0)
+    with sessions() as session:
+        session.add(Tenant(id="tn_2", name="b", created_at=datetime(2026, 3, 1)))
+        with pytest.raises(StatementError, match="a time needs a zone"):
+            session.flush()
+
+
+def test_a_reader_waits_for_no_writer(engine, sessions):
+    with sessions.begin() as writer, sessions() as reader:
+        writer.add(Tenant(id="tn_1", name="a", created_at=datetime.now(UTC)))
+        writer.flush()
+        assert databases.read_only(reader).get(Tenant, "tn_1") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("nonsense", "cannot be read"),
+        ("mysql://u:hunter2@h/d", "no support for mysql"),
+        ("sqlite://", "in-memory"),
+        ("sqlite:///:memory:", "in-memory"),
+    ],
+)
+def test_a_url_of_no_use_is_refused_without_its_password(url, problem):
+    with pytest.raises(ValueError, match=problem) as caught:
+        databases.connect(url)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_postgresql_urls_get_the_driver():
+    assert databases.normalise_url("postgresql://h/d").drivername == "postgresql+psycopg"
+    assert databases.normalise_url("postgres://h/d").drivername == "postgresql+psycopg"

@@ -1,0 +1,105 @@
+"""The real demo, scaled down: real servers, workers and clients, to the end and with nothing left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+GROUP_KEYS = {
+    "ttft_s", "queue_delay_s", "refused_calls", "refused_mid_run", "completed_interactions",
+    "aborted_interactions", "wasted_tokens", "prefix_hit_rate", "per_client",
+}  # fmt: skip
+MARK = "DEMO_TEST_MARK"
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+
+
+class DemoProcess:
+    """``fairserve demo`` as a process whose descendants are known by a mark in their environment."""
+
+    def __init__(self, folder, *arguments):
+        self.mark = f"{MARK}={uuid.uuid4()}"
+        self.folder = folder
+        name, _, value = self.mark.partition("=")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fairserve.platform.cli", "demo", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, name: value, "TMPDIR": str(folder)},
+        )
+
+    def left(self):
+        """Ids and command lines of the processes that carry the mark."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes()
+                except OSError:
+                    continue
+        return found
+
+    def assert_nothing_left(self):
+        """No process and no folder, at once: the demo itself waited for their ends."""
+        assert not self.left()
+        assert not list(self.folder.glob("fairserve-demo-*"))
+
+
+def test_demo_end_to_end(tmp_path):
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    out = tmp_path / "demo.json"
+    demo = DemoProcess(
+        folder, "--json", str(out), "--systems", "rpm-9,fairserve", "--seconds", "6", "--seed", "1"
+    )
+    stdout, stderr = demo.process.communicate(timeout=200)
+    assert demo.process.returncode == 0, stdout + stderr
+    demo.assert_nothing_left()
+
+    assert "random weights" in stderr
+    assert "TTFT p50 / p99, well-behaved" in stdout
+    written = json.loads(out.read_text())
+    assert written.keys() == {"systems", "machine", "workload"}
+    assert list(written["systems"]) == ["rpm-9", "fairserve"]
+    for summary in written["systems"].values():
+        assert set(summary["groups"]) == {"well_behaved", "flooder"}
+        assert summary["groups"]["well_behaved"].keys() >= GROUP_KEYS
+        assert summary["completed_interactions"] > 0
+        assert summary["ttft_s"]["p50"] > 0
+        assert summary["queue_delay_s"]["p50"] >= 0
+        assert summary["prefix_hit_rate"] > 0
+        assert summary["throughput_tokens_per_s"]["decode"] > 0
+    assert written["systems"]["rpm-9"]["refused_mid_run"] > 0
+    assert written["systems"]["fairserve"]["refused_mid_run"] == 0
+
+
+def test_an_interrupted_demo_leaves_nothing(tmp_path):
+    demo = DemoProcess(tmp_path, "--systems", "fcfs", "--seconds", "60")
+    for line in demo.process.stderr:
+        if "runs started" in line:
+            break
+    assert len(demo.left()) >= 4, "the demo, its server and two workers"
+    demo.process.send_signal(signal.SIGINT)
+    stdout, stderr = demo.process.communicate(timeout=60)
+    assert demo.process.returncode == 130, stdout + stderr
+    demo.assert_nothing_left()
+
+
+def test_an_interruption_during_the_start_leaves_nothing(tmp_path):
+    demo = DemoProcess(tmp_path, "--systems", "fcfs", "--seconds", "60")
+    while len(demo.left()) < 2:
+        assert demo.process.poll() is None
+        time.sleep(0.05)
+    demo.process.send_signal(signal.SIGTERM)
+    stdout, stderr = demo.process.communicate(timeout=60)
+    assert demo.process.returncode == 130, stdout + stderr
+    demo.assert_nothing_left()

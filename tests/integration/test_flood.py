@@ -1,0 +1,114 @@
+"""The promise, on the running server: a flood is refused only under overload, a run never."""
+
+import itertools
+import threading
+import time
+
+import openai
+import pytest
+from live_server import LiveServer
+
+THREADS, CALLS = 32, 3
+PROFILE = {
+    "stages": [{"input_tokens": 120, "system_tokens": 0, "output_tokens": 48}],
+    "calls_per_interaction": 4,
+}
+NUMBER = itertools.count()
+"""Every prompt begins with a number of its own, so that no cached prefix makes it light."""
+
+
+def say(client, user, *, tokens=48, **headers):
+    return client.chat.completions.create(
+        model="fairserve-tiny-random",
+        user=user,
+        messages=[{"role": "user", "content": f"{next(NUMBER)}: how do tides work? " * 4}],
+        max_tokens=tokens,
+        extra_headers={key.replace("_", "-"): value for key, value in headers.items()},
+    )
+
+
+class Flood:
+    """So many calls of one user at once, each an interaction of its own."""
+
+    def __init__(self, server, key, *, threads, calls):
+        self.server, self.key, self.calls = server, key, calls
+        self.served, self.refused, self.other = 0, [], []
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self._run) for _ in range(threads)]
+
+    def start(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def _run(self):
+        client = self.server.openai(self.key)
+        for _ in range(self.calls):
+            try:
+                say(client, "flooder")
+            except openai.RateLimitError as error:
+                with self.lock:
+                    self.refused.append(error)
+            except openai.OpenAIError as error:
+                with self.lock:
+                    self.other.append(error)
+            else:
+                with self.lock:
+                    self.served += 1
+        client.close()
+
+    def wait_for_overload(self, deadline_s=60):
+        end_s = time.monotonic() + deadline_s
+        while time.monotonic() < end_s:
+            if self.server.admin("GET", "/admin/cluster")["overloaded"]:
+                return
+            self.threads[0].join(0.05)
+        pytest.fail("the flood did not overload the cluster")
+
+    def join(self):
+        for thread in self.threads:
+            thread.join(120)
+            assert not thread.is_alive()
+
+
+def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(tmp_path):
+    with LiveServer(tmp_path, workers=1, worker_kv_tokens=1024) as server:
+        key = server.new_app(profile=PROFILE, limits={"user_rpm": 12, "app_rpm": None})["api_key"]
+        client = server.openai(key)
+        say(client, "flooder", X_Interaction_Id="the-run", X_Call_Id="first")
+        flood = Flood(server, key, threads=THREADS, calls=CALLS).start()
+        flood.wait_for_overload()
+        for number in range(3):  # the run of the flooding user itself goes on
+            say(client, "flooder", X_Interaction_Id="the-run", X_Call_Id=f"c{number}")
+        flood.join()
+        assert not flood.other, flood.other[0]
+        assert flood.refused, "nothing was refused"
+        assert flood.served + len(flood.refused) == THREADS * CALLS
+        refusal = flood.refused[0]
+        assert refusal.status_code == 429
+        assert 1 <= int(refusal.response.headers["retry-after"]) <= 60
+        assert refusal.code == "overloaded"
+        assert "12" in refusal.body["message"]
+        server.request("POST", "/v1/interactions/the-run/close", key)
+
+        usage = server.wait_for_usage(calls=THREADS * CALLS + 4)
+        assert usage["refused"] == len(flood.refused)
+        assert usage["completed"] == flood.served + 4
+        events = server.admin("GET", "/admin/throttling/events?limit=500")
+        assert len(events["items"]) == len(flood.refused)
+        assert {event["reason"] for event in events["items"]} == {"overloaded_user_limit"}
+        assert not any(event["mid_run"] for event in events["items"])
+        run = server.request("GET", "/v1/interactions/the-run", key)
+        assert (run["state"], run["calls"], run["wasted_tokens"]) == ("complete", 4, 0)
+        client.close()
+
+
+def test_the_same_flood_without_overload_is_served_in_full(tmp_path):
+    with LiveServer(tmp_path, workers=1, worker_kv_tokens=65_536) as server:
+        key = server.new_app(profile=PROFILE, limits={"user_rpm": 12, "app_rpm": None})["api_key"]
+        flood = Flood(server, key, threads=THREADS, calls=CALLS).start()
+        flood.join()
+        assert not flood.other, flood.other[0]
+        assert not flood.refused
+        assert flood.served == THREADS * CALLS
+        assert server.wait_for_usage(calls=THREADS * CALLS)["completed"] == THREADS * CALLS

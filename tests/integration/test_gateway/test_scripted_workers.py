@@ -1,0 +1,239 @@
+"""What the gateway does when workers misbehave or are busy: scripted workers, a real server."""
+
+import concurrent.futures
+import json
+
+import httpx
+import pytest
+
+from .conftest import eventually
+
+PATH = "/v1/chat/completions"
+
+
+def body(text, **more):
+    return {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 20,
+        **more,
+    }
+
+
+def call(gateway, text, run=None, key=None, **more):
+    headers = {"X-Interaction-Id": run} if run else {}
+    return gateway.post(PATH, body(text, **more), key, headers=headers)
+
+
+def events(answer):
+    lines = [line for line in answer.text.split("\n\n") if line]
+    return [line if line.startswith(":") else line.removeprefix("data: ") for line in lines]
+
+
+def sent(scripted):
+    return [each for worker in scripted for each in worker.bodies]
+
+
+def test_the_worker_gets_the_call_as_it_came(gateway, scripted):
+    own = {"user": "ann", "metadata": {"interaction_id": "run-own"}}
+    extra = {"tools": [{"type": "function", "function": {"name": "f"}}], "top_k": 7, **own}
+    assert call(gateway, "ok as it came", **extra).status_code == 200
+    (got,) = [each for each in sent(scripted) if "as it came" in str(each["messages"])]
+    assert (got["tools"], got["top_k"], got["max_tokens"]) == (extra["tools"], 7, 20)
+    assert got["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert set(got["vllm_xargs"]) == {"client_id", "call_id", "weight"}
+    assert got["vllm_xargs"]["client_id"].endswith("/ann")
+    assert got["cache_salt"].startswith("tn_")
+    assert not {"user", "metadata"} & set(got)
+
+
+def test_chunks_are_merged_into_one_answer(gateway):
+    answer = call(gateway, "ok").json()
+    assert answer["object"] == "chat.completion"
+    (choice,) = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "one two three"}
+    assert choice["finish_reason"] == "stop"
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+
+
+def test_a_stream_has_usage_only_if_asked(gateway):
+    plain = events(call(gateway, "ok", stream=True))
+    assert plain[-1] == "[DONE]"
+    assert all("usage" not in json.loads(event) for event in plain[:-1])
+    asked = events(call(gateway, "ok", stream=True, stream_options={"include_usage": True}))
+    usages = [json.loads(event)["usage"] for event in asked[:-1]]
+    assert [usage is None for usage in usages] == [True] * (len(usages) - 1) + [False]
+
+
+def test_the_worker_s_own_refusal_is_passed_on(gateway):
+    answer = call(gateway, "refuse", run="run-refused-by-worker")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "tools")
+    assert error["code"] == "unsupported_parameter"
+    row = gateway.row(interaction_id="run-refused-by-worker")
+    assert (row["outcome"], row["wasted"]) == ("failed", 0)
+
+
+@pytest.mark.parametrize("trouble", ["die", "busy"])
+def test_a_call_that_no_worker_begins_fails_after_some_attempts(gateway, scripted, trouble):
+    before = len(sent(scripted))
+    answer = call(gateway, trouble, run=f"run-{trouble}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert answer.headers["retry-after"]
+    assert 2 <= len(sent(scripted)) - before <= 3
+    row = gateway.row(interaction_id=f"run-{trouble}")
+    assert (row["outcome"], row["input_tokens"], row["wasted"]) == ("failed", 0, 0)
+
+
+@pytest.mark.parametrize("trouble", ["break", "error"])
+def test_a_worker_that_breaks_off_ends_the_stream_with_an_error(gateway, scripted, trouble):
+    before = len(sent(scripted))
+    streamed = events(call(gateway, trouble, run=f"run-{trouble}-1", stream=True))
+    text = [json.loads(event)["choices"][0]["delta"].get("content") for event in streamed[:-1]]
+    assert "".join(filter(None, text)) == "one two "
+    assert json.loads(streamed[-1])["error"]["code"] == "worker_failed"
+    whole = call(gateway, trouble, run=f"run-{trouble}-2")
+    assert (whole.status_code, whole.json()["error"]["code"]) == (502, "worker_failed")
+    assert len(sent(scripted)) - before == 2, "an answer that has begun is not tried again"
+    for number in (1, 2):
+        row = gateway.row(interaction_id=f"run-{trouble}-{number}")
+        assert (row["outcome"], row["output_tokens"], row["wasted"]) == ("failed", 2, 1)
+        assert (row["cached_tokens"], row["extend_tokens"]) == (4, 8)
+
+
+def test_keep_alive_comments_until_the_first_token(gateway, scripted):
+    """The headers go out with the first comment, so what is known only later is not in them."""
+    with gateway.http.stream(
+        "POST",
+        PATH,
+        json=body("hold", stream=True),
+        headers={"Authorization": f"Bearer {gateway.app_key}", "X-Interaction-Id": "run-hold"},
+    ) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith(":")
+        assert answer.headers["x-interaction-id"] == "run-hold"
+        for worker in scripted:
+            worker.release()
+        rest = [line for line in lines if line.startswith("data: ")]
+    assert rest[-1] == "data: [DONE]"
+
+
+def let_go(scripted, futures):
+    def done():
+        for worker in scripted:
+            worker.release()
+        return all(future.done() for future in futures)
+
+    eventually(done)
+
+
+@pytest.fixture
+def full(gateway, scripted):
+    """Both workers hold a call that they have not begun, and take no more."""
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        text = "stall " + "x" * 400
+        held = [threads.submit(call, gateway, text, key=gateway.app_key) for _ in range(2)]
+        eventually(lambda: gateway.cluster()["running_calls"] == 2)
+        yield
+        let_go(scripted, held)
+    assert [each.result().status_code for each in held] == [200, 200]
+
+
+@pytest.mark.usefixtures("full")
+def test_a_call_that_waits_too_long_gets_503_and_a_row(gateway):
+    answer = call(gateway, "ok", run="run-waited")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
+    assert answer.headers["retry-after"]
+    streamed = call(gateway, "ok", run="run-waited-streaming", stream=True)
+    assert streamed.status_code == 200, "its headers had gone out with a keep-alive comment"
+    *comments, last = events(streamed)
+    assert comments
+    assert all(comment.startswith(":") for comment in comments)
+    assert json.loads(last)["error"]["code"] == "queue_timeout"
+    for run in ("run-waited", "run-waited-streaming"):
+        row = gateway.row(interaction_id=run)
+        assert (row["outcome"], row["input_tokens"], row["worker"]) == ("expired", 0, None)
+
+
+@pytest.mark.usefixtures("full")
+def test_a_client_that_leaves_the_queue_is_recorded(gateway):
+    with pytest.raises(httpx.ReadTimeout):
+        post_for(gateway, body("ok"), 0.5, {"X-Interaction-Id": "run-left-queue"})
+    row = gateway.row(interaction_id="run-left-queue")
+    assert (row["outcome"], row["input_tokens"], row["worker"]) == ("cancelled", 0, None)
+    assert gateway.cluster()["queued_calls"] == 0
+
+
+def post_for(gateway, content, timeout_s, headers):
+    """A client that waits only so long."""
+    headers = {"Authorization": f"Bearer {gateway.app_key}", **headers}
+    return gateway.http.post(PATH, json=content, headers=headers, timeout=timeout_s)
+
+
+def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(gateway, scripted):
+    key = gateway.new_app("flooded", user_rpm=3)
+    big = "x" * 3400  # 850 tokens of the 2,048 that both workers hold
+    first = call(gateway, "ok", run="run-under-way", key=key)
+    assert (first.status_code, first.headers["x-ratelimit-remaining-requests"]) == (200, "2")
+    with concurrent.futures.ThreadPoolExecutor(10) as threads:
+        flood = [
+            threads.submit(call, gateway, f"stall {n} {big}", run=f"run-flood-{n}", key=key)
+            for n in range(8)
+        ]
+        eventually(lambda: gateway.cluster()["overloaded"])
+        refused = eventually(lambda: [f for f in flood if f.done()])
+        second = threads.submit(call, gateway, "ok", run="run-under-way", key=key)
+        let_go(scripted, [*flood, second])
+    assert second.result().status_code == 200, "a run under way is never refused"
+    for each in refused:
+        answer = each.result()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "overloaded")
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        assert answer.headers["x-ratelimit-limit-requests"] == "3"
+        assert "allowed: 3" in answer.json()["error"]["message"]
+    codes = [each.result().status_code for each in flood]
+    assert codes.count(429) >= 1
+    assert set(codes) <= {200, 429, 503}
+    for number, code in enumerate(codes):
+        outcome = gateway.row(interaction_id=f"run-flood-{number}")["outcome"]
+        assert outcome == {200: "completed", 429: "refused", 503: "expired"}[code]
+
+
+def test_the_same_flood_without_overload_is_served_in_full(gateway):
+    key = gateway.new_app("not overloaded", user_rpm=3)
+    answers = [call(gateway, "ok", run=f"run-calm-{n}", key=key) for n in range(8)]
+    assert {answer.status_code for answer in answers} == {200}
+    assert answers[-1].headers["x-ratelimit-remaining-requests"] == "0"
+
+
+def test_a_client_that_leaves_a_running_call_cancels_it_on_the_worker(gateway, scripted):
+    before = sum(worker.disconnects for worker in scripted)
+    with pytest.raises(httpx.ReadTimeout):
+        post_for(gateway, body("hold"), 0.5, {"X-Interaction-Id": "run-left"})
+    row = gateway.row(interaction_id="run-left")
+    assert (row["outcome"], row["input_tokens"], row["output_tokens"]) == ("cancelled", 12, 0)
+    eventually(lambda: sum(worker.disconnects for worker in scripted) == before + 1)
+    for worker in scripted:
+        worker.release()
+
+
+def test_the_retry_of_a_client_library_is_charged_once(gateway, scripted):
+    asked = body("hold charged once")
+
+    def attempt(number, timeout):
+        headers = {
+            "X-Interaction-Id": f"run-retry-{number}",
+            "x-stainless-retry-count": str(number),
+        }
+        return post_for(gateway, asked, timeout, headers)
+
+    with pytest.raises(httpx.ReadTimeout):
+        attempt(0, 0.5)
+    assert gateway.row(interaction_id="run-retry-0")["outcome"] == "cancelled"
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        second = threads.submit(attempt, 1, 30)
+        let_go(scripted, [second])
+    assert second.result().status_code == 200
+    assert gateway.row(interaction_id="run-retry-1")["charged"] == 1
+    eventually(lambda: gateway.rows(interaction_id="run-retry-0")[0]["charged"] == 0)
+    assert len(gateway.rows(interaction_id="run-retry-0")) == 1

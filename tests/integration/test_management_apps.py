@@ -1,0 +1,260 @@
+"""Tenants, apps, keys and users over HTTP, on both databases."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import func, select
+
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.platform.apps.control_events import load_control_events
+from fairserve.platform.db.identity import ApiKey, AppLimits, TokenProfile
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.scheduling.events import AppChanged, UserChanged
+from fairserve.throttling.base import Limits
+
+PROFILE = {
+    "stages": [
+        {"input_tokens": 100, "system_tokens": 20, "output_tokens": 30},
+        {"input_tokens": 50, "output_tokens": 5},
+    ],
+    "calls_per_interaction": 4,
+    "idle_timeout_s": 60,
+}
+
+
+def actions(management):
+    with management.state.session_factory() as session:
+        return list(session.scalars(select(AuditEntry.action).order_by(AuditEntry.at)))
+
+
+def test_a_tenant_registers_an_app_and_control_learns_it(management):
+    tenant = management.tenant("acme")
+    assert tenant["id"].startswith("tn_")
+    assert tenant["api_key"].startswith("sk-fs-t-")
+    body = {"name": "chat", "profile": PROFILE, "limits": {"user_rpm": 20, "app_rpm": 100}}
+    app = management.call(tenant["api_key"], "POST", "/v1/apps", body, status=201)
+    assert app["id"].startswith("app_")
+    assert app["api_key"].startswith("sk-fs-p-")
+    assert app["key"]["id"].startswith("key_")
+    assert app["api_key"].startswith(app["key"]["prefix"])
+    assert app["warnings"] == []
+    profile = AppProfile((StageProfile(100, 20, 30), StageProfile(50, 0, 5)), 4, 60)
+    event = AppChanged(app["id"], profile, Limits(20, 100))
+    assert management.control.events == [event]
+    with management.state.session_factory() as session:
+        assert load_control_events(session) == [event]
+    read = management.call(tenant["api_key"], "GET", f"/v1/apps/{app['id']}")
+    assert read == {name: app[name] for name in read}
+    principal = management.state.authenticator.authenticate_sync(app["api_key"])
+    assert (principal.scope, principal.tenant_id, principal.app_id) == (
+        "app",
+        tenant["id"],
+        app["id"],
+    )
+
+
+def test_changes_of_an_app_are_kept_and_posted(management):
+    tenant = management.tenant("acme")
+    app = management.new_app(tenant, limits={"user_rpm": 10, "app_rpm": 50})
+    path, key = f"/v1/apps/{app['id']}", tenant["api_key"]
+    changed = management.call(key, "PATCH", path, {"limits": {"user_rpm": None}})
+    assert changed["limits"] == {"user_rpm": None, "app_rpm": 50}
+    changed = management.call(key, "PATCH", path, {"profile": PROFILE, "name": "renamed"})
+    assert (changed["name"], len(changed["profile"]["stages"])) == ("renamed", 2)
+    assert management.control.events[-1].profile.calls_per_interaction == 4
+    assert management.control.events[-1].limits == Limits(None, 50)
+    assert management.call(key, "GET", path) == changed
+    management.call(key, "DELETE", path, status=204)
+    management.call(key, "GET", path, status=404)
+    management.call(app["api_key"], "GET", "/v1/usage", status=401)
+    with management.state.session_factory() as session:
+        assert load_control_events(session) == []
+        for column in (TokenProfile.app_id, AppLimits.app_id):
+            assert session.scalar(select(func.count(column))) == 0
+        assert session.scalar(select(func.count(ApiKey.id)).where(ApiKey.scope == "app")) == 0
+    assert actions(management) == [
+        "tenant.create",
+        "key.create",
+        "app.create",
+        "app.change",
+        "app.change",
+        "app.delete",
+    ]
+
+
+def test_the_default_idle_timeout_is_the_servers(management):
+    app = management.new_app(management.tenant("acme"))
+    expected = management.state.settings.interaction_idle_timeout_s
+    assert app["profile"]["idle_timeout_s"] == expected
+
+
+def test_a_limit_below_two_runs_is_allowed_with_a_warning(management):
+    app = management.new_app(
+        management.tenant("acme"), profile=PROFILE, limits={"user_rpm": 7, "app_rpm": 8}
+    )
+    assert [warning.split(",")[0] for warning in app["warnings"]] == ["user_rpm is 7"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"name": "a"},
+        {"name": "", "profile": PROFILE},
+        {"name": "nul\x00", "profile": PROFILE},
+        {"name": "a" * 201, "profile": PROFILE},
+        {"name": "a", "profile": PROFILE, "unknown": 1},
+        {"name": "a", "profile": PROFILE | {"unknown": 1}},
+        {"name": "a", "profile": {"stages": []}},
+        {"name": "a", "profile": {"stages": [PROFILE["stages"][0]] * 65}},
+        {"name": "a", "profile": {"stages": [{"input_tokens": 0, "output_tokens": 0}]}},
+        {"name": "a", "profile": {"stages": [{"input_tokens": -1, "output_tokens": 5}]}},
+        {"name": "a", "profile": PROFILE | {"calls_per_interaction": 0}},
+        {"name": "a", "profile": PROFILE | {"idle_timeout_s": 0}},
+        {"name": "a", "profile": PROFILE, "limits": {"user_rpm": 0}},
+        {"name": "a", "profile": PROFILE, "limits": {"user_rpm": 1.5}},
+        {"name": "a", "profile": PROFILE, "limits": {"rpm": 1}},
+    ],
+)
+def test_bad_apps_are_refused_and_change_nothing(management, body):
+    tenant = management.tenant("acme")
+    management.call(tenant["api_key"], "POST", "/v1/apps", body, status=422)
+    assert management.control.events == []
+    assert management.call(tenant["api_key"], "GET", "/v1/apps")["total"] == 0
+
+
+def test_names_are_unique_within_a_tenant(management):
+    one, two = management.tenant("one"), management.tenant("two")
+    management.call(management.admin, "POST", "/admin/tenants", {"name": "one"}, status=409)
+    app = management.new_app(one, "chat")
+    management.new_app(two, "chat")
+    other = management.new_app(one, "search")
+    error = management.call(
+        one["api_key"], "PATCH", f"/v1/apps/{other['id']}", {"name": "chat"}, status=409
+    )["error"]
+    assert (error["param"], error["code"]) == ("name", "conflict")
+    management.call(one["api_key"], "PATCH", f"/v1/apps/{app['id']}", {"name": "chat"})
+
+
+def test_lists_are_paged_in_a_stable_order(management):
+    tenant = management.tenant("acme")
+    ids = [management.new_app(tenant, f"app {number}")["id"] for number in range(5)]
+    read = []
+    for offset in range(0, 6, 2):
+        page = management.call(tenant["api_key"], "GET", "/v1/apps", limit=2, offset=offset)
+        assert (page["total"], page["limit"], page["offset"]) == (5, 2, offset)
+        read += [item["id"] for item in page["items"]]
+    assert read == ids
+    for query in ({"limit": 0}, {"limit": 1001}, {"offset": -1}, {"page": 1}):
+        management.call(tenant["api_key"], "GET", "/v1/apps", status=422, **query)
+
+
+def test_keys_are_added_listed_revoked_and_rotated(management):
+    tenant = management.tenant("acme")
+    app = management.new_app(tenant)
+    key, path = tenant["api_key"], f"/v1/apps/{app['id']}/keys"
+    later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    second = management.call(key, "POST", path, {"expires_at": later}, status=201)
+    third = management.call(key, "POST", path, status=201)
+    for plain in (app["api_key"], second["api_key"], third["api_key"]):
+        management.call(plain, "GET", "/v1/usage")
+    listed = management.call(key, "GET", path)
+    assert [item["id"] for item in listed["items"]] == [app["key"]["id"], second["id"], third["id"]]
+    assert all("api_key" not in item for item in listed["items"])
+    assert all(item["last_used_at"] for item in listed["items"])
+
+    management.call(key, "DELETE", f"{path}/{third['id']}")
+    management.call(key, "DELETE", f"{path}/{third['id']}")
+    management.call(third["api_key"], "GET", "/v1/usage", status=401)
+    management.call(key, "DELETE", f"{path}/key_unknown", status=404)
+
+    kept = management.call(key, "POST", f"{path}/rotate", {"grace_s": 3600}, status=201)
+    management.call(app["api_key"], "GET", "/v1/usage")
+    last = management.call(key, "POST", f"{path}/rotate", status=201)
+    for plain in (app["api_key"], second["api_key"], kept["api_key"]):
+        management.call(plain, "GET", "/v1/usage", status=401)
+    management.call(last["api_key"], "GET", "/v1/usage")
+    valid = [
+        item["id"]
+        for item in management.call(key, "GET", path)["items"]
+        if item["revoked_at"] is None
+    ]
+    assert valid == [last["id"]]
+
+
+def test_an_expired_key_is_refused_and_none_is_made(management):
+    tenant = management.tenant("acme")
+    path = f"/v1/apps/{management.new_app(tenant)['id']}/keys"
+    past = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
+    management.call(tenant["api_key"], "POST", path, {"expires_at": past}, status=400)
+    naive = {"expires_at": "2999-01-01T00:00:00"}
+    management.call(tenant["api_key"], "POST", path, naive, status=422)
+    assert management.call(tenant["api_key"], "GET", path)["total"] == 1
+
+
+def test_a_suspended_tenant_is_shut_out_until_taken_back(management):
+    tenant = management.tenant("acme")
+    app = management.new_app(tenant)
+    for plain in (tenant["api_key"], app["api_key"]):
+        management.call(plain, "GET", "/v1/usage")
+    path = f"/admin/tenants/{tenant['id']}"
+    assert management.call(management.admin, "DELETE", path)["suspended_at"]
+    for plain in (tenant["api_key"], app["api_key"]):
+        management.call(plain, "GET", "/v1/usage", status=401)
+    management.call(management.admin, "PATCH", path, {"suspended": False, "name": "again"})
+    for plain in (tenant["api_key"], app["api_key"]):
+        management.call(plain, "GET", "/v1/usage")
+    assert management.call(management.admin, "GET", path)["name"] == "again"
+    assert management.call(management.admin, "GET", "/admin/tenants")["total"] == 1
+
+
+def test_a_tenants_key_is_rotated_and_its_apps_keys_stay(management):
+    tenant = management.tenant("acme")
+    app = management.new_app(tenant)
+    management.call(tenant["api_key"], "GET", "/v1/apps")
+    path = f"/admin/tenants/{tenant['id']}/keys/rotate"
+    new = management.call(management.admin, "POST", path, status=201)
+    management.call(tenant["api_key"], "GET", "/v1/apps", status=401)
+    management.call(new["api_key"], "GET", "/v1/apps")
+    management.call(app["api_key"], "GET", "/v1/usage")
+
+
+def test_a_users_settings_are_kept_and_posted(management):
+    tenant = management.tenant("acme")
+    path = f"/admin/users/{tenant['id']}/team/zoé"
+    found = management.call(management.admin, "PUT", path, {"weight": 2, "rpm": 5})
+    assert (found["user"], found["weight"], found["rpm"], found["blocked"]) == (
+        "team/zoé",
+        2,
+        5,
+        False,
+    )
+    management.call(management.admin, "PUT", path, {"blocked": True})
+    events = [
+        UserChanged(tenant["id"], "team/zoé", 2.0, 5, False),
+        UserChanged(tenant["id"], "team/zoé", 1.0, None, True),
+    ]
+    assert management.control.events == events
+    with management.state.session_factory() as session:
+        assert load_control_events(session) == events[1:]
+    listed = management.call(management.admin, "GET", "/admin/users", blocked=True)
+    assert [item["user"] for item in listed["items"]] == ["team/zoé"]
+    assert management.call(management.admin, "GET", "/admin/users", blocked=False)["total"] == 0
+    for body in ({"weight": 0}, {"weight": "NaN"}, {"rpm": 0}, {"factor": 1}):
+        management.call(management.admin, "PUT", path, body, status=422)
+    management.call(management.admin, "PUT", "/admin/users/tn_none/u", {}, status=404)
+    assert management.control.events == events
+
+
+def test_control_does_not_learn_of_what_is_rolled_back(management, monkeypatch):
+    tenant = management.tenant("acme")
+
+    def broken(*_, **__):
+        raise RuntimeError("the answer cannot be built")
+
+    monkeypatch.setattr("fairserve.platform.apps.endpoints.describe", broken)
+    with pytest.raises(RuntimeError):
+        management.new_app(tenant)
+    monkeypatch.undo()
+    assert management.control.events == []
+    assert management.call(tenant["api_key"], "GET", "/v1/apps")["total"] == 0

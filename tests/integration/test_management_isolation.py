@@ -1,0 +1,181 @@
+"""Nobody reaches what is not theirs: every route with every kind of key, and no secret told twice."""
+
+import logging
+import re
+
+import pytest
+from fastapi.routing import APIRoute
+from sqlalchemy import inspect, text
+from sqlalchemy.exc import DBAPIError
+
+from fairserve.platform.apps.endpoints import router as apps
+from fairserve.platform.tenants.endpoints import router as tenants
+from fairserve.platform.tenants.users import router as users
+from fairserve.platform.throttling.endpoints import router as throttling
+from fairserve.platform.usage.endpoints import router as usage
+
+ROUTES = [
+    (method, route.path)
+    for router in (apps, tenants, users, throttling, usage)
+    for route in router.routes
+    if isinstance(route, APIRoute)
+    for method in sorted(route.methods)
+]
+PROFILE = {"stages": [{"input_tokens": 1, "output_tokens": 1}]}
+BODIES = {
+    ("POST", "/admin/tenants"): {"name": "new"},
+    ("PATCH", "/admin/tenants/{tenant_id}"): {"name": "taken over"},
+    ("POST", "/v1/apps"): {"name": "new", "profile": PROFILE},
+    ("PATCH", "/v1/apps/{app_id}"): {"name": "taken over"},
+    ("PUT", "/admin/users/{tenant_id}/{user:path}"): {"blocked": True},
+    ("PUT", "/admin/throttling"): {"system": "fcfs"},
+}
+
+
+@pytest.fixture
+def two(management):
+    """Two tenants with an app each."""
+    one, other = management.tenant("one"), management.tenant("other")
+    return one, management.new_app(one), other, management.new_app(other)
+
+
+def fill(path, tenant, app):
+    return (
+        path.replace("{tenant_id}", tenant["id"])
+        .replace("{app_id}", app["id"])
+        .replace("{key_id}", app["key"]["id"])
+        .replace("{user:path}", "anna")
+    )
+
+
+def test_the_walk_finds_the_routes():
+    assert len(ROUTES) == 24
+    assert BODIES.keys() <= set(ROUTES)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_key_that_is_not_enough_gets_nothing(management, two, method, path):
+    one, app, _, _ = two
+    own = fill(path, one, app)
+    body = BODIES.get((method, path))
+    state = dump(management)
+    for key in (None, "", "sk-fs-a-unknown", "x" * 5000, app["api_key"] + "x", "schlüssel"):
+        headers = {} if key is None else {"Authorization": f"Bearer {key}".encode()}
+        answer = management.client.request(method, own, json=body, headers=headers)
+        assert answer.status_code == 401, (key, answer.text)
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+        assert answer.headers["www-authenticate"] == "Bearer"
+    weak = [app["api_key"]] if path != "/v1/usage" else []
+    if path.startswith("/admin"):
+        weak.append(one["api_key"])
+    for key in weak:
+        error = management.call(key, method, own, body, status=403)["error"]
+        assert error["code"] == "insufficient_scope"
+    assert dump(management) == state
+
+
+@pytest.mark.parametrize(("method", "path"), [r for r in ROUTES if r[1].startswith("/v1/apps")])
+def test_another_tenants_app_does_not_exist(management, two, method, path):
+    one, app, other, foreign = two
+    body = BODIES.get((method, path))
+    state = dump(management)
+    if "{app_id}" in path:
+        missing = management.call(
+            one["api_key"], method, fill(path, one, {**foreign, "id": "app_x"}), body, status=404
+        )
+        hidden = management.call(
+            one["api_key"], method, fill(path, other, foreign), body, status=404
+        )
+        assert hidden == missing
+    management.call(
+        one["api_key"], method, fill(path, one, app), body, status=404, tenant=other["id"]
+    )
+    if "{key_id}" in path:
+        mixed = path.replace("{app_id}", app["id"]).replace("{key_id}", foreign["key"]["id"])
+        management.call(one["api_key"], method, mixed, status=404)
+    assert dump(management) == state
+
+
+def test_lists_and_usage_show_only_the_own_tenant(management, two):
+    one, app, other, foreign = two
+    listed = management.call(one["api_key"], "GET", "/v1/apps")
+    assert [item["id"] for item in listed["items"]] == [app["id"]]
+    for key in (one["api_key"], app["api_key"]):
+        management.call(key, "GET", "/v1/usage", status=404, app=foreign["id"])
+        management.call(key, "GET", "/v1/usage", status=404, tenant=other["id"])
+        management.call(key, "GET", "/v1/usage", status=400, group_by="tenant")
+    sibling = management.new_app(one, "second")
+    management.call(app["api_key"], "GET", "/v1/usage", status=404, app=sibling["id"])
+    management.call(one["api_key"], "GET", "/v1/usage", app=sibling["id"])
+
+
+def test_an_admin_does_what_a_tenant_may_where_it_names_one(management, two):
+    one, app, _, foreign = two
+    named = {"tenant": one["id"]}
+    error = management.call(management.admin, "GET", "/v1/apps", status=400)["error"]
+    assert error["param"] == "tenant"
+    listed = management.call(management.admin, "GET", "/v1/apps", **named)
+    assert [item["id"] for item in listed["items"]] == [app["id"]]
+    management.call(management.admin, "GET", f"/v1/apps/{foreign['id']}", status=404, **named)
+    management.call(management.admin, "GET", "/v1/apps", status=404, tenant="tn_none")
+    created = management.call(
+        management.admin,
+        "POST",
+        "/v1/apps",
+        {"name": "by admin", "profile": PROFILE},
+        status=201,
+        **named,
+    )
+    assert created["tenant_id"] == one["id"]
+    assert management.call(management.admin, "GET", "/v1/usage", **named)["total"] == 1
+    assert management.call(management.admin, "GET", "/admin/apps")["total"] == 3
+    assert management.call(management.admin, "GET", "/admin/apps", **named)["total"] == 2
+
+
+def dump(management):
+    """Everything in the database, as text; the hour of a key's last use left out."""
+    with management.state.session_factory() as session:
+        tables = sorted(inspect(session.connection()).get_table_names())
+        rows = {}
+        for table in tables:
+            found = session.execute(text(f"SELECT * FROM {table}"))  # a name of our own
+            rows[table] = sorted(
+                str({k: v for k, v in row._mapping.items() if k != "last_used_at"}) for row in found
+            )
+    return rows
+
+
+def test_a_key_is_told_once_and_kept_nowhere(management, two, caplog):
+    caplog.set_level(logging.DEBUG)
+    one, app, other, foreign = two
+    path = f"/v1/apps/{app['id']}/keys"
+    extra = management.call(one["api_key"], "POST", path, status=201)
+    rotated = management.call(one["api_key"], "POST", f"{path}/rotate", status=201)
+    told = management.bodies
+    management.bodies = []
+    plain = [
+        management.admin,
+        *(item["api_key"] for item in (one, app, other, foreign, extra, rotated)),
+    ]
+    for key in plain[1:]:
+        assert sum(key in body for body in told) == 1
+    for method, route in ROUTES:
+        key = management.admin if route.startswith("/admin") else one["api_key"]
+        if method == "GET":
+            management.call(key, method, fill(route, one, app))
+    with management.state.session_factory() as session:
+        digest = management.hasher.hash(management.admin)
+        with pytest.raises(DBAPIError) as caught:
+            session.execute(text("SELECT 1 FROM nowhere WHERE key_hash = :hash"), {"hash": digest})
+        logging.getLogger("test").error("%s", caught.value)
+    stored = str(dump(management))
+    shown = "".join(management.bodies)
+    internals = repr(management.state.authenticator.__dict__) + repr(management.state.settings)
+    secret = (management.state.settings.data_dir / "secret.key").read_text().strip()
+    for key in [*plain, secret]:
+        for where in (stored, shown, caplog.text, internals):
+            assert key not in where
+            assert key[-20:] not in where
+    assert not re.search(r"sk-fs-[atp]-[\w-]{5,}", stored + shown + caplog.text)
+    for digest in (management.hasher.hash(key) for key in plain):
+        assert digest not in shown + caplog.text

@@ -1,0 +1,186 @@
+"""``/admin/throttling`` and the usage routes over HTTP, on both databases."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import select
+
+from fairserve.platform.control.record import CallRecord
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.throttling.service import load_system
+from fairserve.platform.usage.repository import upsert_calls
+from fairserve.scheduling.registry import SYSTEMS
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
+PATH = "/admin/throttling"
+
+
+def parameters(answer):
+    return {item["name"]: item for item in answer["parameters"]}
+
+
+def test_the_settings_hold_until_somebody_changes_them(management):
+    found = management.call(management.admin, "GET", PATH)
+    assert (found["version"], found["system"], found["author"]) == (0, "fairserve", None)
+    assert (found["throttle"], found["feeder"], found["router"]) == ("oit", "wsc", "d2lpm")
+    window = parameters(found)["feed_window"]
+    assert (window["value"], window["default"]) == (0.05, 0.05)
+    for item in found["parameters"]:
+        assert item["description"]
+    assert management.call(management.admin, "GET", f"{PATH}/history")["total"] == 0
+
+
+def test_a_change_is_versioned_audited_and_applied(management):
+    change = {"system": "fairserve", "parameters": {"feeder.locality_slack": 2, "feed_window": 0.1}}
+    found = management.call(management.admin, "PUT", PATH, change)
+    assert (found["version"], found["after_worker_restart"]) == (1, [])
+    assert parameters(found)["feeder.locality_slack"]["value"] == 2
+    assert parameters(found)["feeder.locality_slack"]["default"] == 8
+    ((system, options),) = management.control.applied
+    assert system == "fairserve"
+    assert SYSTEMS[system].with_options(options).feed_window == 0.1
+    found = management.call(management.admin, "PUT", PATH, {"system": "rpm-7"})
+    assert (found["version"], parameters(found)["throttle.limit"]["value"]) == (2, 7)
+    assert "feeder.locality_slack" not in parameters(found)
+    read = management.call(management.admin, "GET", PATH)
+    assert read == {name: found[name] for name in read}
+    history = management.call(management.admin, "GET", f"{PATH}/history")
+    assert [(item["version"], item["system"]) for item in history["items"]] == [
+        (2, "rpm-7"),
+        (1, "fairserve"),
+    ]
+    assert history["items"][1]["parameters"] == change["parameters"]
+    with management.state.session_factory() as session:
+        entry = session.scalars(select(AuditEntry).order_by(AuditEntry.at.desc())).first()
+        assert load_system(session, management.state.settings).throttle_options == {"limit": 7}
+    assert entry.before == change
+    assert entry.after == {"system": "rpm-7", "parameters": {}}
+    assert entry.actor == management.admin[: len(entry.actor)]
+
+
+def test_infinity_goes_through_json(management):
+    change = {"system": "fairserve", "parameters": {"feeder.interaction_slack": "inf"}}
+    found = management.call(management.admin, "PUT", PATH, change)
+    assert parameters(found)["feeder.interaction_slack"]["value"] == "inf"
+    assert management.control.applied[0][1]["feeder.interaction_slack"] == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"system": "nothing"}, 400, "system"),
+        ({"system": "rpm-0"}, 400, "system"),
+        ({"system": "fairserve", "parameters": {"nothing": 1}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feeder.nothing": 1}}, 400, "parameters"),
+        ({"system": "fcfs", "parameters": {"feeder.max_bypass": 1}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feeder.max_bypass": "x"}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feeder.max_bypass": 1.5}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feeder.max_bypass": -1}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feeder.max_bypass": True}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feed_window": 2}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feed_window": "nan"}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"low_watermark": 9}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feeder.charge": ["finish"]}}, 422, None),
+        ({"system": "fairserve", "policy": "oit"}, 422, None),
+        ({"parameters": {}}, 422, None),
+        ({"system": "fairserve", "expected_version": 3}, 409, "expected_version"),
+    ],
+)
+def test_a_bad_change_is_refused_and_changes_nothing(management, body, status, param):
+    answer = management.call(management.admin, "PUT", PATH, body, status=status)
+    if param:
+        assert answer["error"]["param"] == param
+    assert management.control.applied == []
+    assert management.call(management.admin, "GET", PATH)["version"] == 0
+
+
+def test_what_running_workers_do_not_learn_is_named(management):
+    change = {"system": "fairserve", "parameters": {"local.quantum": 900, "feed_window": 0.2}}
+    found = management.call(management.admin, "PUT", PATH, change)
+    assert found["after_worker_restart"] == ["local.quantum"]
+    found = management.call(management.admin, "PUT", PATH, {"system": "fcfs"})
+    assert found["after_worker_restart"] == ["local"]
+
+
+def call(number, **more):
+    base = CallRecord(
+        call_id=f"c{number}",
+        tenant="tn_a",
+        app="app_a",
+        user="u",
+        model="m",
+        interaction_id="run",
+        stage=1,
+        agent=None,
+        outcome="refused",
+        accepted_at=START + number,
+        ended_at=START + number,
+        refusal_reason="overloaded_user_limit",
+        refusal_scope="user",
+        refusal_limit=3,
+    )
+    return replace(base, **more)
+
+
+def test_refusals_are_listed_newest_first_with_filters(management):
+    records = [
+        call(0),
+        call(1, tenant="tn_b", app="app_b"),
+        call(2, user="v", refusal_reason="overloaded_app_limit", refusal_scope="app"),
+        call(3, outcome="completed"),
+    ]
+    with management.state.session_factory.begin() as session:
+        upsert_calls(session, records)
+
+    def listed(**query):
+        found = management.call(management.admin, "GET", f"{PATH}/events", **query)
+        return [item["call_id"] for item in found["items"]], found["total"]
+
+    assert listed() == (["c2", "c1", "c0"], 3)
+    assert listed(limit=1, offset=1) == (["c1"], 3)
+    assert listed(tenant="tn_b") == (["c1"], 1)
+    assert listed(app="app_a", user="v") == (["c2"], 1)
+    assert listed(reason="overloaded_user_limit") == (["c1", "c0"], 2)
+    since = datetime.fromtimestamp(START + 1, UTC).isoformat()
+    assert listed(since=since) == (["c2", "c1"], 2)
+    for query in ({"since": "2026-01-01T00:00:00"}, {"until": since}, {"user": "nul\x00"}):
+        management.call(management.admin, "GET", f"{PATH}/events", status=422, **query)
+
+
+def test_usage_over_http(management):
+    tenant = management.tenant("acme")
+    app = management.new_app(tenant)
+    mine = {"tenant": tenant["id"], "app": app["id"], "outcome": "completed", "input_tokens": 7}
+    with management.state.session_factory.begin() as session:
+        upsert_calls(
+            session,
+            [
+                call(0, **mine),
+                call(1, **mine | {"user": "v", "accepted_at": START + 86_400}),
+                call(2, **mine | {"charged": False}),
+                call(3, app="app_gone", tenant=tenant["id"]),
+                call(4),
+            ],
+        )
+    total = management.call(app["api_key"], "GET", "/v1/usage")["sums"]
+    assert (total["calls"], total["uncharged_calls"], total["input_tokens"]) == (2, 1, 14)
+    found = management.call(tenant["api_key"], "GET", "/v1/usage", group_by="app,user")
+    assert [(row["app"], row["user"], row["calls"]) for row in found["items"]] == sorted(
+        [(app["id"], "u", 1), (app["id"], "v", 1), ("app_gone", "u", 1)]
+    )
+    day = {"from": "2026-03-02", "to": "2026-03-02", "group_by": "day"}
+    found = management.call(tenant["api_key"], "GET", "/v1/usage", **day)
+    assert [(row["day"], row["calls"]) for row in found["items"]] == [("2026-03-02", 1)]
+    gone = management.call(tenant["api_key"], "GET", "/v1/usage", app="app_gone")
+    assert gone["sums"]["refused"] == 1
+    everything = management.call(management.admin, "GET", "/admin/usage", group_by="tenant")
+    assert [row["tenant"] for row in everything["items"]] == sorted(["tn_a", tenant["id"]])
+    for query in (
+        {"from": "2026-03-02", "to": "2026-03-01"},
+        {"group_by": "model"},
+        {"group_by": "day,day"},
+        {"from": "yesterday"},
+        {"days": 3},
+    ):
+        management.call(tenant["api_key"], "GET", "/v1/usage", status=422, **query)

@@ -1,0 +1,44 @@
+"""The running server on PostgreSQL: schema first, rows in it, one server to a database."""
+
+import subprocess
+import sys
+
+import psycopg
+from live_server import LiveServer
+
+COMMAND = [sys.executable, "-m", "fairserve.platform.cli"]
+
+
+def test_the_server_on_postgresql(postgres_url, tmp_path):
+    env = {"DATABASE_URL": postgres_url, "FAIRSERVE_SECRET_KEY": "x" * 32}
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    first = LiveServer(tmp_path / "first", env=env)
+    second = LiveServer(tmp_path / "second", env=env)
+
+    first.launch()
+    assert first.process.wait(60) == 2, "a schema that is not there is refused"
+    assert "fairserve db upgrade" in first.log()
+    subprocess.run([*COMMAND, "db", "upgrade", "--database-url", postgres_url], check=True)
+
+    with first:
+        client = first.openai(first.new_app()["api_key"])
+        answer = client.chat.completions.create(
+            model="fairserve-tiny-random",
+            messages=[{"role": "user", "content": "Hello"}],
+            max_tokens=5,
+            extra_headers={"X-Interaction-Id": "r", "X-Interaction-Final": "true"},
+        )
+        client.close()
+        assert first.wait_for_usage(calls=1)["output_tokens"] == 5
+
+        second.launch()
+        assert second.process.wait(60) == 1
+        assert "the database is in use by another FairServe server" in second.log()
+    with psycopg.connect(postgres_url) as connection:
+        rows = connection.execute("SELECT outcome, output_tokens FROM ledger_calls").fetchall()
+        runs = connection.execute("SELECT state, calls, tokens FROM interactions").fetchall()
+    assert rows == [("completed", 5)]
+    assert runs == [("complete", 1, answer.usage.total_tokens)]
+    with second:
+        assert second.admin("GET", "/admin/usage")["sums"]["calls"] == 1

@@ -1,0 +1,28 @@
+"""The program in the README runs as it stands against the running server."""
+
+import re
+from pathlib import Path
+
+import httpx
+from live_server import LiveServer
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+def test_the_readmes_program(tmp_path):
+    program = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL).group(1)
+    with LiveServer(tmp_path, workers=1) as server:
+        program = program.replace("http://127.0.0.1:8000", server.url)
+        assert '"sk-fs-a-..."' in program
+        program = program.replace("sk-fs-a-...", server.admin_key)
+        names = {}
+        exec(compile(program, "README.md", "exec"), names)
+        names["client"].close()
+        assert names["text"].usage.completion_tokens == 64
+        usage = server.wait_for_usage(calls=2)
+        assert usage["completed"] == 2
+        answer = httpx.get(
+            f"{server.url}/v1/usage",
+            headers={"Authorization": f"Bearer {names['tenant']['api_key']}"},
+        )
+        assert answer.status_code == 200

@@ -1,0 +1,352 @@
+"""Centralised DLPM against Algorithm 1 written out, its bounds, state, and a whole cluster under it."""
+
+import json
+import random
+
+import pytest
+from virtual_cluster import VirtualCluster, make_call, prompt
+
+from fairserve.interactions.call import TokenUsage
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.feeder.central_dlpm import CentralDlpm, CentralDlpmOptions
+from fairserve.scheduling.feeder.deficits import Deficits
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
+
+WORKERS = ["w0", "w1", "w2"]
+
+
+class PlainDlpm:
+    """Algorithm 1 as it is printed, over one queue, one call at a time."""
+
+    def __init__(self, quantum, matched):
+        self.quantum, self.matched = quantum, matched
+        self.q, self.queue, self.running = {}, [], {}
+
+    def add(self, number, call):
+        self.q.setdefault(call.user, 0.0)
+        self.queue.append((number, call))
+        self.queue.sort(key=lambda entry: entry[0])
+
+    def check_refill(self):
+        waiting = {call.user for _, call in self.queue}
+        while not any(self.q[user] > 0 for user in waiting):
+            for user, q in self.q.items():
+                if q <= 0:
+                    self.q[user] += self.quantum
+
+    def take(self, open_workers):
+        self.check_refill()
+        order = sorted(
+            self.queue, key=lambda entry: (-self.matched(entry[1], open_workers), entry[0])
+        )
+        number, call = next(entry for entry in order if self.q[entry[1].user] > 0)
+        self.queue.remove((number, call))
+        self.running[call.call_id] = (number, call)
+        return call
+
+    def over(self, user):
+        """Forget an idle client in credit (ALGORITHMS section 5)."""
+        busy = {call.user for _, call in [*self.queue, *self.running.values()]}
+        if user not in busy and self.q[user] > 0:
+            del self.q[user]
+
+
+class Both:
+    """The feeder and the plain one, told the same."""
+
+    def __init__(self, quantum):
+        self.locality = Locality(seed=2)
+        for worker in WORKERS:
+            self.locality.add_worker(worker, 2000)
+        options = CentralDlpmOptions(quantum=quantum)
+        self.feeder = CentralDlpm(Directory(), self.locality, options)
+        self.plain = PlainDlpm(quantum, self.matched_blocks)
+        self.usage, self.paid = {}, {}
+
+    def matched_blocks(self, call, workers):
+        """Rounded up: of a prompt cached in full, the last token is computed all the same."""
+        return -(-self.locality.matched_tokens(call, workers) // self.locality.block_tokens)
+
+    def add(self, number, call):
+        self.locality.register(call)
+        self.feeder.add(call)
+        self.plain.add(number, call)
+
+    def take(self, open_workers):
+        expected = self.plain.take(open_workers)
+        before = self.feeder.snapshot()
+        assert self.feeder.peek(open_workers).call_id == expected.call_id
+        assert self.feeder.snapshot() == before, "peek changes nothing"
+        matched, having = self.locality.longest(expected, open_workers)
+        cached = matched if having else 0
+        assert self.feeder.dispatch(expected.call_id, cached) == 1.0
+        paid = self.paid.setdefault(expected.call_id, [0, 0])
+        extend = max(0, expected.prompt_tokens - cached - paid[0])
+        paid[0] += extend
+        self.plain.q[expected.user] -= extend
+        self.usage[expected.call_id] = TokenUsage(expected.prompt_tokens, 0, cached, 0)
+        self.locality.placed(expected, having[0])
+
+    def decode(self, call_id, tokens):
+        used = self.usage[call_id]
+        total = used.output_tokens + tokens
+        self.usage[call_id] = TokenUsage(used.input_tokens, 0, used.cached_tokens, total)
+        self.feeder.charge(call_id, self.usage[call_id])
+        paid = self.paid[call_id]
+        more = max(0, total - paid[1])
+        paid[1] += more
+        self.plain.q[self.plain.running[call_id][1].user] -= 2 * more
+
+    def finish(self, call_id):
+        _, call = self.plain.running.pop(call_id)
+        self.feeder.finish(call_id, self.usage.pop(call_id))
+        self.plain.over(call.user)
+
+    def requeue(self, call_id):
+        number, call = self.plain.running.pop(call_id)
+        self.usage.pop(call_id)
+        self.feeder.requeue(call)
+        self.plain.add(number, call)
+
+    def cancel(self, call_id):
+        [(number, call)] = [entry for entry in self.plain.queue if entry[1].call_id == call_id]
+        assert self.feeder.remove(call_id) is call
+        self.plain.queue.remove((number, call))
+        self.plain.over(call.user)
+
+    def same_deficits(self):
+        assert {user: self.feeder.deficit(f"t/{user}") for user in self.plain.q} == self.plain.q
+        assert len(self.feeder) == len(self.plain.queue) == len(list(self.feeder.waiting()))
+
+
+@pytest.mark.parametrize("quantum", [40.0, 300.0, 5000.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_order_of_algorithm_1(seed, quantum):
+    rng = random.Random(seed)
+    both = Both(quantum)
+    for number in range(400):
+        kind = rng.random()
+        if kind < 0.4:
+            tokens = prompt(
+                (rng.randrange(5), 16 * rng.randrange(10)), (number, rng.randint(1, 70))
+            )
+            both.add(number, make_call(f"{number:04d}", user=f"u{rng.randrange(5)}", tokens=tokens))
+        elif kind < 0.7:
+            if both.plain.queue:
+                both.take([worker for worker in WORKERS if rng.random() < 0.7] or ["w1"])
+        elif kind < 0.73 and both.plain.queue:
+            both.cancel(rng.choice(both.plain.queue)[1].call_id)
+        elif both.plain.running:
+            call_id = rng.choice(list(both.plain.running))
+            if kind < 0.88:
+                both.decode(call_id, rng.randrange(30))
+            elif kind < 0.97:
+                both.finish(call_id)
+            elif both.usage[call_id].output_tokens == 0:
+                both.requeue(call_id)
+        both.same_deficits()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_deficits_stay_between_what_may_run_and_one_quantum(seed):
+    """A.1 over the cluster: -U <= q <= Q^u, U one prompt and the output of all that runs."""
+    rng = random.Random(seed)
+    both = Both(200.0)
+    for number in range(600):
+        tokens = prompt((rng.randrange(3), 64), (number, rng.randint(1, 60)))
+        both.add(number, make_call(f"{number:04d}", user=f"u{number % 4}", tokens=tokens))
+        if number > 20:
+            both.take(WORKERS)
+        while len(both.plain.running) > 6:
+            call_id = next(iter(both.plain.running))
+            both.decode(call_id, rng.randrange(20))
+            both.finish(call_id)
+        for q in both.plain.q.values():
+            assert -(124 + 2 * 20 * 7) <= q <= 200.0
+        both.same_deficits()
+
+
+def feeder_with(quantum=100.0, **weights):
+    directory, locality = Directory(), Locality(seed=2)
+    for user, weight in weights.items():
+        directory.user_changed(ev.UserChanged("t", user, weight))
+    locality.add_worker("w0", 10_000)
+    return CentralDlpm(directory, locality, CentralDlpmOptions(quantum=quantum)), locality
+
+
+def test_a_weight_divides_the_charges():
+    feeder, _ = feeder_with(quantum=100.0, heavy=3.0)
+    served = {"heavy": 0, "light": 0}
+    for number in range(400):
+        feeder.add(make_call(f"{number:04d}", user=["heavy", "light"][number % 2]))
+    for _ in range(200):
+        call = feeder.peek(["w0"])
+        price = feeder.dispatch(call.call_id, 0)
+        assert price == pytest.approx(1 / 3 if call.user == "heavy" else 1.0)
+        feeder.finish(call.call_id, TokenUsage(32, 0, 0, 8))
+        served[call.user] += 1
+    assert served["heavy"] == pytest.approx(3 * served["light"], abs=12)
+
+
+def test_the_longest_match_at_an_open_worker():
+    feeder, locality = feeder_with(quantum=10_000.0)
+    locality.add_worker("w1", 10_000)
+    for worker, document in [("w0", 1), ("w1", 2)]:
+        cached = make_call(f"first-{worker}", tokens=prompt((document, 320)))
+        locality.register(cached)
+        locality.placed(cached, worker)
+    for number, parts in enumerate([[(9, 50)], [(1, 160), (3, 9)], [(2, 320), (4, 9)]]):
+        call = make_call(f"c{number}", tokens=prompt(*parts))
+        locality.register(call)
+        feeder.add(call)
+    assert feeder.peek(["w0", "w1"]).call_id == "c2"
+    assert feeder.peek(["w0"]).call_id == "c1", "what is cached at a closed worker is no match"
+    assert feeder.peek([]).call_id == "c0"
+
+
+def test_what_was_paid_is_not_paid_again():
+    feeder, _ = feeder_with(quantum=1000.0)
+    call = make_call("a", tokens=prompt((1, 320)))
+    feeder.add(call)
+    feeder.dispatch("a", 200)
+    assert feeder.deficit("t/u") == 1000 - 120
+    feeder.charge("a", TokenUsage(320, 0, 200, 5))
+    assert feeder.deficit("t/u") == 1000 - 120 - 10
+    feeder.requeue(call)
+    feeder.dispatch("a", 0)
+    assert feeder.deficit("t/u") == 1000 - 320 - 10, "elsewhere 200 more had to be computed"
+    feeder.finish("a", TokenUsage(320, 0, 0, 7))
+    assert feeder.deficit("t/u") == 0, "idle and in credit: forgotten"
+
+
+def test_idle_clients_are_forgotten():
+    feeder, _ = feeder_with(quantum=50.0)
+    for number in range(6000):
+        feeder.add(make_call(f"c{number}", user=f"u{number}", tokens=prompt((1, 60 + number % 9))))
+        feeder.dispatch(f"c{number}", 0)
+        feeder.finish(f"c{number}", TokenUsage(60 + number % 9, 0, 0, 30))
+    assert len(feeder._deficits) < 3 * 1024
+    assert not feeder._busy
+
+
+def test_refills_counted_are_refills_made():
+    rng = random.Random(1)
+    lazy, eager = Deficits(7.0), {}
+    for _ in range(2000):
+        name = f"c{rng.randrange(6)}"
+        if rng.random() < 0.6:
+            cost = float(rng.randrange(30))
+            lazy.charge(name, cost)
+            eager[name] = eager.get(name, 0.0) - cost
+        else:
+            rounds = rng.randrange(4)
+            ahead = {client: lazy.value(client, rounds) for client in eager}
+            lazy.refill(rounds)
+            for _ in range(rounds):
+                eager = {client: q + 7.0 if q <= 0 else q for client, q in eager.items()}
+            assert ahead == eager
+        assert {client: lazy.value(client) for client in eager} == eager
+
+
+def test_errors():
+    feeder, _ = feeder_with()
+    feeder.add(make_call("a"))
+    with pytest.raises(ValueError, match="'a' is queued already"):
+        feeder.add(make_call("a"))
+    for refused in (
+        lambda: feeder.dispatch("b", 0),
+        lambda: feeder.charge("b", TokenUsage()),
+        lambda: feeder.finish("b", TokenUsage()),
+        lambda: feeder.requeue(make_call("b")),
+    ):
+        with pytest.raises(KeyError):
+            refused()
+    assert feeder.remove("b") is None
+    with pytest.raises(ValueError, match="quantum is 0; allowed: over 0, finite"):
+        CentralDlpmOptions(quantum=0)
+    with pytest.raises(ValueError, match=r"we is -1, wq is 2\.0; allowed: not negative"):
+        CentralDlpmOptions(we=-1)
+
+
+# --- a whole cluster ------------------------------------------------------------------------------
+
+SYSTEM = SYSTEMS["fcfs"].with_options({"feed_window": 1e-6})
+"""A worker takes calls only while nothing waits there: dispatched means taken at once."""
+
+
+def centralise(dispatcher):
+    dispatcher.feeder = CentralDlpm(
+        dispatcher.directory, dispatcher.locality, CentralDlpmOptions(quantum=200.0)
+    )
+    dispatcher.router = CacheAware(
+        dispatcher.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
+    )
+    for worker in dispatcher.pool.workers:
+        dispatcher.router.add_worker(worker)
+
+
+def play(seed):
+    cluster = VirtualCluster(SYSTEM, workers=3, kv_tokens=700)
+    centralise(cluster.dispatcher)
+    rng = random.Random(seed)
+    for number in range(150):
+        tokens = prompt(
+            (rng.randrange(5), 16 * rng.randrange(8)), (1000 + number, rng.randint(1, 60))
+        )
+        call = make_call(
+            f"c{number}", user=f"u{rng.randrange(5)}", tokens=tokens, output=rng.randint(1, 30)
+        )
+        cluster.at(rng.random() * 3.0, call)
+    return cluster
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_call_is_served_once_and_no_worker_idles(seed):
+    cluster = play(seed)
+    plain_event = cluster.event
+
+    def checked(event):
+        plain_event(event)
+        if len(cluster.dispatcher.feeder):
+            assert not cluster.dispatcher.pool.open()
+        assert all(len(worker.waiting) <= 1 for worker in cluster.workers.values())
+
+    cluster.event = checked
+    cluster.run(1.0)
+    cluster.lose("w1")
+    cluster.run(1.5)
+    cluster.join("w1", 700)
+    cluster.run(120.0)
+    assert set(cluster.ended) == set(cluster.calls)
+    assert len(cluster.calls) == 150
+    assert cluster.dispatcher.load() == (0, 2100)
+    assert len(cluster.dispatcher.feeder) == 0
+    assert set(cluster.dispatcher.router.snapshot()["loads"].values()) == {0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_snapshot_and_the_later_events_give_the_same_commands(seed):
+    cluster = play(seed)
+    handle = cluster.dispatcher.handle
+    restored = Dispatcher(SYSTEM, seed=7)
+    centralise(restored)
+    cut, count = random.Random(seed).randrange(50, 200), 0
+
+    def both(event, now_s):
+        nonlocal count
+        count += 1
+        if count == cut:
+            restored.restore(json.loads(json.dumps(cluster.dispatcher.snapshot(now_s))), now_s)
+        commands = handle(event, now_s)
+        if count >= cut:
+            assert restored.handle(event, now_s) == commands
+        return commands
+
+    cluster.dispatcher.handle = both
+    cluster.run(60.0)
+    assert count > cut
+    assert restored.feeder.snapshot() == cluster.dispatcher.feeder.snapshot()

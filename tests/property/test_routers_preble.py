@@ -1,0 +1,415 @@
+"""Preble: its tree against a plain set of prompts, its cost by hand, its window, and rebalancing."""
+
+import random
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from virtual_cluster import make_call, prompt
+
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.routers.preble import Preble
+from fairserve.scheduling.routers.preble_options import PrebleOptions
+from fairserve.scheduling.routers.request_tree import RequestTree
+from fairserve.scheduling.routers.running_median import RunningMedian
+
+WORKERS = ["w0", "w1", "w2"]
+PLAIN = {  # a millisecond per own token, and nothing else
+    "prefill_s": 0.0,
+    "prefill_token_s": 0.001,
+    "prefill_context_s": 0.0,
+    "prefill_product_s": 0.0,
+    "token_s": 0.1,
+    "output_tokens": 40.0,
+    "eviction": False,
+    "rebalance_ratio": None,
+}
+
+
+class Run:
+    """A router with its locality, and calls by name."""
+
+    def __init__(self, workers=WORKERS, capacity=100_000, **options):
+        self.locality = Locality(seed=1)
+        self.router = Preble(self.locality, PrebleOptions(**{**PLAIN, **options}))
+        self.calls, self.at = {}, {}
+        for worker in workers:
+            self.locality.add_worker(worker, capacity)
+            self.router.add_worker(worker)
+
+    def call(self, name, *parts):
+        self.calls[name] = make_call(name, tokens=prompt(*parts))
+        self.locality.register(self.calls[name])
+        return self.calls[name]
+
+    def choose(self, name, *parts, open_workers=WORKERS):
+        return self.router.select(self.call(name, *parts), open_workers)
+
+    def place(self, name, *parts, on=None):
+        call = self.call(name, *parts)
+        worker = on or self.router.select(call, WORKERS)
+        self.router.dispatched(call, worker, 1.0)
+        self.locality.placed(call, worker)
+        self.at[name] = worker
+        return worker
+
+    def finish(self, name, output=0):
+        self.router.finished(self.calls.pop(name), self.at.pop(name), 1.0, output)
+        self.locality.forget(name)
+
+    def costs(self):
+        return [round(self.router.cost_s(worker), 6) for worker in WORKERS]
+
+
+# --- the tree -------------------------------------------------------------------------------------
+
+
+def chained(symbols):
+    """Keys as the hasher makes them: equal key, equal whole prefix. Symbols are 0, 1 and 2."""
+    return [int("1" + "".join(map(str, symbols[: end + 1]))) for end in range(len(symbols))]
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.lists(st.integers(0, 2), max_size=8), st.integers(0, 99)),
+        max_size=40,
+    )
+)
+def test_the_tree_matches_like_a_plain_list_of_prompts(steps):
+    tree = RequestTree(lambda upper, lower: None, lambda node: None)
+    pinned = []
+    for removes, symbols, which in steps:
+        if removes and pinned:
+            _, leaf = pinned.pop(which % len(pinned))
+            tree.unpin(leaf)
+        else:
+            keys = chained(symbols)
+            leaf = tree.insert(keys)
+            leaf.pins += 1
+            assert leaf.depth == len(keys)
+            pinned.append((symbols, leaf))
+        for probe in [symbols, [0, 1, 2, 0], *(other for other, _ in pinned)]:
+            longest = 0
+            for other, _ in pinned:
+                common = 0
+                while common < min(len(other), len(probe)) and other[common] == probe[common]:
+                    common += 1
+                longest = max(longest, common)
+            assert tree.find(chained(probe))[0] == longest
+        blocks = sum(len(node.keys) for node in tree.nodes.values())
+        prefixes = {tuple(other[: n + 1]) for other, _ in pinned for n in range(len(other))}
+        assert blocks == len(prefixes), "each block once, none left over"
+    for _, leaf in pinned:
+        tree.unpin(leaf)
+    assert list(tree.nodes.values()) == [tree.root]
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.integers(1, 7))
+def test_the_running_median(values, size):
+    running = RunningMedian(size)
+    for number, value in enumerate(values):
+        running.add(value)
+        assert running.value() == median(values[max(0, number + 1 - size) : number + 1])
+    assert running.values() == values[-size:]
+
+
+# --- the cost, by hand ----------------------------------------------------------------------------
+
+
+def test_the_cost_of_one_prompt():
+    run = Run()
+    assert run.place("a", (1, 320)) == "w0"
+    assert run.costs() == [0.32 + 40 * 0.1, 0, 0], "all missed; one runs, 45 tokens expected"
+    run.finish("a", 30)
+    assert run.costs() == [0.32, 0, 0], "what it needed stays in the window"
+    assert run.place("b", (1, 320)) == "w0"
+    assert run.costs() == [0.5 * 2 * 0.32 + 30 * 0.1, 0, 0], "half missed; 30 is the median now"
+    run.finish("b", 10)
+    run.place("c", (1, 320))
+    third = 1 - 640 / 960
+    assert run.costs() == [pytest.approx(third * 3 * 0.32 + 20 * 0.1), 0, 0]
+
+
+def test_the_default_output_of_the_paper():
+    run = Run(output_tokens=PrebleOptions().output_tokens, token_s=0.15)
+    run.place("a", (1, 320))
+    assert run.costs()[0] == pytest.approx(0.32 + 45 * 0.15)
+
+
+def test_a_prefix_at_two_workers_shares_its_prefill():
+    run = Run()
+    run.place("a", (1, 320), on="w0")
+    run.place("b", (1, 320), on="w1")
+    prefill = 0.5 * 2 * 0.32 / 2
+    assert run.costs() == [prefill + 4.0, prefill + 4.0, 0]
+
+
+def test_a_split_leaves_the_larger_part_important():
+    """A: 160 shared + 320 of its own. B: the 160 + 80: not important, so it counts for the 160."""
+    run = Run()
+    run.place("a", (1, 160), (2, 320))
+    assert run.costs()[0] == pytest.approx(0.48 + 4.0)
+    assert run.place("b", (1, 160), (3, 80)) == "w0", "160 of 240 matched"
+    of_a = 1.0 * 1 * 0.32 + 1 * 4.0
+    of_shared = (1 - 160 / 240) * 1 * 0.16 + 2 * 4.0
+    assert run.costs()[0] == pytest.approx(of_a + of_shared, abs=1e-6)
+    run.finish("a")
+    run.finish("b")
+    assert run.costs()[0] == pytest.approx(0.32 + 0.16 / 3, abs=1e-6)
+
+
+def test_statistics_move_up_with_the_importance():
+    """320 split at 240: the lower 80 are not important any more, the 240 take over."""
+    run = Run()
+    run.place("a", (1, 240), (2, 80))
+    run.place("b", (1, 240), (3, 80))
+    statistics = list(run.router._important.values())
+    assert [(s.calls, len(s.node.keys)) for s in statistics] == [(2, 15)]
+    assert run.costs()[0] == pytest.approx((1 - 240 / 640) * 2 * 0.24 + 2 * 4.0)
+
+
+def test_prompts_without_a_block_count_too():
+    run = Run(prefill_s=0.02)
+    assert [run.place(f"c{n}", (n, 5)) for n in range(3)] == WORKERS
+
+
+# --- E2 -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("own", "worker"), [(160, "w1"), (144, "w0")])
+def test_exploit_above_half_of_the_prompt(own, worker):
+    run = Run()
+    run.place("a", (1, 160))
+    assert run.choose("b", (1, 160), (2, own)) == worker
+
+
+def test_the_least_cost_among_the_candidates_as_intended():
+    """The published argmin would take w1, which is number 1 of the candidates w1 and w2."""
+    run = Run()
+    run.place("a", (1, 320), on="w1")
+    run.place("b", (1, 320), on="w2")
+    run.place("c", (7, 1600), on="w1")
+    assert run.choose("d", (1, 320), (2, 16)) == "w2"
+
+
+def test_the_nearest_allocated_prefix():
+    run = Run()
+    run.place("a", (1, 160), (2, 320), on="w2")
+    run.place("b", (1, 160), (3, 320), on="w1")
+    assert run.choose("c", (1, 160), (2, 320), (4, 16)) == "w2"
+    assert run.choose("d", (1, 160), (3, 320), (4, 16)) == "w1"
+    closed = {"open_workers": ["w0", "w1"]}
+    assert run.choose("e", (1, 160), (2, 320), (4, 16), **closed) == "w1", "it has the 160"
+    assert run.choose("f", (1, 160), (2, 320), (4, 16), open_workers=["w0"]) == "w0"
+
+
+def test_explore_by_load():
+    run = Run()
+    assert [run.place(f"c{n}", (n, 320 - 32 * n)) for n in range(3)] == WORKERS
+    assert run.place("d", (9, 320)) == "w2", "it has the least to compute"
+    run.finish("c1", 5)
+    assert run.choose("e", (10, 320)) == "w1"
+
+
+def test_the_time_per_token_is_measured_when_time_is_told():
+    run = Run()
+    run.router.tick(100.0)
+    run.place("a", (1, 320), on="w0")
+    run.router.tick(130.0)  # in its queue
+    run.router.started("a")
+    run.router.tick(135.0)
+    run.finish("a", 10)
+    assert run.router._loads.token_s["w0"].values() == [0.1, 0.5]
+    run.place("b", (1, 320), on="w0")
+    assert run.costs()[0] == pytest.approx(0.32 + 10 * (0.1 + 0.5) / 2)
+
+
+def test_without_time_the_time_per_token_stays():
+    run = Run()
+    run.place("a", (1, 320), on="w0")
+    run.router.started("a")
+    run.finish("a", 10)
+    assert run.router._loads.token_s["w0"].values() == [0.1]
+
+
+def test_what_would_be_evicted_counts():
+    """w0 would lose a prompt that two calls missed, w1 one that was computed once."""
+    run = Run(["w0", "w1"], eviction=True)
+    run.place("a", (1, 320), on="w0")
+    run.place("b", (2, 160), on="w0")
+    run.place("c", (3, 480), on="w1")
+    assert run.router.cost_s("w0", 16) == run.router.cost_s("w0"), "in use"
+    for name in "abc":
+        run.finish(name)
+    assert run.router.cost_s("w0", 16) == pytest.approx(0.48 + 0.32), "the least recent first"
+    assert run.router.cost_s("w0", 320) == pytest.approx(0.48 + 0.32)
+    assert run.router.cost_s("w0", 321) == pytest.approx(0.48 + 0.48)
+    assert run.router.cost_s("w1", 321) == pytest.approx(0.48 + 0.48)
+    run.locality.tree.evict(run.locality._hasher.keys(prompt((1, 320))), "w0")
+    assert run.router.cost_s("w0", 16) == pytest.approx(0.48 + 0.16), "gone already"
+
+
+# --- the window -----------------------------------------------------------------------------------
+
+
+def test_a_window_of_three_minutes():
+    run = Run()
+    run.router.tick(1000.0)
+    run.place("a", (1, 320), on="w1")
+    run.finish("a")
+    run.router.tick(1180.0)
+    assert run.choose("b", (1, 320), (2, 16)) == "w1"
+    run.router.tick(1180.5)
+    assert run.choose("c", (1, 320), (2, 16)) == "w0"
+    assert run.costs() == [0, 0, 0]
+    assert len(run.router._tree.nodes) == 1, "forgotten, not only not counted"
+
+
+def test_a_call_that_outlives_the_window_attracts_no_more():
+    run = Run()
+    run.router.tick(1000.0)
+    run.place("a", (1, 320), on="w1")
+    run.router.tick(1181.0)
+    assert run.choose("b", (1, 320), (2, 16)) == "w0"
+    run.finish("a", 5)
+    assert len(run.router._tree.nodes) == 1
+
+
+def test_a_window_by_count_without_time():
+    run = Run(window_calls=3)
+    run.place("a", (1, 320), on="w1")
+    run.finish("a")
+    for number in range(2):
+        run.place(f"other{number}", (50 + number, 16))
+    assert run.choose("b", (1, 320), (2, 16)) == "w1"
+    run.place("other2", (52, 16))
+    assert run.choose("c", (1, 320), (2, 16)) == "w0"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_loads_are_the_sums_over_the_nodes(seed):
+    """After any history, kept sums and sums made anew agree; when all is over nothing is left."""
+    rng = random.Random(seed)
+    run = Run(window_calls=60, eviction=True, rebalance_ratio=1.2, rebalance_after=3)
+    for number in range(400):
+        run.router.tick(float(number))
+        parts = [(rng.randrange(3), 16 * rng.randrange(12)), (rng.randrange(9), rng.randrange(150))]
+        run.place(f"c{number}", *parts)
+        while len(run.at) > 12 or (run.at and rng.random() < 0.4):
+            run.finish(rng.choice(list(run.at)), rng.randrange(50))
+        if number == 200:
+            run.router.remove_worker("w1")
+            run.locality.remove_worker("w1")
+        if number == 230:
+            run.router.add_worker("w1")
+            run.locality.add_worker("w1", 100_000)
+        for worker in run.router._held:
+            expected = 0.0
+            for s in run.router._important.values():
+                if worker in s.node.allocated:
+                    prefill_s = 0.001 * 16 * len(s.node.keys)
+                    output = median(s.outputs.values()) if len(s.outputs) else 40.0
+                    expected += s.miss_rate * s.calls * prefill_s / len(s.node.allocated)
+                    expected += s.node.references.get(worker, 0) * output * 0.1
+            assert run.router.cost_s(worker) == pytest.approx(expected, abs=1e-5)
+        live = sum(s.calls for s in run.router._important.values())
+        assert live == len(run.router._window) <= 60
+    for name in list(run.at):
+        run.router.finished(run.calls[name], None, 1.0, 5)
+    run.router.tick(10_000.0)
+    assert run.costs() == [0, 0, 0]
+    assert len(run.router._tree.nodes) == 1
+    assert not run.router._important
+    assert not any(run.router._held.values())
+
+
+# --- rebalancing ----------------------------------------------------------------------------------
+
+
+def skewed(**options):
+    """Three prompts of 160, 320 and 480 tokens at w0, two calls each, all done; w1 idle."""
+    run = Run(["w0", "w1"], rebalance_after=50, rebalance_ratio=1.5, **options)
+    for twice in "ab":
+        for number in (1, 2, 3):
+            run.place(f"{twice}{number}", (number, 160 * number), on="w0")
+            run.finish(f"{twice}{number}")
+    return run
+
+
+def fill(run, calls):
+    """Single calls that count for no shared node."""
+    for number in range(calls):
+        name = f"single{len(run.router._window)}-{number}"
+        run.place(name, (1000 + len(run.router._window), 16), on="w0")
+        run.finish(name)
+
+
+def where(run, number):
+    keys = run.locality._hasher.keys(prompt((number, 160)))
+    return list(run.router._tree.find(keys)[1].allocated)
+
+
+def test_rebalancing_moves_the_cheapest_first_while_that_helps():
+    run = skewed()
+    fill(run, 93)
+    assert [where(run, n) for n in (1, 2, 3)] == [["w0"]] * 3, "99 calls: not before 100"
+    fill(run, 1)
+    # 0.16 + 0.32 + 0.48 at w0: 0.16 goes, 0.32 may (0.80 >= 0.16 + 0.32), 0.48 may not (0.48 < 0.96)
+    assert [where(run, n) for n in (1, 2, 3)] == [["w1"], ["w1"], ["w0"]]
+    assert run.choose("x", (2, 320), (70, 16), open_workers=["w0", "w1"]) == "w1"
+
+
+@pytest.mark.parametrize(("tokens", "moves"), [(656, False), (624, True)])
+def test_only_loads_that_differ_by_the_ratio(tokens, moves):
+    """0.96 at w0 against 0.656 or 0.624 at w1."""
+    run = skewed()
+    for twice in "ab":
+        run.place(f"{twice}4", (4, tokens), on="w1")
+        run.finish(f"{twice}4")
+    fill(run, 92)
+    assert (where(run, 1) == ["w1"]) == moves
+
+
+def test_after_the_most_loaded_worker_the_next_one_while_it_differs():
+    """0.96 at w0, 0.704 at w1, w2 idle: 0.16 and 0.32 go, then 0.704 is under 1.5 * 0.48."""
+    run = Run(rebalance_after=5, rebalance_ratio=1.5)
+    for twice in "ab":
+        for number, worker in [(1, "w0"), (2, "w0"), (3, "w0"), (4, "w1"), (5, "w1")]:
+            tokens = {1: 160, 2: 320, 3: 480, 4: 80, 5: 624}[number]
+            run.place(f"{twice}{number}", (number, tokens), on=worker)
+            run.finish(f"{twice}{number}")
+    fill(run, 4)
+    assert [where(run, n) for n in (1, 2, 3)] == [["w0"]] * 3
+    fill(run, 1)
+    assert [where(run, n) for n in (1, 2, 3, 4, 5)] == [["w2"], ["w2"], ["w0"], ["w1"], ["w1"]]
+
+
+def test_the_only_node_is_given_to_both():
+    run = Run(["w0", "w1"], rebalance_after=1, rebalance_ratio=1.5)
+    run.place("a", (1, 160), on="w0")
+    run.finish("a")
+    run.place("b", (1, 160), on="w0")
+    assert where(run, 1) == ["w0", "w1"]
+
+
+def test_no_rebalancing_when_it_is_off():
+    run = Run(["w0", "w1"], rebalance_after=1)
+    for name in "abc":
+        run.place(name, (1, 160), on="w0")
+    assert where(run, 1) == ["w0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"exploit_share": -0.1}, "exploit_share is -0.1; allowed: 0 to 1"),
+        ({"window_calls": 0}, "window_calls is 0; allowed: over 0"),
+        ({"rebalance_after": -1}, "rebalance_after is -1; allowed: 0 or more"),
+        ({"rebalance_ratio": 0.9}, "rebalance_ratio is 0.9; allowed: 1 or more, or null"),
+        ({"prefill_s": -1.0}, "prefill_s is -1.0; allowed: 0 or more"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        PrebleOptions(**options)

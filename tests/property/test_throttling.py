@@ -1,0 +1,157 @@
+"""Throttles on random arrivals: what they never do, and what Retry-After promises."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairserve.throttling.base import Arrival, Limits
+from fairserve.throttling.overload import OverloadDetector, Watermarks
+from fairserve.throttling.registry import THROTTLES
+from fairserve.throttling.window import SlidingLog
+
+arrivals = st.lists(
+    st.tuples(
+        st.floats(0, 30),
+        st.integers(0, 2),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=80,
+)
+
+
+def arrival(user, overloaded=True, under_way=False, user_rpm=3, app_rpm=None):
+    return Arrival(f"u{user}", "app", Limits(user_rpm, app_rpm), overloaded, under_way)
+
+
+def take(throttle, event, now_s):
+    decision = throttle.check(event, now_s)
+    throttle.commit(event, decision, now_s)
+    return decision
+
+
+@settings(max_examples=100, deadline=None)
+@given(arrivals)
+def test_oit_blocks_exactly_over_the_limit_under_overload_outside_runs(history):
+    throttle, times, now_s = THROTTLES["oit"](), {}, 0.0
+    for gap_s, user, overloaded, under_way in history:
+        now_s += gap_s
+        decision = take(throttle, arrival(user, overloaded, under_way), now_s)
+        seen = times.setdefault(user, [])
+        seen.append(now_s)
+        count = sum(now_s - 60 < time for time in seen)
+        assert decision.admitted == (count <= 3 or not overloaded or under_way)
+
+
+@settings(max_examples=100, deadline=None)
+@given(arrivals, st.sampled_from(["oit", "rpm"]))
+def test_retry_after_is_exact_for_a_users_own_limit(history, name):
+    throttle, now_s = THROTTLES[name](), 0.0
+    for gap_s, user, _, _ in history:
+        now_s += gap_s
+        decision = take(throttle, arrival(user), now_s)
+        if not decision.admitted:
+            assert 0 < decision.retry_after_s <= 60 + 1e-6
+            later_s = now_s + decision.retry_after_s
+            assert throttle.check(arrival(user), later_s + 1e-6).admitted
+            assert not throttle.check(arrival(user), later_s - 1e-3).admitted
+
+
+@settings(max_examples=100, deadline=None)
+@given(arrivals)
+def test_rpm_accepts_no_more_than_the_limit_in_any_window(history):
+    throttle, accepted, now_s = THROTTLES["rpm"](limit=2), {}, 0.0
+    for gap_s, user, _, _ in history:
+        now_s += gap_s
+        if take(throttle, arrival(user), now_s).admitted:
+            accepted.setdefault(user, []).append(now_s)
+    for times in accepted.values():
+        for first, third in zip(times, times[2:], strict=False):
+            assert third - first >= 60
+
+
+@pytest.mark.parametrize("name", list(THROTTLES))
+@settings(max_examples=30, deadline=None)
+@given(history=arrivals)
+def test_checking_consumes_nothing_and_snapshots_restore(name, history):
+    throttle, now_s = THROTTLES[name](), 0.0
+    for gap_s, user, overloaded, under_way in history:
+        now_s += gap_s
+        event = arrival(user, overloaded, under_way)
+        assert throttle.check(event, now_s) == throttle.check(event, now_s)
+        throttle.commit(event, throttle.check(event, now_s), now_s)
+        other = THROTTLES[name]()
+        other.restore(json.loads(json.dumps(throttle.snapshot(now_s))), now_s)
+        assert other.check(event, now_s).admitted == throttle.check(event, now_s).admitted
+
+
+def test_the_apps_limit_is_looked_at_second():
+    throttle = THROTTLES["oit"]()
+    for number in range(5):
+        take(throttle, arrival(number, app_rpm=5), float(number))
+    decision = take(throttle, arrival(9, app_rpm=5), 6.0)
+    assert (decision.admitted, decision.scope, decision.count) == (False, "app", 6)
+
+
+def test_scopes_and_the_fixed_window_of_rpm():
+    both = THROTTLES["rpm"](scope="both")
+    for number in range(2):
+        assert take(both, arrival(number, app_rpm=2), float(number)).admitted
+    assert take(both, arrival(7, app_rpm=2), 3.0).reason == "rpm_app_limit"
+    fixed = THROTTLES["rpm"](limit=1, window="fixed")
+    assert take(fixed, arrival(0), 59.0).admitted
+    refused = take(fixed, arrival(0), 59.5)
+    assert (refused.admitted, refused.retry_after_s) == (False, 0.5)
+    assert take(fixed, arrival(0), 60.0).admitted, "a new window begins"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(0, 40), max_size=60), st.integers(1, 4))
+def test_the_log_counts_like_a_list_and_stays_small(gaps_s, limit):
+    log, times, now_s = SlidingLog(), [], 0.0
+    for gap_s in gaps_s:
+        now_s += gap_s
+        log.record("k", limit, now_s)
+        times.append(now_s)
+        inside = sum(now_s - 60 < time for time in times)
+        assert (log.count("k", now_s) > limit) == (inside > limit)
+        assert len(log._times["k"]) <= limit + 1
+    log.forget_idle(now_s + 61)
+    assert len(log) == 0
+
+
+def test_hysteresis():
+    detector = OverloadDetector(Watermarks(2.0, 1.2))
+    flags = [detector.update(load * 100, 100) for load in (1.9, 2.0, 1.5, 1.21, 1.2, 1.9)]
+    assert flags == [False, True, True, True, False, False]
+    assert OverloadDetector().update(1, 0), "demand without capacity"
+    assert not OverloadDetector().update(0, 0)
+    with pytest.raises(ValueError, match="low <= high"):
+        Watermarks(1.0, 2.0)
+
+
+def test_bad_options_name_what_is_allowed():
+    with pytest.raises(ValueError, match="scope is 'all'; allowed: user, app, both"):
+        THROTTLES["rpm"](scope="all")
+    with pytest.raises(ValueError, match="user_rpm is 0"):
+        Limits(user_rpm=0)
+    with pytest.raises(KeyError, match="unknown throttle 'x'; known: none, rpm, oit"):
+        THROTTLES["x"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrivals, st.sampled_from(["oit", "rpm"]))
+def test_what_is_left_of_a_limit_is_what_may_still_come(history, name):
+    throttle, now_s = THROTTLES[name](), 0.0
+    for gap_s, user, _, _ in history:
+        now_s += gap_s
+        use = throttle.use(arrival(user), now_s)
+        assert use.limit == 3
+        assert throttle.check(arrival(user), now_s).admitted == (use.used < use.limit)
+        take(throttle, arrival(user), now_s)
+        use = throttle.use(arrival(user), now_s)
+        assert throttle.use(arrival(user), now_s + use.reset_s + 1e-6).used == 0
+    assert THROTTLES["none"]().use(arrival(0), 0.0) is None
+    assert throttle.use(arrival(0, user_rpm=None), now_s) is None

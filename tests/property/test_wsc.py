@@ -1,0 +1,274 @@
+"""WSC: service by weight and by profile, priority of runs under way, and what each option is for."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from virtual_cluster import make_call, prompt
+
+from fairserve.interactions.call import TokenUsage
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged, UserChanged
+from fairserve.scheduling.feeder.wsc import PAPER, WscFeeder, WscOptions
+from fairserve.scheduling.locality import Locality
+from fairserve.throttling.base import Limits
+
+TOKENS = prompt((1, 100))
+
+
+WORKERS = ["w0", "w1"]
+LONG = prompt((3, 96))
+"""96 tokens that a test may put into a worker's cache; the prompts of calls are longer."""
+
+
+def made(known, options=WscOptions()):
+    """A feeder with two workers, both with empty caches."""
+    locality = Locality(seed=1)
+    for worker in WORKERS:
+        locality.add_worker(worker, 100_000)
+    return WscFeeder(known, locality, options)
+
+
+def queue(feeder, new):
+    """What the dispatcher does: the call's keys first."""
+    feeder._locality.register(new)
+    feeder.add(new)
+
+
+def cache(feeder, tokens, worker="w0"):
+    """The worker has these tokens in its cache."""
+    seed = call("seed", "nobody", tokens=tokens)
+    feeder._locality.register(seed)
+    feeder._locality.placed(seed, worker)
+    feeder._locality.forget("seed")
+
+
+def directory(**apps):
+    known = Directory()
+    for app, (input_tokens, output_tokens) in apps.items():
+        profile = AppProfile((StageProfile(input_tokens, 0, output_tokens),))
+        known.app_changed(AppChanged(app, profile, Limits()))
+    return known
+
+
+def call(call_id, user, *, app="app", output=10, run=None, tokens=TOKENS):
+    new = make_call(call_id, user=user, app=app, tokens=tokens, output=output, run=run)
+    new.stage, new.expected_output_tokens = 1, output
+    return new
+
+
+def serve(feeder, workers=WORKERS, cached=0):
+    """Take the next call and run it to its end at once; returns it."""
+    chosen = feeder.peek(workers)
+    feeder.dispatch(chosen.call_id, cached)
+    feeder.finish(chosen.call_id, used(chosen, cached))
+    if chosen.single:
+        feeder.interaction_ended(chosen.interaction_id)
+    return chosen
+
+
+def used(chosen, cached=0):
+    return TokenUsage(chosen.input_tokens, 0, cached, chosen.max_output_tokens)
+
+
+def fill(feeder, user, count, **more):
+    for number in range(count):
+        queue(feeder, call(f"{user}-{number}", user, **more))
+
+
+def test_backlogged_users_are_served_by_weight():
+    known = directory(app=(100, 10))
+    known.user_changed(UserChanged("t", "double", weight=2.0))
+    feeder = made(known)
+    fill(feeder, "double", 200)
+    fill(feeder, "single", 200)
+    users = [serve(feeder).user for _ in range(150)]
+    assert users.count("double") == pytest.approx(100, abs=2)
+
+
+def test_a_call_of_the_expected_size_costs_one_whatever_the_app():
+    feeder = made(directory(small=(100, 10), large=(1000, 100)))
+    fill(feeder, "s", 100, app="small")
+    fill(feeder, "l", 100, app="large", tokens=prompt((2, 1000)), output=100)
+    users = [serve(feeder).user for _ in range(60)]
+    assert abs(users.count("s") - users.count("l")) <= 1
+    assert feeder.counter("t/s") == pytest.approx(30.0)
+
+
+def test_the_price_carries_weight_and_profile_to_the_other_layers():
+    known = directory(small=(100, 20), large=(1000, 200))
+    known.user_changed(UserChanged("t", "vip", weight=4.0))
+    feeder = made(known)
+    prices = {}
+    for user, app in (("a", "small"), ("b", "large"), ("vip", "large")):
+        queue(feeder, call(user, user, app=app))
+        prices[user] = feeder.dispatch(user, 0)
+    assert prices == pytest.approx({"a": 10.0, "b": 1.0, "vip": 0.25})
+
+
+def test_charging_at_the_finish_selects_one_user_again_and_again():
+    """The reason for ``charge="expected"``: nothing moves between selection and finish."""
+    chosen = {}
+    for mode in ("expected", "finish"):
+        feeder = made(directory(app=(100, 10)), WscOptions(charge=mode))
+        fill(feeder, "a", 20)
+        fill(feeder, "b", 20)
+        picked = []
+        for _ in range(10):
+            next_call = feeder.peek(WORKERS)
+            feeder.dispatch(next_call.call_id, 0)
+            picked.append(next_call.user)
+        chosen[mode] = picked
+    assert chosen["expected"].count("a") == 5
+    assert len(set(chosen["finish"])) == 1
+
+
+def test_a_run_under_way_goes_first_only_within_the_slack():
+    for slack, first in ((math.inf, "running"), (1.0, "idle")):
+        options = WscOptions(interaction_slack=slack, locality_slack=0)
+        feeder = made(directory(app=(100, 10)), options)
+        for number in range(6):
+            queue(feeder, call(f"run-{number}", "running", run="R"))
+            serve(feeder)
+        queue(feeder, call("other", "idle"))  # lifted to the level of the last to leave
+        queue(feeder, call("other-2", "idle"))
+        for number in range(3):  # three calls ahead of the idle user
+            queue(feeder, call(f"more-{number}", "running", run="R"))
+        feeder._counters.charge("t/running", 3.0)
+        assert feeder.peek(WORKERS).user == first
+    feeder._counters.charge("t/idle", 2.5)
+    assert feeder.peek(WORKERS).user == "running", "within one typical call of the least served"
+
+
+def test_an_agent_that_thinks_blocks_nobody():
+    """Work conservation: a run under way with nothing queued is no reason to wait."""
+    feeder = made(directory(app=(100, 10)), PAPER)
+    queue(feeder, call("first", "thinker", run="R"))
+    serve(feeder)
+    queue(feeder, call("other", "u"))
+    assert feeder.peek(WORKERS).call_id == "other"
+
+
+def test_among_users_within_the_slack_the_longest_match_goes_first():
+    feeder = made(directory(app=(100, 10)), WscOptions(locality_slack=8, max_bypass=3))
+    cache(feeder, LONG)
+    fill(feeder, "cold", 10)
+    fill(feeder, "hot", 30, tokens=np.concatenate([LONG, TOKENS[:4]]))
+    users = [serve(feeder, cached=96).user for _ in range(12)]
+    assert users[:3] == ["hot"] * 3
+    assert users[3] == "cold", "passed over three times: its turn"
+    strict = made(directory(app=(100, 10)), WscOptions(locality_slack=0))
+    cache(strict, LONG)
+    fill(strict, "cold", 10)
+    fill(strict, "hot", 10, tokens=np.concatenate([LONG, TOKENS[:4]]))
+    order = [serve(strict).user for _ in range(10)]
+    assert order.count("hot") == order.count("cold") == 5
+
+
+def test_only_a_match_at_an_open_worker_counts():
+    feeder = made(directory(app=(100, 10)))
+    cache(feeder, LONG, "w0")
+    cache(feeder, LONG[:32], "w1")
+    queue(feeder, call("cold", "cold"))
+    queue(feeder, call("hot", "hot", tokens=np.concatenate([LONG, TOKENS[:4]])))
+    queue(feeder, call("warm", "warm", tokens=np.concatenate([LONG[:48], TOKENS[:52]])))
+    assert feeder.peek(["w0", "w1"]).call_id == "hot"
+    assert feeder.peek(["w1"]).call_id == "hot", "both match 32 there: the earlier one"
+    feeder.remove("hot")
+    assert feeder.peek(["w0"]).call_id == "warm"
+    feeder.remove("warm")
+    assert feeder.peek(["w0"]).call_id == "cold"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 2.0, 8.0]))
+def test_backlogged_counters_stay_within_slack_and_one_call(seed, slack):
+    """The bound of section 3: the spread grows by the slack, no more."""
+    rng = random.Random(seed)
+    feeder = made(directory(app=(100, 10)), WscOptions(locality_slack=slack, interaction_slack=0))
+    users = ["a", "b", "c", "d"]
+    largest = 0.0
+    cache(feeder, LONG)
+    for user in users:
+        own = LONG[: rng.choice([0, 16, 64])]
+        for number in range(40):
+            output = rng.randint(1, 40)
+            largest = max(largest, (100 + output) / 110)
+            tokens = np.concatenate([own, TOKENS[: 100 - len(own)]])
+            queue(feeder, call(f"{user}-{number}", user, output=output, tokens=tokens))
+    for _ in range(60):
+        serve(feeder)
+        values = [feeder.counter(f"t/{user}") for user in users]
+        assert max(values) - min(values) <= slack + largest + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["expected", "finish"]))
+def test_in_the_end_the_counter_is_the_service(seed, mode):
+    """Whatever was expected, reported in between, requeued or cancelled: only real usage is charged."""
+    rng = random.Random(seed)
+    feeder = made(directory(app=(100, 10)), WscOptions(charge=mode))
+    total, running, number = 0.0, {}, 0
+    for _ in range(120):
+        action = rng.random()
+        if action < 0.4:
+            number += 1
+            queue(feeder, call(f"c{number}", "u", output=rng.randint(1, 40)))
+        elif action < 0.7 and len(feeder):
+            chosen = feeder.peek(WORKERS)
+            feeder.dispatch(chosen.call_id, 0)
+            running[chosen.call_id] = (chosen, 0)
+        elif running:
+            call_id = rng.choice(list(running))
+            chosen, output = running.pop(call_id)
+            if action < 0.8:
+                output = rng.randint(output, chosen.max_output_tokens)
+                feeder.charge(call_id, TokenUsage(100, 0, 0, output))
+                running[call_id] = (chosen, output)
+            elif action < 0.9:
+                feeder.requeue(chosen)
+            else:
+                output = rng.randint(output, chosen.max_output_tokens)
+                feeder.finish(call_id, TokenUsage(100, 0, 0, output))
+                total += (100 + output) / 110
+    for call_id, (_, output) in running.items():
+        feeder.finish(call_id, TokenUsage(100, 0, 0, output))
+        total += (100 + output) / 110
+    assert feeder.counter("t/u") == pytest.approx(total)
+
+
+def test_normalising_by_the_interaction():
+    known = Directory()
+    profile = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=5)
+    known.app_changed(AppChanged("app", profile, Limits()))
+    feeder = made(known, WscOptions(normalise="interaction"))
+    fill(feeder, "u", 5)
+    for _ in range(5):
+        serve(feeder)
+    assert feeder.counter("t/u") == pytest.approx(1.0)
+
+
+def test_cached_tokens_are_charged_only_on_demand():
+    for charge_cached, expected in ((True, 1.0), (False, 30 / 110)):
+        feeder = made(directory(app=(100, 10)), WscOptions(charge_cached=charge_cached))
+        fill(feeder, "u", 1)
+        serve(feeder, cached=80)
+        assert feeder.counter("t/u") == pytest.approx(expected)
+
+
+def test_bad_options_and_ids():
+    with pytest.raises(ValueError, match="charge is 'later'; allowed: expected, finish"):
+        WscOptions(charge="later")
+    with pytest.raises(ValueError, match="locality_slack is -1"):
+        WscOptions(locality_slack=-1)
+    feeder = made(directory())
+    queue(feeder, call("x", "u"))
+    with pytest.raises(ValueError, match="'x' is queued already"):
+        queue(feeder, call("x", "u"))
+    assert feeder.remove("nobody") is None
+    with pytest.raises(KeyError):
+        feeder.dispatch("nobody", 0)

@@ -1,0 +1,160 @@
+"""A real ``fairserve serve`` process for integration tests, with its workers, on free ports."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+from openai import OpenAI
+
+START_S = 120
+PROFILE = {
+    "stages": [{"input_tokens": 100, "system_tokens": 0, "output_tokens": 30}],
+    "calls_per_interaction": 4,
+}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class LiveServer:
+    """Starts on entering, stops with SIGINT on leaving; ``settings`` are flags of ``serve``."""
+
+    def __init__(self, folder, *, env=None, **settings):
+        self.folder = folder
+        self.settings = {"workers": 1, "log_level": "warning", **settings}
+        self.env = env or {}
+        self.admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
+        self.port = None
+        self.process = None
+        self.log_path = folder / "server.log"
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        """Start and wait until calls are served."""
+        self.launch()
+        self._wait_until_ready()
+        return self
+
+    def launch(self):
+        """Start the process, and wait for nothing."""
+        self.port = self.settings.get("port") or free_port()
+        flags = {"port": self.port, "data_dir": self.folder / "data", **self.settings}
+        arguments = [
+            part
+            for name, value in flags.items()
+            for part in (f"--{name.replace('_', '-')}", str(value))
+        ]
+        log = self.log_path.open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fairserve.platform.cli", "serve", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                "FAIRSERVE_ADMIN_KEY": self.admin_key,
+                "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", ""),
+                **self.env,
+            },
+        )
+        log.close()
+
+    def _wait_until_ready(self):
+        end_s = time.monotonic() + START_S
+        while time.monotonic() < end_s:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended:\n{self.log()}")
+            try:
+                if httpx.get(f"{self.url}/health/readiness", timeout=5).status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            try:
+                self.process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+        raise AssertionError(f"the server was not ready in {START_S} s:\n{self.log()}")
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")[-6000:]
+
+    def stop(self, how=signal.SIGINT):
+        """Ask the server to stop; returns its exit code."""
+        self.process.send_signal(how)
+        return self.process.wait(90)
+
+    def __enter__(self):
+        try:
+            return self.start()
+        except BaseException:
+            if self.process is not None:
+                self.process.kill()
+                self.process.wait()
+            raise
+
+    def __exit__(self, *exc):
+        if self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise
+
+    # --- the API ----------------------------------------------------------------------------------
+
+    def request(self, method, path, key, **more):
+        answer = httpx.request(
+            method,
+            self.url + path,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=60,
+            **more,
+        )
+        assert answer.status_code < 400, f"{answer.status_code} {answer.text}\n{self.log()}"
+        return answer.json()
+
+    def admin(self, method, path, **more):
+        return self.request(method, path, self.admin_key, **more)
+
+    def new_app(self, *, name="app", profile=None, limits=None):
+        """A new tenant with one app; returns the app, its ``api_key`` and ``tenant_key`` with it."""
+        tenant = self.admin("POST", "/admin/tenants", json={"name": f"tenant of {name}"})
+        body = {"name": name, "profile": profile or PROFILE, "limits": limits or {}}
+        app = self.request("POST", "/v1/apps", tenant["api_key"], json=body)
+        return {**app, "tenant_key": tenant["api_key"]}
+
+    def openai(self, key, **more):
+        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120, **more)
+
+    def wait_for(self, path, key, condition, deadline_s=30):
+        """Ask until the answer fulfils the condition; returns it."""
+        end_s = time.monotonic() + deadline_s
+        headers = {"Authorization": f"Bearer {key}"}
+        while True:
+            answer = httpx.get(self.url + path, headers=headers, timeout=60)
+            if answer.status_code == 200 and condition(answer.json()):
+                return answer.json()
+            assert time.monotonic() < end_s, f"{answer.text}\n{self.log()}"
+            time.sleep(0.05)
+
+    def wait_for_usage(self, *, calls):
+        """The sums of ``/admin/usage`` once the ledger holds so many calls, and no more."""
+        report = self.wait_for(
+            "/admin/usage", self.admin_key, lambda report: report["sums"]["calls"] >= calls
+        )
+        assert report["sums"]["calls"] == calls, report["sums"]
+        return report["sums"]

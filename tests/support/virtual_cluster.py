@@ -1,0 +1,250 @@
+"""A small cluster in virtual time, for tests of the core: the real dispatcher and local schedulers.
+
+Each worker decodes one token per running call and step, admits by the pull protocol, reserves its
+outputs, and caches whole prompts in blocks without eviction (the engine has tests of its own for
+eviction). Steps take ``step_s``; prefill of a step costs ``prefill_s_per_token``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairserve.interactions.call import Call, TokenUsage
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS
+
+BLOCK = 16
+
+
+def prompt(*parts):
+    """Token ids from (seed, length) parts: equal parts are equal tokens."""
+    arrays = [np.random.default_rng(seed).integers(0, 50_000, length) for seed, length in parts]
+    return np.concatenate(arrays).astype(np.uint32)
+
+
+def make_call(call_id, *, user="u", app="app", run=None, tokens=None, output=8, system=0, **more):
+    """A call with sensible defaults; ``tokens`` are its prompt token ids."""
+    tokens = prompt((hash_of(call_id), 32)) if tokens is None else tokens
+    return Call(
+        call_id=call_id,
+        tenant=more.pop("tenant", "t"),
+        app=app,
+        user=user,
+        interaction_id=run or f"run-{call_id}",
+        model="m",
+        input_tokens=len(tokens) - system,
+        system_tokens=system,
+        max_output_tokens=output,
+        token_ids=tokens,
+        single=run is None,
+        **more,
+    )
+
+
+def hash_of(text):
+    """A seed from a name, equal in every process."""
+    return int.from_bytes(text.encode()[-6:].rjust(6, b"0"), "big")
+
+
+@dataclass
+class VirtualWorker:
+    worker_id: str
+    kv_tokens: int
+    local: object
+    waiting: dict[str, Call] = field(default_factory=dict)
+    running: dict[str, list] = field(default_factory=dict)  # id -> [call, cached, decoded, held]
+    blocks: set = field(default_factory=set)
+    held: int = 0
+    version: int = 0
+    free_s: float = 0.0
+    busy_s: float = 0.0
+
+    def _keys(self, tokens):
+        ids = tokens.tolist()
+        return [tuple(ids[:end]) for end in range(BLOCK, len(ids) + 1, BLOCK)]
+
+    def matched_tokens(self, call):
+        matched = 0
+        for key in self._keys(call.token_ids):
+            if hash(key) not in self.blocks:
+                break
+            matched = len(key)
+        return min(matched, call.prompt_tokens - 1)
+
+    def submit(self, call, weight):
+        self.waiting[call.call_id] = call
+        self.local.add(
+            LocalCall(
+                call_id=call.call_id,
+                client_id="/".join(call.client),
+                prompt_tokens=call.prompt_tokens,
+                max_output_tokens=call.max_output_tokens,
+                token_ids=call.token_ids,
+                weight=weight,
+                output_tokens=call.max_output_tokens,
+            )
+        )
+
+    def step(self):
+        """Admit, prefill, decode one token each; returns (started, decoded, ended, extend)."""
+        started, extend = [], 0
+        self.local.start_pass(self)
+        while (offered := self.local.peek()) is not None:
+            cached = self.matched_tokens(offered)
+            need = offered.prompt_tokens - cached + offered.max_output_tokens
+            if self.held + need > self.kv_tokens:
+                self.local.skip()
+                continue
+            self.local.accept(cached)
+            call = self.waiting.pop(offered.call_id)
+            self.running[call.call_id] = [call, cached, 0, need]
+            self.held += need
+            extend += offered.prompt_tokens - cached
+            started.append((call, cached))
+        for call, _ in started:
+            self.blocks.update(hash(key) for key in self._keys(call.token_ids))
+            self.version += 1
+        decoded, ended = [], []
+        for call_id, state in list(self.running.items()):
+            state[2] += 1
+            self.local.decoded(call_id, 1)
+            decoded.append((call_id, state[2]))
+            if state[2] >= state[0].max_output_tokens:
+                self.end(call_id)
+                ended.append(state)
+        return started, decoded, ended, extend
+
+    def end(self, call_id):
+        state = self.running.pop(call_id, None)
+        if state is not None:
+            self.held -= state[3]
+        else:
+            del self.waiting[call_id]
+        self.local.finish(call_id)
+
+
+class VirtualCluster:
+    """Drives a dispatcher: arrivals by :meth:`at`, then :meth:`run` until a time."""
+
+    def __init__(
+        self, system, *, workers=2, kv_tokens=4000, step_s=0.02, prefill_s_per_token=0.0002
+    ):
+        self.dispatcher = Dispatcher(system, seed=7)
+        self.step_s, self.prefill_s_per_token = step_s, prefill_s_per_token
+        self.system = system
+        self.now_s = 0.0
+        self.workers = {}
+        self.arrivals = []
+        self.calls = {}
+        self.arrived_s, self.admitted, self.started_s, self.ended = {}, {}, {}, {}
+        self.refused, self.interactions, self.commands = {}, {}, []
+        self.on_end = lambda call, outcome: None
+        for number in range(workers):
+            self.join(f"w{number}", kv_tokens)
+
+    def join(self, worker_id, kv_tokens):
+        local = LOCAL_SCHEDULERS[self.system.local](**self.system.local_options)
+        self.workers[worker_id] = VirtualWorker(worker_id, kv_tokens, local, free_s=self.now_s)
+        self.event(ev.WorkerJoined(worker_id, kv_tokens))
+
+    def lose(self, worker_id):
+        """The worker dies: calls not started go back to the queue, started ones fail."""
+        worker = self.workers.pop(worker_id)
+        self.event(ev.WorkerLost(worker_id))
+        for call_id in list(worker.waiting):
+            self.event(ev.CallReturned(call_id))
+        for call, cached, decoded, _ in list(worker.running.values()):
+            self._end(call, cached, decoded, "failed")
+
+    def at(self, time_s, call):
+        self.arrivals.append((time_s, len(self.arrivals), call))
+
+    def event(self, event):
+        commands = self.dispatcher.handle(event, self.now_s)
+        self.commands += commands
+        for command in commands:
+            if isinstance(command, ev.Admit):
+                assert command.call_id not in self.ended, "admitted after its end"
+                self.admitted.setdefault(command.call_id, []).append(
+                    (self.now_s, command.worker_id)
+                )
+                self.workers[command.worker_id].submit(self.calls[command.call_id], command.weight)
+            elif isinstance(command, ev.Refuse):
+                assert command.call_id not in self.refused, "refused twice"
+                self.refused[command.call_id] = command
+                self.on_end(self.calls[command.call_id], "refused")
+            elif isinstance(command, ev.CancelCall):
+                self._cancel(command)
+            elif isinstance(command, ev.InteractionEnded):
+                assert command.interaction_id not in self.interactions, "ended twice"
+                self.interactions[command.interaction_id] = command
+
+    def arrive(self, call):
+        self.calls[call.call_id] = call
+        self.arrived_s[call.call_id] = self.now_s
+        self.event(ev.CallArrived(call))
+
+    def _cancel(self, command):
+        call = self.calls[command.call_id]
+        if command.worker_id is None:
+            assert command.call_id not in self.ended
+            self.ended[command.call_id] = (command.outcome, None)
+            self.on_end(call, command.outcome)
+            return
+        worker = self.workers[command.worker_id]
+        state = worker.running.get(command.call_id)
+        cached, decoded = (state[1], state[2]) if state else (0, 0)
+        worker.end(command.call_id)
+        self._end(call, cached, decoded, command.outcome, never_ran=state is None)
+
+    def _end(self, call, cached, decoded, outcome, never_ran=False):
+        assert call.call_id not in self.ended, "ended twice"
+        usage = TokenUsage(
+            0 if never_ran else call.input_tokens,
+            0 if never_ran else call.system_tokens,
+            cached,
+            decoded,
+        )
+        self.ended[call.call_id] = (outcome, usage)
+        self.event(ev.CallEnded(call.call_id, outcome, usage))
+        self.on_end(call, outcome)
+
+    def run(self, until_s):
+        """Advance virtual time: arrivals, worker steps and ticks, in order."""
+        self.arrivals.sort(key=lambda a: a[:2])
+        next_tick_s = self.now_s
+        while True:
+            times = [next_tick_s]
+            if self.arrivals:
+                times.append(self.arrivals[0][0])
+            times += [w.free_s for w in self.workers.values() if w.waiting or w.running]
+            soonest_s = max(self.now_s, min(times))
+            if soonest_s > until_s:
+                self.now_s = until_s
+                return
+            self.now_s = soonest_s
+            if soonest_s >= next_tick_s:
+                self.event(ev.Tick())
+                next_tick_s = soonest_s + 0.25
+            while self.arrivals and self.arrivals[0][0] <= self.now_s:
+                self.arrive(self.arrivals.pop(0)[2])
+            for worker in list(self.workers.values()):
+                if worker.free_s <= self.now_s and (worker.waiting or worker.running):
+                    self._step(worker)
+
+    def _step(self, worker):
+        started, decoded, ended, extend = worker.step()
+        took_s = self.step_s + extend * self.prefill_s_per_token
+        worker.free_s = self.now_s + took_s
+        worker.busy_s += took_s
+        for call, cached in started:
+            self.started_s[call.call_id] = self.now_s
+            self.event(ev.CallStarted(call.call_id, cached))
+        if decoded:
+            self.event(ev.TokensDecoded(tuple(decoded)))
+        for call, cached, tokens, _ in ended:
+            self._end(call, cached, tokens, "completed")

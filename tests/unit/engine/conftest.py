@@ -1,0 +1,97 @@
+"""Small seeded checkpoints, and an engine that is stepped by hand."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from checkpoints import write_checkpoint
+
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
+from fairserve.engine.torch.engine import Engine, EngineOptions
+from fairserve.engine.torch.events import Admitted, Failed, Generated
+from fairserve.engine.torch.model_loader import load_model
+from fairserve.engine.torch.sampling_params import SamplingParams
+from fairserve.engine.torch.sequence import SequenceRequest
+from fairserve.scheduling.local.fcfs import Fcfs
+
+
+@pytest.fixture(scope="session")
+def llama_folder(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="session")
+def qwen2_folder(tmp_path_factory):
+    return write_checkpoint(tmp_path_factory.mktemp("qwen2"), "qwen2")
+
+
+@pytest.fixture(scope="session")
+def llama(llama_folder):
+    return load_model(str(llama_folder), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def qwen2(qwen2_folder):
+    return load_model(str(qwen2_folder), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def builtin():
+    return load_model(BUILTIN_MODEL_NAME, device="cpu")
+
+
+@dataclass
+class Bench:
+    """An engine, everything that it told, and shorthands."""
+
+    engine: Engine = None
+    events: list = field(default_factory=list)
+
+    def add(self, name, tokens, max_tokens=8, *, client="c", group="", salt="", **params):
+        params = SamplingParams(max_tokens=max_tokens, **{"temperature": 0, **params})
+        self.engine.add(
+            SequenceRequest(
+                sequence_id=name,
+                client_id=client,
+                token_ids=np.array(tokens, dtype=np.uint32),
+                params=params,
+                group_id=group,
+                salt=salt,
+            )
+        )
+
+    def run(self):
+        while self.engine.step():
+            self.engine.cache.check(self.engine.running)
+        assert not self.engine.has_work
+        self.engine.cache.check([])
+
+    def of(self, name, kind):
+        return [e for e in self.events if e.sequence_id == name and isinstance(e, kind)]
+
+    def cached(self, name):
+        (admitted,) = self.of(name, Admitted)
+        return admitted.cached_tokens
+
+    def text(self, name):
+        return "".join(event.text for event in self.of(name, Generated))
+
+    def finish_reason(self, name):
+        return self.of(name, Generated)[-1].finish_reason
+
+    def error(self, name):
+        (failed,) = self.of(name, Failed)
+        return failed.message
+
+
+@pytest.fixture
+def make_bench(llama):
+    def make(loaded=llama, scheduler=None, **options):
+        bench = Bench()
+        options = EngineOptions(**{"kv_tokens": 1024, "max_batch": 8, "token_budget": 64} | options)
+        bench.engine = Engine(
+            loaded, Fcfs() if scheduler is None else scheduler, options, bench.events.extend
+        )
+        return bench
+
+    return make

@@ -1,0 +1,241 @@
+"""What the engine does around the forward pass: budgets, errors of one sequence, cancellation."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from fairserve.engine.torch.engine import EngineOptions
+from fairserve.engine.torch.events import Admitted, Failed, Generated
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS
+
+
+def prompt(seed, length):
+    return np.random.default_rng(seed).integers(32, 127, length).tolist()
+
+
+def test_a_step_stays_within_its_token_budget(make_bench, llama, monkeypatch):
+    sizes = []
+    forward = llama.model.forward
+
+    def record(*args, **kwargs):
+        sizes.append(kwargs["input_ids"].shape[1])
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(llama.model, "forward", record)
+    bench = make_bench(token_budget=20, max_batch=4)
+    for index in range(6):
+        bench.add(f"s{index}", prompt(index, 70), 5)
+    bench.run()
+    assert max(sizes) == 20
+    assert all(bench.finish_reason(f"s{index}") for index in range(6))
+
+
+def test_no_more_than_max_batch_run(make_bench):
+    bench = make_bench(max_batch=2)
+    for index in range(5):
+        bench.add(f"s{index}", [1, 2, 3], 4)
+    most = 0
+    while bench.engine.step():
+        most = max(most, bench.engine.stats().running)
+    assert most == 2
+
+
+def test_admission_is_told_before_the_tokens(make_bench):
+    bench = make_bench()
+    bench.add("s", prompt(0, 100), 2)
+    bench.engine.step()
+    assert [type(event) for event in bench.events] == [Admitted]
+    bench.run()
+    assert [type(event) for event in bench.events] == [Admitted, Generated, Generated]
+
+
+def test_impossible_requests_fail_alone(make_bench):
+    bench = make_bench(kv_tokens=256)
+    bench.add("good", prompt(0, 20), 4)
+    bench.add("empty", [], 4)
+    bench.add("outside", [1, 300], 4)
+    bench.add("too long", prompt(1, 200), 57)
+    bench.add("just fits", prompt(1, 200), 56)
+    bench.run()
+    assert "empty" in bench.error("empty")
+    assert "0 to 299" in bench.error("outside")
+    assert "limit is 256" in bench.error("too long")
+    assert bench.finish_reason("good") == bench.finish_reason("just fits") == "length"
+    assert bench.engine.stats().failed == 3
+
+
+def test_an_id_cannot_be_used_twice_at_once(make_bench):
+    bench = make_bench()
+    bench.add("s", [1], 2)
+    with pytest.raises(ValueError, match="already"):
+        bench.add("s", [1], 2)
+
+
+def test_logits_that_are_not_finite_fail_only_their_sequence(make_bench, llama, monkeypatch):
+    reference = make_bench()
+    for name in ("a", "c"):
+        reference.add(name, prompt(ord(name), 40), 12)
+    reference.run()
+    forward = llama.model.model.embed_tokens.forward
+
+    def poison(ids):
+        embedded = forward(ids)
+        return torch.where((ids == 7)[..., None], torch.nan, embedded)
+
+    monkeypatch.setattr(llama.model.model.embed_tokens, "forward", poison)
+    # The cache is so small that the bad pages are handed out again at once.
+    bench = make_bench(kv_tokens=16 * 12, max_batch=2)
+    for round_ in range(3):
+        for name in ("a", "bad", "c"):
+            tokens = [7, *prompt(5, 39)] if name == "bad" else prompt(ord(name), 40)
+            bench.add(f"{name}{round_}", tokens, 12)
+        bench.run()
+        assert "not finite" in bench.error(f"bad{round_}")
+        for name in ("a", "c"):
+            assert bench.text(f"{name}{round_}") == reference.text(name)
+    assert bench.of("bad2", Admitted)[0].cached_tokens == 0
+
+
+def test_a_failed_forward_pass_fails_its_sequences_and_the_engine_goes_on(
+    make_bench, llama, monkeypatch
+):
+    bench = make_bench(max_batch=2)
+    for name in ("a", "b", "c"):
+        bench.add(name, prompt(ord(name), 30), 4)
+    with monkeypatch.context() as patch:
+
+        def broken(**kwargs):
+            raise RuntimeError("out of memory")
+
+        patch.setattr(llama.model, "forward", broken)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            bench.engine.step()
+    bench.run()
+    assert "out of memory" in bench.error("a")
+    assert "out of memory" in bench.error("b")
+    assert bench.finish_reason("c") == "length"
+
+
+def test_cancel_waiting_prefilling_and_decoding(make_bench):
+    bench = make_bench(token_budget=32, max_batch=2)
+    bench.add("decoding", prompt(0, 20), 50)
+    bench.engine.step()
+    bench.add("prefilling", prompt(1, 200), 50)
+    bench.add("waiting", prompt(2, 20), 50)
+    bench.engine.step()
+    for name in ("decoding", "prefilling", "waiting", "unknown"):
+        bench.engine.cancel(name)
+        bench.engine.cache.check(bench.engine.running)
+    told = len(bench.events)
+    assert not bench.engine.has_work
+    assert not bench.engine.step()
+    assert len(bench.events) == told
+    assert bench.engine.stats().cancelled == 3
+    assert bench.engine.cache.used_share == 0
+
+
+def test_random_life_leaks_no_page(make_bench):
+    random = np.random.default_rng(0)
+    bench = make_bench(kv_tokens=16 * 40, token_budget=48)
+    names = []
+    for number in range(400):
+        if random.integers(2):
+            tokens = prompt(int(random.integers(3)), 120)[: int(random.integers(1, 120))]
+            names.append(f"s{number}")
+            bench.add(names[-1], tokens, int(random.integers(1, 12)), temperature=1.0, seed=number)
+        if names and random.integers(5) == 0:
+            bench.engine.cancel(names[int(random.integers(len(names)))])
+        bench.engine.step()
+        bench.engine.cache.check(bench.engine.running)
+    bench.run()
+    stats = bench.engine.stats()
+    assert stats.finished + stats.cancelled == len(names)
+    assert stats.failed == 0
+    assert bench.engine.cache.used_share == 0
+
+
+def test_samples_of_a_call_compute_their_prompt_once(make_bench):
+    bench = make_bench()
+    tokens = prompt(0, 100)
+    for index in range(3):
+        bench.add(f"s{index}", tokens, 4, group="call", temperature=1.0, seed=index)
+    bench.run()
+    assert [bench.cached(f"s{index}") for index in range(3)] == [0, 96, 96]
+
+
+def test_a_leader_that_is_cancelled_does_not_block_its_group(make_bench):
+    bench = make_bench(token_budget=16)
+    for index in range(2):
+        bench.add(f"s{index}", prompt(0, 100), 4, group="call")
+    bench.engine.step()
+    bench.engine.cancel("s0")
+    bench.run()
+    assert bench.finish_reason("s1") == "length"
+
+
+def test_what_ends_an_output(make_bench, builtin):
+    tokens = builtin.tokenizer("Once upon a time")["input_ids"]
+
+    def run(**params):
+        bench = make_bench(builtin)
+        bench.add("s", tokens, 20, temperature=1.0, seed=1, **params)
+        bench.run()
+        generated = sum(event.tokens for event in bench.of("s", Generated))
+        return bench.text("s"), bench.finish_reason("s"), generated
+
+    text, reason, generated = run()
+    assert (len(text), reason, generated) == (20, "length", 20)
+    # One character is one token here. A stop token counts and is not shown.
+    first = text.index(text[9])
+    assert run(stop_token_ids=frozenset([ord(text[9])])) == (text[:first], "stop", first + 1)
+    assert run(stop=(text[5:8],)) == (text[: text.index(text[5:8])], "stop", 8)
+    assert run(stop=(text[17:] + "never",)) == (text, "length", 20)
+
+
+def test_the_end_token_ends_an_output_unless_it_is_ignored(make_bench, builtin):
+    tokens = builtin.tokenizer("Once upon a time")["input_ids"]
+    eager = dataclasses.replace(builtin, eos_ids=frozenset(range(256)))
+    for ignore, expected in ((False, (1, "stop")), (True, (5, "length"))):
+        bench = make_bench(eager)
+        bench.add("s", tokens, 5, ignore_eos=ignore)
+        bench.run()
+        generated = sum(event.tokens for event in bench.of("s", Generated))
+        assert (generated, bench.finish_reason("s")) == expected
+
+
+def test_seeded_output_is_the_same_alone_and_in_a_batch(make_bench):
+    alone = make_bench()
+    alone.add("s", prompt(0, 50), 40, temperature=0.8, top_p=0.9, seed=11)
+    alone.run()
+    crowd = make_bench(token_budget=33)
+    for index in range(7):
+        crowd.add(f"o{index}", prompt(index, 30 + index), 20, temperature=1.0)
+    crowd.engine.step()
+    crowd.add("s", prompt(0, 50), 40, temperature=0.8, top_p=0.9, seed=11)
+    crowd.run()
+    assert crowd.text("s") == alone.text("s") != ""
+
+
+@pytest.mark.parametrize("name", sorted(LOCAL_SCHEDULERS))
+def test_every_local_scheduler_serves_all_calls(name, make_bench):
+    bench = make_bench(scheduler=LOCAL_SCHEDULERS[name](), kv_tokens=512, max_batch=3)
+    for index in range(12):
+        tokens = prompt(index % 3, 64) + prompt(100 + index, 20 + 5 * index)
+        bench.add(f"s{index}", tokens, 6, client=f"client{index % 2}")
+        if index == 5:
+            bench.engine.cancel("s4")
+        bench.engine.step()
+    bench.run()
+    assert not bench.of("s4", Failed)
+    for index in set(range(12)) - {4}:
+        assert bench.finish_reason(f"s{index}") in ("length", "stop")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kv_tokens": 15}, {"max_batch": 0}, {"token_budget": 31, "max_batch": 32}]
+)
+def test_sizes_are_checked(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        EngineOptions(**{"kv_tokens": 1024} | wrong)

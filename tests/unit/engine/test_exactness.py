@@ -1,0 +1,151 @@
+"""Greedy output equals transformers' own generate, token for token, however it was batched."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from fairserve.engine.torch.builtin_model import ensure_builtin_model
+from fairserve.engine.torch.engine import Engine
+
+
+class Oracle:
+    """generate(do_sample=False) of an untouched copy of the checkpoint."""
+
+    def __init__(self, folder):
+        self.model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+
+    def __call__(self, tokens, max_tokens):
+        ids = torch.tensor([tokens])
+        output = self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        return output[0, len(tokens) :].tolist()
+
+
+@pytest.fixture(scope="session")
+def llama_oracle(llama_folder):
+    return Oracle(llama_folder)
+
+
+@pytest.fixture(scope="session")
+def qwen2_oracle(qwen2_folder):
+    return Oracle(qwen2_folder)
+
+
+@pytest.fixture
+def outputs(monkeypatch):
+    """Token ids of every sequence that ends, by its id."""
+    ended = {}
+    end = Engine._end
+
+    def record(self, sequence, keep):
+        ended[sequence.sequence_id] = sequence.tokens[sequence.prompt_tokens :]
+        end(self, sequence, keep)
+
+    monkeypatch.setattr(Engine, "_end", record)
+    return ended
+
+
+def prompts(seed, lengths, shared=0):
+    random = np.random.default_rng(seed)
+    start = random.integers(0, 256, shared).tolist()
+    return [start + random.integers(0, 256, length).tolist() for length in lengths]
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_alone_with_and_without_reuse(family, make_bench, outputs, request):
+    loaded = request.getfixturevalue(family)
+    oracle = request.getfixturevalue(f"{family}_oracle")
+    bench = make_bench(loaded)
+    for length in (1, 15, 16, 17, 33, 150):
+        (prompt,) = prompts(length, [length])
+        expected = oracle(prompt, 12)
+        for turn in ("first", "again"):
+            bench.add(f"{length} {turn}", prompt, 12)
+            bench.run()
+            assert outputs[f"{length} {turn}"] == expected
+        assert bench.cached(f"{length} first") == 0
+        assert bench.cached(f"{length} again") == (length - 1) // 16 * 16
+
+
+def test_the_next_turn_reuses_the_output(make_bench, outputs, llama_oracle):
+    bench = make_bench()
+    (prompt,) = prompts(1, [40])
+    bench.add("one", prompt, 30)
+    bench.run()
+    second = prompt + outputs["one"] + [5, 6, 7]
+    bench.add("two", second, 10)
+    bench.run()
+    # The last token of an output is never fed back, so 69 tokens are computed: four pages.
+    assert bench.cached("two") == 64
+    assert outputs["two"] == llama_oracle(second, 10)
+
+
+def test_mixed_batch(make_bench, outputs, llama_oracle):
+    bench = make_bench(token_budget=24)
+    lengths = [3, 90, 17, 200, 31, 64, 5, 120]
+    given = prompts(2, lengths)
+    for index, prompt in enumerate(given):
+        bench.add(f"s{index}", prompt, 4 + 3 * index)
+        bench.engine.step()
+    bench.run()
+    for index, prompt in enumerate(given):
+        assert outputs[f"s{index}"] == llama_oracle(prompt, 4 + 3 * index), index
+
+
+def test_shared_prefix_in_one_batch(make_bench, outputs, llama_oracle):
+    bench = make_bench()
+    given = prompts(3, [5, 9, 20, 1], shared=48)
+    for index, prompt in enumerate(given):
+        bench.add(f"s{index}", prompt, 10)
+    bench.run()
+    for index, prompt in enumerate(given):
+        assert outputs[f"s{index}"] == llama_oracle(prompt, 10)
+    bench.add("later", given[2], 10)
+    bench.run()
+    assert bench.cached("later") == 64
+    assert outputs["later"] == llama_oracle(given[2], 10)
+
+
+def test_under_eviction(make_bench, outputs, llama_oracle):
+    evicted = []
+    bench = make_bench(kv_tokens=20 * 16, max_batch=4)
+    bench.engine.cache.trie.on_evict = evicted.append
+    random = np.random.default_rng(4)
+    pool = prompts(5, [20, 40, 60, 80, 100, 120])
+    asked = {}
+    for index in range(40):
+        prompt = pool[int(random.integers(len(pool)))]
+        cut = int(random.integers(1, len(prompt) + 1))
+        asked[f"s{index}"] = prompt[:cut]
+        bench.add(f"s{index}", prompt[:cut], 6)
+        for _ in range(int(random.integers(4))):
+            bench.engine.step()
+    bench.run()
+    assert len(evicted) > 20
+    assert bench.engine.stats().prefix_hit_tokens > 100
+    for name, prompt in asked.items():
+        assert outputs[name] == llama_oracle(prompt, 6), name
+
+
+def test_salts_share_nothing(make_bench, outputs):
+    bench = make_bench()
+    (prompt,) = prompts(6, [50])
+    for name, salt in (("a1", "a"), ("b1", "b"), ("none", ""), ("a2", "a")):
+        bench.add(name, prompt, 4, salt=salt)
+        bench.run()
+    assert [bench.cached(name) for name in ("a1", "b1", "none", "a2")] == [0, 0, 0, 48]
+    assert outputs["a1"] == outputs["b1"] == outputs["a2"]
+
+
+def test_the_built_in_model(make_bench, outputs, builtin):
+    bench = make_bench(builtin)
+    prompt = builtin.tokenizer("Hello, wörld")["input_ids"]
+    bench.add("s", prompt, 60)
+    bench.run()
+    assert outputs["s"] == Oracle(ensure_builtin_model())(prompt, 60)

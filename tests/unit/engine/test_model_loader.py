@@ -1,0 +1,103 @@
+"""Models that the paged engine cannot serve are refused with the reason."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    T5Config,
+)
+
+from fairserve.engine.torch.model_loader import (
+    UnsupportedModelError,
+    check_config,
+    check_paged_attention,
+    load_model,
+)
+
+
+def test_what_it_knows_about_a_model(llama):
+    assert (llama.layers, llama.kv_heads, llama.head_size) == (3, 2, 8)
+    assert (llama.vocabulary, llama.max_positions) == (300, 1024)
+    assert llama.eos_ids == {299, 256}
+    assert llama.kv_bytes_per_token == 2 * 3 * 2 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (T5Config(), "encoder-decoder"),
+        (MistralConfig(sliding_window=4096), "sliding window"),
+        (
+            Qwen2Config(
+                num_hidden_layers=4, use_sliding_window=True, sliding_window=8, max_window_layers=2
+            ),
+            "sliding_attention",
+        ),
+        (
+            LlamaConfig(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
+            "dynamic rotary",
+        ),
+    ],
+)
+def test_architectures_that_are_refused(config, reason):
+    with pytest.raises(UnsupportedModelError, match=reason):
+        check_config(config)
+
+
+@pytest.mark.parametrize("config", [MistralConfig(sliding_window=None), Qwen2Config()])
+def test_architectures_that_are_served(config):
+    check_config(config)
+
+
+def test_a_model_whose_logits_change_is_refused(llama_folder, llama, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(llama_folder, attn_implementation="sdpa").eval()
+    loaded = dataclasses.replace(llama, model=model)
+    check_paged_attention(loaded)
+    model.set_attn_implementation("sdpa")
+    forward = model.forward
+
+    def unlike(**kwargs):
+        result = forward(**kwargs)
+        if "paged" in kwargs:
+            result.logits = result.logits * 1.01
+        return result
+
+    monkeypatch.setattr(model, "forward", unlike)
+    with pytest.raises(UnsupportedModelError, match="other logits"):
+        check_paged_attention(loaded)
+
+
+def test_absolute_positions_work_too(tmp_path, llama_folder, make_bench):
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=300, n_positions=64, n_embd=32, n_layer=2, n_head=2, eos_token_id=299)
+    )
+    model.save_pretrained(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(llama_folder / name, tmp_path / name)
+    bench = make_bench(load_model(str(tmp_path), device="cpu"))
+    bench.add("s", [1, 2, 3], 8)
+    bench.run()
+    assert bench.finish_reason("s") in ("length", "stop")
+
+
+def test_a_config_without_a_language_model_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "vit", "architectures": ["ViTModel"]})
+    )
+    with pytest.raises(UnsupportedModelError, match="positions"):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_wrong_names(llama_folder):
+    with pytest.raises(ValueError, match="allowed: auto, float32"):
+        load_model(str(llama_folder), dtype="int8", device="cpu")
+    with pytest.raises(OSError, match="nowhere"):
+        load_model("/nowhere/at/all", device="cpu")

@@ -1,0 +1,125 @@
+"""Text as it streams: whole characters, and stop strings wherever tokens cut them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from fairserve.engine.torch.builtin_model import ensure_builtin_model
+from fairserve.engine.torch.detokenizer import ByteLevelDetokenizer, detokenizer_factory
+from fairserve.engine.torch.output_text import OutputText
+from fairserve.engine.torch.stop_strings import StopStrings
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer():
+    return AutoTokenizer.from_pretrained(ensure_builtin_model())
+
+
+@pytest.fixture(scope="module")
+def fallback_tokenizer():
+    """SentencePiece's way: words with a mark for the space, and single bytes for the rest."""
+    words = {"▁Hello": 0, "▁world": 1, "wor": 2, "ld": 3, "!": 4}
+    vocab = words | {f"<0x{byte:02X}>": 5 + byte for byte in range(256)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def stream(tokenizer, ids):
+    detokenizer = detokenizer_factory(tokenizer)()
+    return [detokenizer.push(each) for each in ids] + [detokenizer.flush()]
+
+
+def test_a_character_comes_with_its_last_byte(byte_tokenizer):
+    ids = list("a€😀".encode())
+    assert stream(byte_tokenizer, ids) == ["a", "", "", "€", "", "", "", "😀", ""]
+
+
+def test_half_a_character_at_the_end(byte_tokenizer):
+    assert stream(byte_tokenizer, list("a€".encode())[:-1]) == ["a", "", "", "�"]
+
+
+def test_special_tokens_give_no_text(byte_tokenizer):
+    assert stream(byte_tokenizer, [97, 256, 259, 98]) == ["a", "", "", "b", ""]
+
+
+@given(text=st.text(max_size=40))
+def test_any_text_survives(text, byte_tokenizer):
+    assert isinstance(detokenizer_factory(byte_tokenizer)(), ByteLevelDetokenizer)
+    assert "".join(stream(byte_tokenizer, list(text.encode("utf-8", "ignore")))) == (
+        text.encode("utf-8", "ignore").decode()
+    )
+
+
+@given(data=st.binary(max_size=40))
+def test_any_bytes_stream_as_they_decode(data, byte_tokenizer):
+    pieces = stream(byte_tokenizer, list(data))
+    assert "".join(pieces) == byte_tokenizer.decode(list(data)) == data.decode(errors="replace")
+
+
+def test_byte_fallback_and_leading_spaces(fallback_tokenizer):
+    ids = [0, 1, *(5 + byte for byte in "é€😀".encode()), 4, 2, 3]
+    pieces = stream(fallback_tokenizer, ids)
+    assert "".join(pieces) == "Hello worldé€😀!world"
+    assert pieces[:2] == ["Hello", " world"]
+    assert not any("�" in piece for piece in pieces)
+
+
+def test_byte_fallback_does_not_wait_for_ever(fallback_tokenizer):
+    pieces = stream(fallback_tokenizer, [5 + 0xFF] * 30)
+    assert "".join(pieces) == "�" * 30
+    assert sum(bool(piece) for piece in pieces) > 2
+
+
+def pushed(stop, pieces):
+    stops = StopStrings(tuple(stop))
+    text = ""
+    for piece in pieces:
+        text += stops.push(piece)
+        if stops.stopped:
+            return text, True
+    return text + stops.flush(), False
+
+
+def test_a_stop_string_over_several_pieces():
+    assert pushed(["<end>"], ["ab<", "en", "d>c"]) == ("ab", True)
+    assert pushed(["<end>"], ["ab<", "en", "xd>c"]) == ("ab<enxd>c", False)
+    assert pushed(["aab"], ["a", "a", "a", "b"]) == ("a", True)
+    assert pushed(["END", "N"], ["xEN", "D"]) == ("xE", True)
+
+
+def test_only_what_may_be_a_stop_is_held_back():
+    stops = StopStrings(("<end>",))
+    assert stops.push("abc") == "abc"
+    assert stops.push("d<e") == "d"
+    assert stops.push("f") == "<ef"
+
+
+@given(
+    stop=st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+    pieces=st.lists(st.text("abc", max_size=5), max_size=12),
+)
+def test_stopping_does_not_depend_on_how_text_is_shown(stop, pieces):
+    text, expected = "", None
+    for piece in pieces:
+        text += piece
+        found = [at for at in map(text.find, stop) if at >= 0]
+        if found:
+            expected = (text[: min(found)], True)
+            break
+    assert pushed(stop, pieces) == (expected or (text, False))
+
+
+def test_a_stop_string_in_the_last_half_character(byte_tokenizer):
+    output = OutputText(detokenizer_factory(byte_tokenizer)(), ("�",))
+    assert [output.push(97), output.push(0xE2), output.flush()] == ["a", "", ""]
+    assert output.stopped

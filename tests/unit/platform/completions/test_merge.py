@@ -1,0 +1,164 @@
+"""Chunks become one answer, and events that a client asked for."""
+
+import json
+
+import orjson
+import pytest
+
+from fairserve.engine.base import WorkerChunk
+from fairserve.platform.completions.merge import Merger
+from fairserve.platform.completions.sse import ChunkWriter
+from fairserve.platform.completions.usage import UsageMeter, has_content
+
+
+def chunk(*choices, kind="chat.completion.chunk", **more):
+    return {
+        "id": "x",
+        "object": kind,
+        "created": 1,
+        "model": "worker",
+        "choices": list(choices),
+        **more,
+    }
+
+
+def delta(index=0, finish_reason=None, logprobs=None, **fields):
+    return {
+        "index": index,
+        "delta": fields,
+        "finish_reason": finish_reason,
+        "logprobs": logprobs,
+    }
+
+
+def merged(*chunks, usage=None):
+    merger = Merger()
+    for each in chunks:
+        merger.add(each)
+    return merger.answer("model", usage)
+
+
+def test_text_of_interleaved_samples():
+    answer = merged(
+        chunk(delta(0, role="assistant", content="")),
+        chunk(delta(1, role="assistant", content="")),
+        chunk(delta(1, content="b1")),
+        chunk(delta(0, content="a1"), delta(1, content="b2")),
+        chunk(delta(0, content="a2", finish_reason="stop")),
+        chunk(delta(1, finish_reason="length")),
+        usage={"total_tokens": 9},
+    )
+    assert answer["object"] == "chat.completion"
+    assert (answer["model"], answer["usage"]) == ("model", {"total_tokens": 9})
+    told = [(c["index"], c["message"]["content"], c["finish_reason"]) for c in answer["choices"]]
+    assert told == [(0, "a1a2", "stop"), (1, "b1b2", "length")]
+
+
+def test_tool_calls_come_in_pieces():
+    def part(index, **fields):
+        return delta(tool_calls=[{"index": index, **fields}])
+
+    answer = merged(
+        chunk(delta(role="assistant", content=None)),
+        chunk(part(0, id="t0", type="function", function={"name": "f", "arguments": ""})),
+        chunk(part(0, function={"arguments": '{"a":'})),
+        chunk(part(1, id="t1", type="function", function={"name": "g", "arguments": "{}"})),
+        chunk(part(0, function={"arguments": " 1}"})),
+        chunk(delta(finish_reason="tool_calls")),
+    )
+    message = answer["choices"][0]["message"]
+    assert message["content"] is None
+    assert [call["function"] for call in message["tool_calls"]] == [
+        {"name": "f", "arguments": '{"a": 1}'},
+        {"name": "g", "arguments": "{}"},
+    ]
+    assert [call["id"] for call in message["tool_calls"]] == ["t0", "t1"]
+    assert all("index" not in call for call in message["tool_calls"])
+
+
+def test_log_probabilities_and_reasoning_are_joined():
+    answer = merged(
+        chunk(delta(content="a", reasoning_content="th", logprobs={"content": [1]})),
+        chunk(delta(content="b", reasoning_content="ink", logprobs={"content": [2, 3]})),
+    )
+    choice = answer["choices"][0]
+    assert choice["logprobs"] == {"content": [1, 2, 3]}
+    assert choice["message"]["reasoning_content"] == "think"
+
+
+def test_plain_completions():
+    def text(value, **more):
+        return {"index": 0, "text": value, "logprobs": None, "finish_reason": None, **more}
+
+    answer = merged(
+        chunk(text("a"), kind="text_completion"),
+        chunk(text("b", finish_reason="stop", stop_reason="x"), kind="text_completion"),
+    )
+    assert answer["object"] == "text_completion"
+    assert answer["choices"] == [
+        {"index": 0, "text": "ab", "logprobs": None, "finish_reason": "stop", "stop_reason": "x"}
+    ]
+
+
+def worker_chunk(data):
+    return WorkerChunk(data, orjson.dumps(data))
+
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 1}
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_running_usage_is_the_platform_s_own(asked):
+    writer = ChunkWriter("model", include_usage=asked)
+    events = [
+        writer.event(worker_chunk(each))
+        for each in (
+            chunk(delta(role="assistant"), usage=USAGE),
+            chunk(delta(content="a"), usage=USAGE),
+            chunk(delta(content=""), usage=USAGE),
+            chunk(usage=USAGE),
+        )
+    ]
+    told = [json.loads(event.removeprefix(b"data: ")) for event in events if event]
+    assert [each["model"] for each in told] == ["model"] * len(told)
+    if asked:
+        assert [each["usage"] for each in told] == [None, None, USAGE]
+        assert told[-1]["choices"] == []
+    else:
+        assert len(told) == 2
+        assert all("usage" not in each for each in told)
+
+
+def test_a_chunk_that_needs_no_change_is_passed_on_byte_for_byte():
+    raw = b'{ "model":"model",  "choices":[{"index":0,"delta":{"content":"a"}}] }'
+    event = ChunkWriter("model", include_usage=False).event(WorkerChunk(orjson.loads(raw), raw))
+    assert event == b"data: " + raw + b"\n\n"
+
+
+def test_the_role_alone_is_no_output():
+    assert not has_content(delta(role="assistant", content=""))
+    assert has_content(delta(content="a"))
+    assert has_content(delta(tool_calls=[{}]))
+    assert has_content(delta(finish_reason="stop"))
+    assert has_content({"text": "a"})
+    assert not has_content({"text": "", "finish_reason": None})
+
+
+def test_the_meter_splits_system_from_input_and_never_goes_back():
+    meter = UsageMeter(prompt_tokens=10, system_tokens=4)
+    assert meter.usage().prompt_tokens == 0, "nothing was used before the worker began"
+    details = {"prompt_tokens_details": {"cached_tokens": 8}}
+    meter.read(
+        chunk(delta(content="a"), usage={"prompt_tokens": 12, "completion_tokens": 3} | details)
+    )
+    meter.read(chunk(delta(content="a"), usage={"prompt_tokens": 12, "completion_tokens": 2}))
+    usage = meter.usage()
+    assert (usage.input_tokens, usage.system_tokens) == (8, 4)
+    assert (usage.cached_tokens, usage.extend_tokens, usage.output_tokens) == (8, 4, 3)
+
+
+def test_a_worker_that_tells_no_usage_is_counted_by_its_chunks():
+    meter = UsageMeter(prompt_tokens=10, system_tokens=0)
+    for _ in range(3):
+        meter.read(chunk(delta(content="a")))
+    assert (meter.usage().input_tokens, meter.usage().output_tokens) == (10, 3)

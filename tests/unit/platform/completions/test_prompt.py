@@ -1,0 +1,87 @@
+"""Counting prompts: what is system, what is input, and that long ones leave the loop alone."""
+
+import asyncio
+import threading
+
+import pytest
+
+from fairserve.engine.torch.builtin_model import ensure_builtin_model
+from fairserve.platform.completions.prompt import (
+    BytesCounter,
+    Prompt,
+    PromptReader,
+    TemplateCounter,
+    load_counter,
+)
+from fairserve.platform.completions.schemas import ChatBody
+from fairserve.platform.errors import InvalidRequestError
+
+
+@pytest.fixture(scope="module")
+def counter():
+    return load_counter(ensure_builtin_model())
+
+
+def message(role, content):
+    return {"role": role, "content": content}
+
+
+def test_system_tokens_are_those_of_the_leading_system_messages(counter):
+    assert isinstance(counter, TemplateCounter)
+    user = message("user", "question")
+    plain = counter.chat([user], None)
+    assert plain.system_tokens == 0
+    led = counter.chat([message("system", "be brief"), message("developer", "x"), user], None)
+    # <|system|>be brief<|end|><|developer|>x<|end|> in a vocabulary of bytes
+    assert led.system_tokens == (1 + 8 + 1) + (1 + 1 + 1)
+    assert led.input_tokens == plain.input_tokens
+    late = counter.chat([user, message("system", "late")], None)
+    assert late.system_tokens == 0, "only leading ones are system"
+    assert counter.chat([message("system", "alone")], None).input_tokens == 1, (
+        "the prompt to answer"
+    )
+
+
+def test_parts_of_text_are_joined(counter):
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    whole = counter.chat([message("user", "a\nb")], None)
+    assert counter.chat([message("user", parts)], None).token_ids.tolist() == (
+        whole.token_ids.tolist()
+    )
+
+
+def test_what_the_template_refuses_is_told(counter):
+    with pytest.raises(InvalidRequestError, match="unknown role pirate") as raised:
+        counter.chat([message("pirate", "arr")], None)
+    assert raised.value.param == "messages"
+
+
+def test_without_a_tokenizer_counts_are_estimates_that_share_prefixes():
+    counter = BytesCounter()
+    system = message("system", "s" * 40)
+    one = counter.chat([system, message("user", "a")], None)
+    two = counter.chat([system, message("user", "b")], None)
+    assert one.system_tokens == two.system_tokens == 12
+    assert one.token_ids[:12].tolist() == two.token_ids[:12].tolist()
+    assert counter.text("x" * 9).input_tokens == 3
+
+
+class SlowCounter:
+    def __init__(self):
+        self.threads = []
+
+    def chat(self, messages, tools):
+        self.threads.append(threading.current_thread().name)
+        return Prompt(BytesCounter().text("x").token_ids, 0)
+
+
+@pytest.mark.parametrize(("size", "inline"), [(100, True), (50_000, False)])
+async def test_long_prompts_are_tokenised_in_a_thread(size, inline):
+    counter = SlowCounter()
+    reader = PromptReader(counter)
+    messages = [message("user", "x" * size)]
+    await reader.chat(ChatBody(model="m", messages=messages), messages)
+    here = threading.current_thread().name
+    assert (counter.threads[0] == here) == inline
+    reader.close()
+    await asyncio.sleep(0)

@@ -1,0 +1,61 @@
+"""The documents tell the truth: links lead somewhere, every policy and command is described."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fairserve.scheduling.registry import FEEDERS, LOCAL_SCHEDULERS, ROUTERS, SYSTEMS
+from fairserve.throttling.registry import THROTTLES
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)#\s]+)", document.read_text()):
+        if not target.startswith(("http:", "https:", "mailto:")):
+            assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_named_files_exist(document):
+    """Paths in backticks that look like files of this repository."""
+    for name in re.findall(r"`([a-z_]+/[\w/.-]+\.(?:py|md|toml|svg))", document.read_text()):
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("registry", [THROTTLES, FEEDERS, ROUTERS, LOCAL_SCHEDULERS])
+def test_every_policy_is_in_the_readme(registry):
+    for name in registry:
+        assert f"`{name}`" in README, name
+
+
+def test_every_system_is_in_the_readme():
+    listed = re.search(r"`--system ([^`]+)`", README).group(1).split(" | ")
+    served = {name for name, system in SYSTEMS.items() if not system.simulated_only}
+    assert set(listed) == {"rpm-N" if name.startswith("rpm-") else name for name in served}
+
+
+def test_functions_named_for_the_papers_exist():
+    """docs/papers.md names functions; each must be in the file of its class."""
+    text = (ROOT / "docs" / "papers.md").read_text()
+    source = "\n".join(path.read_text() for path in (ROOT / "scheduling").rglob("*.py"))
+    source += "\n".join(path.read_text() for path in (ROOT / "throttling").rglob("*.py"))
+    names = re.findall(r"`(?:[A-Z]\w+)\.(\w+)(?:\(|`|\[)", text)
+    assert len(names) > 15
+    for name in names:
+        assert re.search(rf"(def {name}\b|\b{name}\b *[:=]|self\.{name}\b)", source), name
+
+
+def test_every_command_is_described():
+    from fairserve.platform.cli import parser
+
+    actions = [a for a in parser()._actions if a.choices and a.dest == "command"]
+    described = README + "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+    commands = list(actions[0].choices)
+    assert "serve" in commands
+    for command in commands:
+        assert f"fairserve {command}" in described, command

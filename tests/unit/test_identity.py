@@ -1,0 +1,120 @@
+"""Which run a call belongs to: precedence, aliases, limits; ids of one app never meet another's."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fairserve.interactions.identity import (
+    ALIASES,
+    CallIdentity,
+    IdentityError,
+    client_run_id,
+    core_call_id,
+    core_run_id,
+    identify,
+)
+
+
+def test_nothing_said_is_a_run_of_its_own():
+    assert identify({}) == CallIdentity(None)
+    assert identify({"user-agent": "x"}, {"topic": "y"}) == CallIdentity(None)
+
+
+def test_own_headers():
+    told = identify(
+        {
+            "x-interaction-id": " run 7 ",
+            "x-interaction-final": "true",
+            "x-call-id": "c3",
+            "x-parent-ids": "c1, c2,c1",
+            "x-agent": "writer",
+        }
+    )
+    expected = CallIdentity("run 7", "x-interaction-id", "c3", ("c1", "c2"), "writer", True)
+    assert told == expected
+
+
+def test_an_empty_parents_header_says_that_the_call_is_a_root():
+    assert identify({"x-parent-ids": ""}).parents == ()
+    assert identify({}).parents is None
+
+
+@pytest.mark.parametrize("position", range(len(ALIASES)))
+def test_the_first_alias_wins(position):
+    headers = {alias: alias.upper() for alias in ALIASES[position:]}
+    told = identify(headers)
+    assert (told.run_id, told.source) == (ALIASES[position].upper(), ALIASES[position])
+
+
+def test_own_header_then_metadata_then_aliases():
+    everything = {"x-interaction-id": "own", "session-id": "alias"}
+    metadata = {"interaction_id": "meta"}
+    assert identify(everything, metadata).run_id == "own"
+    assert identify({"session-id": "alias"}, metadata).run_id == "meta"
+    assert identify({"session-id": "alias"}, {}).run_id == "alias"
+
+
+def test_metadata_says_the_same_as_the_headers():
+    metadata = {
+        "interaction_id": "r",
+        "interaction_final": True,
+        "call_id": "c",
+        "parent_ids": ["a", "b"],
+        "agent": "x",
+    }
+    assert identify({}, metadata) == CallIdentity(
+        "r", "metadata.interaction_id", "c", ("a", "b"), "x", True
+    )
+
+
+def test_a_sub_agent_of_dynamo_joins_the_run_of_its_parent():
+    headers = {
+        "x-dynamo-session-id": "child",
+        "x-dynamo-parent-session-id": "root",
+        "x-dynamo-session-final": "true",
+    }
+    told = identify(headers)
+    assert (told.run_id, told.agent, told.final) == ("root", "child", False)
+    del headers["x-dynamo-parent-session-id"]
+    assert identify(headers).final is True
+
+
+def test_claude_code_names_its_agent():
+    told = identify({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"})
+    assert (told.run_id, told.agent) == ("s", "a")
+
+
+@pytest.mark.parametrize(
+    ("headers", "metadata", "source"),
+    [
+        ({"x-interaction-id": ""}, None, "x-interaction-id"),
+        ({"x-interaction-id": "a" * 129}, None, "x-interaction-id"),
+        ({"session-id": "a\x00b"}, None, "session-id"),
+        ({"x-call-id": "a,b"}, None, "x-call-id"),
+        ({"x-parent-ids": "a,,b"}, None, "x-parent-ids"),
+        ({"x-parent-ids": ",".join(map(str, range(65)))}, None, "x-parent-ids"),
+        ({"x-interaction-final": "maybe"}, None, "x-interaction-final"),
+        ({}, {"interaction_id": 7}, "metadata.interaction_id"),
+        ({}, {"parent_ids": [1]}, "metadata.parent_ids"),
+        ({}, {"interaction_final": 1.5}, "metadata.interaction_final"),
+    ],
+)
+def test_what_is_wrong_is_named(headers, metadata, source):
+    with pytest.raises(IdentityError) as raised:
+        identify(headers, metadata)
+    assert raised.value.source == source
+    assert str(raised.value).startswith(source)
+
+
+APP_IDS = st.from_regex(r"app_[0-9a-f]{4}", fullmatch=True)
+CLIENT_IDS = st.text(st.characters(codec="ascii", categories=["L", "N", "P", "S"]), min_size=1)
+
+
+@example("app_0", "app_0", "a/b", "a", "c", "b/c")
+@example("app_0", "app_0", "a", "a", "b/c", "b%2Fc")
+@given(APP_IDS, APP_IDS, CLIENT_IDS, CLIENT_IDS, CLIENT_IDS, CLIENT_IDS)
+def test_different_calls_have_different_ids(app, other_app, run, other_run, call, other_call):
+    first = core_call_id(core_run_id(app, run), call)
+    second = core_call_id(core_run_id(other_app, other_run), other_call)
+    assert (first == second) == ((app, run, call) == (other_app, other_run, other_call))
+    assert client_run_id(app, core_run_id(app, run)) == run

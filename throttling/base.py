@@ -1,0 +1,103 @@
+"""What a throttling policy is: it decides about new calls, and remembers arrivals.
+
+A refusal is a value, :class:`Decision`, never an exception. ``check`` consumes nothing; ``commit``
+records that the decision was carried out. No policy reads a clock: ``now_s`` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Scope = Literal["user", "app"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Calls per minute that one user, and one app as a whole, may make; ``None`` is no limit."""
+
+    user_rpm: int | None = None
+    app_rpm: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("user_rpm", "app_rpm"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= 1_000_000:
+                raise ValueError(f"{name} is {value}; allowed: 1 to 1000000, or null")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a policy may know about a call that has arrived."""
+
+    user: str
+    """Identity of the end user: tenant and user id, across the tenant's apps."""
+    app: str
+    limits: Limits
+    overloaded: bool
+    """Whether the workers that may serve the call are overloaded."""
+    under_way: bool
+    """Whether its interaction is under way, and has not lost its immunity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy decided, with everything that a refused caller is told."""
+
+    admitted: bool
+    reason: str = ""
+    """Stable code of the refusal, for example ``overloaded_user_limit``."""
+    scope: Scope | None = None
+    limit: int | None = None
+    window_s: float | None = None
+    count: int | None = None
+    """Arrivals counted in the window, this one included."""
+    retry_after_s: float | None = None
+    """After this long the same call would be admitted, if nobody else used the same limit."""
+
+
+ADMITTED = Decision(admitted=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """How much of a user's own limit is used now."""
+
+    limit: int
+    used: int
+    """Calls that count in the window, at most ``limit``."""
+    reset_s: float
+    """Seconds until all of the limit is free again."""
+
+    @property
+    def remaining(self) -> int:
+        """Calls that may still come."""
+        return self.limit - self.used
+
+
+class ThrottlingPolicy(Protocol):
+    """A throttle: one instance serves all users and apps of a deployment."""
+
+    def check(self, arrival: Arrival, now_s: float) -> Decision:
+        """Decide, without remembering anything. Cost O(1) amortised."""
+        ...
+
+    def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
+        """Remember the arrival and what was decided about it."""
+        ...
+
+    def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
+        """What the user has used of its limit; None if this policy holds it to none."""
+        ...
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop the keys that no longer matter; called about once a second."""
+        ...
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """State as plain JSON values; ages, not times."""
+        ...
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        ...

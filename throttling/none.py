@@ -1,0 +1,32 @@
+"""No throttling: every call is admitted (the baseline of the VTC and DLPM papers)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairserve.throttling.base import ADMITTED, Arrival, Decision, LimitUse
+
+
+class NoThrottle:
+    """Admits everything and remembers nothing."""
+
+    def check(self, arrival: Arrival, now_s: float) -> Decision:
+        """Admit."""
+        return ADMITTED
+
+    def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
+        """Nothing to remember."""
+
+    def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
+        """No limit."""
+        return None
+
+    def forget_idle(self, now_s: float) -> None:
+        """Nothing to forget."""
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Empty."""
+        return {}
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Nothing to restore."""

@@ -1,0 +1,87 @@
+"""Overload and interaction-driven throttling (FairServe 4.2, Algorithm 1 lines 19-25).
+
+Every arrival is counted for its user and its app, refused ones included. Only while the cluster is
+overloaded, and only for a call outside an interaction under way, a count over its limit blocks: the
+user's first, else the app's. Departure, named: the immunity of an interaction is bounded (the tracker
+tells, ``Arrival.under_way``), or a client would put all its calls into one never-ending run.
+
+Weakness: limits count calls, not tokens; and an honest newcomer to an app whose other users flood is
+blocked by the app's limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.throttling.base import ADMITTED, Arrival, Decision, LimitUse, Scope
+from fairserve.throttling.window import SlidingLog
+
+
+@dataclass(frozen=True, slots=True)
+class OitOptions:
+    """``window_s``: the sliding window of the counts."""
+
+    window_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.window_s > 0:
+            raise ValueError(f"window_s is {self.window_s}; allowed: over 0")
+
+
+class OitThrottle:
+    """Sheds new interactions of the users and apps over their limits, under overload only."""
+
+    def __init__(self, options: OitOptions = OitOptions()) -> None:
+        self.options = options
+        self._arrivals = SlidingLog(options.window_s)
+
+    @staticmethod
+    def _keys(arrival: Arrival) -> list[tuple[Scope, str, int]]:
+        """User before app: the order in which Algorithm 1 looks at them."""
+        keys: list[tuple[Scope, str, int]] = []
+        if arrival.limits.user_rpm is not None:
+            keys.append(("user", f"user:{arrival.user}", arrival.limits.user_rpm))
+        if arrival.limits.app_rpm is not None:
+            keys.append(("app", f"app:{arrival.app}", arrival.limits.app_rpm))
+        return keys
+
+    def check(self, arrival: Arrival, now_s: float) -> Decision:
+        """Block only under overload, never a run under way."""
+        if not arrival.overloaded or arrival.under_way:
+            return ADMITTED
+        for scope, key, limit in self._keys(arrival):
+            count = self._arrivals.count(key, now_s) + 1
+            if count > limit:
+                return Decision(
+                    admitted=False,
+                    reason=f"overloaded_{scope}_limit",
+                    scope=scope,
+                    limit=limit,
+                    window_s=self.options.window_s,
+                    count=count,
+                    retry_after_s=self._arrivals.free_after_s(key, limit, now_s, record_now=True),
+                )
+        return ADMITTED
+
+    def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
+        """Throttled arrivals count too (Algorithm 1 line 19 comes before the check)."""
+        for _, key, limit in self._keys(arrival):
+            self._arrivals.record(key, limit, now_s)
+
+    def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
+        """Arrivals against the user's limit, which binds under overload only."""
+        limit = arrival.limits.user_rpm
+        return None if limit is None else self._arrivals.use(f"user:{arrival.user}", limit, now_s)
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop idle keys."""
+        self._arrivals.forget_idle(now_s)
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Ages of the arrivals."""
+        return {"arrivals": self._arrivals.snapshot(now_s)}
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._arrivals.restore(state["arrivals"], now_s)

@@ -1,0 +1,107 @@
+"""Requests per minute: the industry's rate limit, blind to load and to interactions.
+
+A baseline (VTC 5.1 "RPM", FairServe 3.4). Default: a sliding log of *accepted* calls over 60 s, with
+which VTC's Table 2 was made; ``window="fixed"`` is the window of its text. Weakness, and the reason
+this project exists: it cuts runs in the middle and refuses while the cluster is idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fairserve.throttling.base import ADMITTED, Arrival, Decision, LimitUse, Scope
+from fairserve.throttling.window import SlidingLog
+
+
+@dataclass(frozen=True, slots=True)
+class RpmOptions:
+    """``limit``: calls per user (or app) and minute; None takes the limits of the app."""
+
+    limit: int | None = None
+    scope: Literal["user", "app", "both"] = "user"
+    window: Literal["sliding", "fixed"] = "sliding"
+    window_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit is {self.limit}; allowed: 1 or more")
+        if self.scope not in ("user", "app", "both"):
+            raise ValueError(f"scope is {self.scope!r}; allowed: user, app, both")
+        if self.window not in ("sliding", "fixed"):
+            raise ValueError(f"window is {self.window!r}; allowed: sliding, fixed")
+        if not self.window_s > 0:
+            raise ValueError(f"window_s is {self.window_s}; allowed: over 0")
+
+
+class RpmThrottle:
+    """Refuses the call that would make more than the limit in the window."""
+
+    def __init__(self, options: RpmOptions = RpmOptions()) -> None:
+        self.options = options
+        self._accepted = SlidingLog(options.window_s)
+
+    def _keys(self, arrival: Arrival) -> list[tuple[Scope, str, int]]:
+        limits, options = arrival.limits, self.options
+        user_limit = options.limit if options.limit is not None else limits.user_rpm
+        app_limit = options.limit if options.limit is not None else limits.app_rpm
+        keys: list[tuple[Scope, str, int]] = []
+        if options.scope in ("user", "both") and user_limit is not None:
+            keys.append(("user", f"user:{arrival.user}", user_limit))
+        if options.scope in ("app", "both") and app_limit is not None:
+            keys.append(("app", f"app:{arrival.app}", app_limit))
+        return keys
+
+    def _windowed(self, key: str, now_s: float) -> str:
+        """The fixed window puts its number into the key: a new window is a new key."""
+        if self.options.window == "sliding":
+            return key
+        return f"{key}@{int(now_s // self.options.window_s)}"
+
+    def check(self, arrival: Arrival, now_s: float) -> Decision:
+        """Count the accepted calls of the window, and this one."""
+        window_s = self.options.window_s
+        for scope, key, limit in self._keys(arrival):
+            count = self._accepted.count(self._windowed(key, now_s), now_s) + 1
+            if count > limit:
+                if self.options.window == "sliding":
+                    retry_s = self._accepted.free_after_s(key, limit, now_s, record_now=False)
+                else:
+                    retry_s = window_s - now_s % window_s
+                return Decision(
+                    admitted=False,
+                    reason=f"rpm_{scope}_limit",
+                    scope=scope,
+                    limit=limit,
+                    window_s=window_s,
+                    count=count,
+                    retry_after_s=retry_s,
+                )
+        return ADMITTED
+
+    def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
+        """Only accepted calls count."""
+        if decision.admitted:
+            for _, key, limit in self._keys(arrival):
+                self._accepted.record(self._windowed(key, now_s), limit, now_s)
+
+    def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
+        """Accepted calls against the user's limit."""
+        for scope, key, limit in self._keys(arrival):
+            if scope == "user":
+                return self._accepted.use(self._windowed(key, now_s), limit, now_s)
+        return None
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop idle keys."""
+        self._accepted.forget_idle(now_s)
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Ages of the accepted calls. A fixed window's number does not survive a restart of the clock,
+        so its counts begin anew then.
+        """
+        return {"accepted": self._accepted.snapshot(now_s)}
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._accepted.restore(state["accepted"], now_s)

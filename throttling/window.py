@@ -1,0 +1,73 @@
+"""Counting events of the last minute, per key, in bounded memory.
+
+:class:`SlidingLog` remembers the times of at most ``limit + 1`` events per key: more never change
+whether the limit is passed. Worked timeline, window 60 s, limit 2: events at 0, 10 and 20 give the
+counts 1, 2 and 3; at 61 the event at 0 has left the window, so one more makes 3 again (10, 20, 61).
+Weakness: a sliding log admits a burst of ``limit`` calls at once; it bounds counts, not rates.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+from fairserve.throttling.base import LimitUse
+
+
+class SlidingLog:
+    """Times of recent events per key. All times are monotonic seconds and must not decrease."""
+
+    def __init__(self, window_s: float = 60.0) -> None:
+        if not window_s > 0:
+            raise ValueError(f"window_s is {window_s}; allowed: over 0")
+        self.window_s = window_s
+        self._times: dict[str, list[float]] = {}
+
+    def __len__(self) -> int:
+        """Number of keys remembered."""
+        return len(self._times)
+
+    def count(self, key: str, now_s: float) -> int:
+        """Events of ``key`` in ``(now_s - window_s, now_s]``; at most the last limit + 1."""
+        times = self._times.get(key, ())
+        return len(times) - bisect_right(times, now_s - self.window_s)
+
+    def record(self, key: str, limit: int, now_s: float) -> None:
+        """An event happened now; only the last ``limit + 1`` are kept."""
+        times = self._times.setdefault(key, [])
+        times.append(now_s)
+        if len(times) > limit + 1:
+            del times[: len(times) - limit - 1]
+
+    def free_after_s(self, key: str, limit: int, now_s: float, *, record_now: bool) -> float:
+        """Seconds until one more event would make the count at most ``limit``.
+
+        With ``record_now`` an event at ``now_s`` is taken as recorded (a refusal that counts).
+        """
+        times = self._times.get(key, [])
+        if record_now:
+            limit -= 1
+            if not limit:
+                return self.window_s
+        if len(times) < limit:
+            return 0.0
+        return max(0.0, times[-limit] + self.window_s - now_s)
+
+    def use(self, key: str, limit: int, now_s: float) -> LimitUse:
+        """How much of a limit on this key is used."""
+        used = min(limit, self.count(key, now_s))
+        return LimitUse(limit, used, self.free_after_s(key, 1, now_s, record_now=False))
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop the keys without an event in the window. O(keys)."""
+        horizon = now_s - self.window_s
+        for key in [key for key, times in self._times.items() if not times or times[-1] <= horizon]:
+            del self._times[key]
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """Ages of the remembered events."""
+        return {key: [now_s - time for time in times] for key, times in self._times.items()}
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        self._times = {key: [now_s - age for age in ages] for key, ages in state.items()}
