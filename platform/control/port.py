@@ -26,7 +26,7 @@ OnCancel = Callable[[Cancel], None]
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A live interaction. Ids are those of the core; times are UTC epoch seconds."""
+    """An interaction, live or just ended. Ids are those of the core; times UTC epoch seconds."""
 
     interaction_id: str
     tenant: str
@@ -38,6 +38,9 @@ class RunView:
     calls: int
     live_calls: int
     tokens: int
+    ended_at: float | None = None
+    wasted_tokens: int = 0
+    waste_cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class ControlPort(Protocol):
         ...
 
     async def interaction(self, run_id: str) -> RunView | None:
-        """A live run; None if there is none of this id."""
+        """A run that is live, or ended so lately that the database may not have it; else None."""
         ...
 
     async def interactions(self, app: str, limit: int) -> list[RunView]:

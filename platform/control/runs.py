@@ -1,11 +1,14 @@
 """The live interactions as people see them: who, since when, how many calls and tokens.
 
 The tracker in the core decides; this only follows what it decided, with wall-clock times. An entry
-lives exactly as long as its run in the tracker, so the tracker's bound is the bound here.
+lives exactly as long as its run in the tracker, so the tracker's bound is the bound here. The runs
+that ended last stay readable until the ledger has surely written their rows, so that who closes a
+run can read it at once.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from fairserve.interactions.call import Call
@@ -13,6 +16,9 @@ from fairserve.interactions.identity import client_run_id
 from fairserve.platform.control.port import RunView
 from fairserve.platform.control.record import InteractionRecord
 from fairserve.scheduling.events import InteractionEnded
+
+MAX_ENDED = 10_000
+"""Ended runs that are kept: the ledger writes several times a second, so this is seconds' worth."""
 
 
 @dataclass(slots=True)
@@ -32,6 +38,7 @@ class LiveRuns:
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
+        self._ended: OrderedDict[str, RunView] = OrderedDict()
 
     def __len__(self) -> int:
         """Number of live runs."""
@@ -61,28 +68,48 @@ class LiveRuns:
 
     def ended(self, event: InteractionEnded, at: float) -> InteractionRecord:
         """The run is over; returns its row."""
-        run = self._runs.pop(event.interaction_id, None)
-        return InteractionRecord(
-            interaction_id=client_run_id(event.app, event.interaction_id),
+        run_id = event.interaction_id
+        run = self._runs.pop(run_id, None)
+        view = RunView(
+            interaction_id=run_id,
             tenant=event.tenant,
             app=event.app,
             user=event.user,
             state=event.state,
             opened_at=at if run is None else run.opened_at,
-            ended_at=at,
+            last_active_at=at,
             calls=event.calls,
+            live_calls=0,
             tokens=event.tokens,
+            ended_at=at,
             wasted_tokens=event.wasted_tokens,
             waste_cause=event.cause,
         )
+        self._ended[run_id] = view
+        self._ended.move_to_end(run_id)
+        if len(self._ended) > MAX_ENDED:
+            self._ended.popitem(last=False)
+        return InteractionRecord(
+            interaction_id=client_run_id(view.app, run_id),
+            tenant=view.tenant,
+            app=view.app,
+            user=view.user,
+            state=view.state,
+            opened_at=view.opened_at,
+            ended_at=at,
+            calls=view.calls,
+            tokens=view.tokens,
+            wasted_tokens=view.wasted_tokens,
+            waste_cause=view.waste_cause,
+        )
 
     def view(self, run_id: str) -> RunView | None:
-        """One run."""
+        """One run, live or ended lately."""
         run = self._runs.get(run_id)
-        return None if run is None else _view(run_id, run)
+        return self._ended.get(run_id) if run is None else _view(run_id, run)
 
     def of_app(self, app: str, limit: int) -> list[RunView]:
-        """An app's runs, the latest opened first. O(live runs)."""
+        """An app's live runs, the latest opened first. O(live runs)."""
         views: list[RunView] = []
         for run_id in reversed(self._runs):
             if len(views) >= limit:

@@ -50,23 +50,25 @@ class InteractionList(BaseModel):
     data: list[InteractionOut]
 
 
-def live(view: RunView) -> InteractionOut:
-    """A run that has not ended."""
+def of_view(view: RunView) -> InteractionOut:
+    """A run as control knows it."""
     return InteractionOut(
         id=client_run_id(view.app, view.interaction_id),
         state=view.state,
         user=view.user,
         opened_at=datetime.fromtimestamp(view.opened_at, UTC),
         last_active_at=datetime.fromtimestamp(view.last_active_at, UTC),
-        ended_at=None,
+        ended_at=None if view.ended_at is None else datetime.fromtimestamp(view.ended_at, UTC),
         calls=view.calls,
         live_calls=view.live_calls,
         tokens=view.tokens,
+        wasted_tokens=view.wasted_tokens,
+        waste_cause=view.waste_cause,
     )
 
 
-def ended(row: Interaction) -> InteractionOut:
-    """A run that has."""
+def of_row(row: Interaction) -> InteractionOut:
+    """An ended run as the ledger has it."""
     return InteractionOut(
         id=row.id,
         state=row.state,

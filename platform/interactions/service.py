@@ -17,8 +17,8 @@ from fairserve.platform.interactions.schemas import (
     InteractionCreate,
     InteractionOut,
     InteractionQuery,
-    ended,
-    live,
+    of_row,
+    of_view,
 )
 
 
@@ -40,14 +40,17 @@ class Interactions:
         run_id = new_id("run") if body.id is None else self._checked(body.id)
         core_id = core_run_id(self._app, run_id)
         user = body.user or self._app
-        return live(await self._control.open_interaction(core_id, self._tenant, self._app, user))
+        return of_view(await self._control.open_interaction(core_id, self._tenant, self._app, user))
 
     async def list(self, query: InteractionQuery) -> list[InteractionOut]:
-        """Live runs, then ended ones; ``offset`` counts among the ended."""
+        """Live runs, then ended ones; ``offset`` counts among the ended.
+
+        A run that ended less than a second ago may be in neither part yet.
+        """
         found: list[InteractionOut] = []
         if query.state != "ended" and query.offset == 0:
             views = await self._control.interactions(self._app, query.limit)
-            found = [live(view) for view in views]
+            found = [of_view(view) for view in views]
         if query.state != "live" and len(found) < query.limit:
             try:
                 rows = await asyncio.to_thread(
@@ -60,14 +63,14 @@ class Interactions:
                 )
             except OperationalError as error:
                 raise _unavailable() from error
-            found += [ended(row) for row in rows]
+            found += [of_row(row) for row in rows]
         return found
 
     async def get(self, run_id: str) -> InteractionOut:
-        """One run. Raises NotFoundError. A run that ended this moment may not be there yet."""
+        """One run. Raises NotFoundError."""
         view = await self._control.interaction(core_run_id(self._app, self._checked(run_id)))
         if view is not None:
-            return live(view)
+            return of_view(view)
         try:
             row = await asyncio.to_thread(
                 repository.find, self._sessions, self._tenant, self._app, run_id
@@ -76,14 +79,14 @@ class Interactions:
             raise _unavailable() from error
         if row is None:
             raise NotFoundError("there is no such interaction", code="interaction_not_found")
-        return ended(row)
+        return of_row(row)
 
     async def close(self, run_id: str, *, cancel: bool) -> InteractionOut | None:
         """End a run; returns it if calls of it still run. Raises NotFound- or ConflictError."""
         core_id = core_run_id(self._app, self._checked(run_id))
         await self._control.close_interaction(core_id, cancel=cancel)
         view = await self._control.interaction(core_id)
-        return None if view is None else live(view)
+        return None if view is None else of_view(view)
 
     @staticmethod
     def _checked(run_id: str) -> str:

@@ -317,7 +317,10 @@ async def test_an_open_run_is_listed_until_it_is_closed(world):
     view = await world.control.interaction("app/r")
     assert (view.state, view.calls, view.live_calls, view.tokens) == ("under_way", 1, 0, 105)
     await world.control.close_interaction("app/r", cancel=False)
-    assert await world.control.interaction("app/r") is None
+    assert await world.control.interactions("app", 10) == []
+    view = await world.control.interaction("app/r")  # until the ledger surely has it
+    assert (view.state, view.calls, view.live_calls, view.tokens) == ("complete", 1, 0, 105)
+    assert view.ended_at is not None
 
 
 async def test_draining_takes_nothing_new_and_waits(world):
