@@ -20,6 +20,11 @@ MARK = "DEMO_TEST_MARK"
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 
 
+def _heed_interrupts():
+    """A shell starts its background jobs with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class DemoProcess:
     """``fairserve demo`` as a process whose descendants are known by a mark in their environment."""
 
@@ -34,6 +39,7 @@ class DemoProcess:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, name: value, "TMPDIR": str(folder)},
+            preexec_fn=_heed_interrupts,
         )
 
     def left(self):
