@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,11 @@ TokenIds = npt.NDArray[np.uint32]
 
 ClientPath = tuple[str, ...]
 """Whom a scheduler is fair to, outermost level first, for example ``(tenant, user)``."""
+
+LEVELS = ("user", "tenant > user", "tenant > app > user")
+"""The client paths to choose from (ALGORITHMS section 0). ``user`` is the papers' meaning."""
+
+DEFAULT_LEVELS = "tenant > user"
 
 NO_TOKENS: TokenIds = np.zeros(0, dtype=np.uint32)
 
@@ -80,16 +86,36 @@ class Call:
     """1 + the longest path from a root of the interaction; 0 before it is attached."""
     expected_output_tokens: int = 0
     """Expected output over all samples, from the app's profile, never above the maximum."""
+    client: ClientPath = ()
+    """The path that the schedulers are fair to; ``(tenant, user)`` if it is not given."""
+
+    def __post_init__(self) -> None:
+        if not self.client:
+            self.client = (self.tenant, self.user)
 
     @property
     def prompt_tokens(self) -> int:
         """All prompt tokens, L_I + L_S."""
         return self.input_tokens + self.system_tokens
 
-    @property
-    def client(self) -> ClientPath:
-        """The path of levels that the schedulers are fair to: tenant > user."""
-        return (self.tenant, self.user)
+
+def client_path(call: Call, levels: str) -> ClientPath:
+    """The call's path under one of ``LEVELS``. A user is always a user of its tenant."""
+    if levels == "tenant > user":
+        return (call.tenant, call.user)
+    if levels == "tenant > app > user":
+        return (call.tenant, call.app, call.user)
+    return (client_id((call.tenant, call.user)),)
+
+
+def client_id(path: ClientPath) -> str:
+    """A path as one string, for the workers; :func:`path_of_id` is the inverse."""
+    return "/".join(quote(level, safe="") for level in path)
+
+
+def path_of_id(client_id: str) -> ClientPath:
+    """The path in a worker's client id; an id without levels is a path of one."""
+    return tuple(unquote(level) for level in client_id.split("/"))
 
 
 def call_to_plain(call: Call) -> dict[str, Any]:
@@ -97,6 +123,7 @@ def call_to_plain(call: Call) -> dict[str, Any]:
     plain = {f.name: getattr(call, f.name) for f in fields(Call)}
     plain["token_ids"] = call.token_ids.tolist()
     plain["parents"] = None if call.parents is None else list(call.parents)
+    plain["client"] = list(call.client)
     return plain
 
 
@@ -105,4 +132,5 @@ def call_from_plain(plain: Mapping[str, Any]) -> Call:
     values = dict(plain)
     values["token_ids"] = np.asarray(plain["token_ids"], dtype=np.uint32)
     values["parents"] = None if plain["parents"] is None else tuple(plain["parents"])
+    values["client"] = tuple(plain["client"])
     return Call(**values)

@@ -18,7 +18,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fairserve.interactions.call import NO_TOKENS, Call, TokenIds, TokenUsage
+from fairserve.interactions.call import (
+    NO_TOKENS,
+    Call,
+    ClientPath,
+    TokenIds,
+    TokenUsage,
+    path_of_id,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +43,12 @@ class LocalCall:
     """Arrival number, set by :meth:`LocalScheduler.add`; kept when the call is requeued."""
     output_tokens: int | None = None
     """Tokens that it is going to generate: known only to a simulator, for oracle predictions."""
+    path: ClientPath = ()
+    """Levels of the client, outermost first; read from ``client_id`` if not given."""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            self.path = path_of_id(self.client_id)
 
 
 class PrefixCache(Protocol):

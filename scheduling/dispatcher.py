@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
+from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_path
 from fairserve.interactions.tracker import RunEnd, Tracker
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
@@ -100,6 +100,7 @@ class Dispatcher:
             raise ValueError(f"call {call.call_id!r} is live already")
         profile = self.directory.profile(call.app)
         attachment = self.tracker.attach(call, profile)
+        call.client = client_path(call, self.system.levels)
         call.stage = attachment.stage
         expected = max(1, round(profile.stage(call.stage).output_tokens))
         call.expected_output_tokens = call.samples * min(call.max_output_tokens, expected)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fairserve.interactions.call import DEFAULT_LEVELS, LEVELS
 from fairserve.throttling.overload import Watermarks
 
 _PARTS = ("throttle", "feeder", "router", "local")
@@ -32,6 +33,8 @@ class SystemConfig:
     """An interaction loses its immunity at so many times its app's profile."""
     worker_silence_s: float = 15.0
     """A worker that reported once and then not for so long is lost."""
+    levels: str = DEFAULT_LEVELS
+    """Whom the schedulers are fair to, one of ``LEVELS``."""
     simulated_only: bool = False
     """It needs the true output lengths, which only a simulator knows."""
     throttle_options: Mapping[str, Any] = field(default_factory=dict)
@@ -43,6 +46,8 @@ class SystemConfig:
         Watermarks(self.high_watermark, self.low_watermark)
         if self.feed_window is not None and not 0 < self.feed_window <= 1:
             raise ValueError(f"feed_window is {self.feed_window}; allowed: over 0, to 1, or null")
+        if self.levels not in LEVELS:
+            raise ValueError(f"levels is {self.levels!r}; allowed: {', '.join(map(repr, LEVELS))}")
         if not self.immunity_factor > 0:
             raise ValueError(f"immunity_factor is {self.immunity_factor}; allowed: over 0")
         if not self.worker_silence_s > 0:
@@ -61,6 +66,7 @@ class SystemConfig:
             "low_watermark",
             "immunity_factor",
             "worker_silence_s",
+            "levels",
         }
         changes: dict[str, Any] = {}
         nested: dict[str, dict[str, Any]] = {}

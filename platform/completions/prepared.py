@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from fairserve.engine.base import CompletionPath, WorkerRequest
-from fairserve.interactions.call import Call
+from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.identity import (
     CallIdentity,
     IdentityError,
@@ -73,7 +73,7 @@ class PreparedCall:
             path=self.path,
             body=self.body,
             call_id=self.record_id,
-            client_id="/".join(self.call.client),
+            client_id=client_id(self.call.client),
             weight=weight,
             cache_salt=self.call.salt,
         )

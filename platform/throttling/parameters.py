@@ -19,7 +19,14 @@ from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
-OWN = ("feed_window", "high_watermark", "low_watermark", "immunity_factor", "worker_silence_s")
+OWN = (
+    "feed_window",
+    "high_watermark",
+    "low_watermark",
+    "immunity_factor",
+    "worker_silence_s",
+    "levels",
+)
 """Parameters of the system itself; the others belong to one of its policies."""
 
 DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
@@ -34,6 +41,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "A run beyond so many times its app's expected calls or tokens may be throttled.",
     ),
     "worker_silence_s": ("s", "A worker that is silent for so long counts as lost."),
+    "levels": ("", "Who gets a share: user, tenant > user, or tenant > app > user."),
     "throttle.window_s": ("s", "Window in which calls are counted against a limit."),
     "throttle.limit": ("calls / window", "One limit for all; null takes each app's own."),
     "throttle.scope": ("", "Whom the limit counts: user, app or both."),

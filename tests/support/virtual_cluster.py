@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.call import Call, TokenUsage, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.dispatcher import Dispatcher
@@ -80,7 +80,7 @@ class VirtualWorker:
         self.local.add(
             LocalCall(
                 call_id=call.call_id,
-                client_id="/".join(call.client),
+                client_id=client_id(call.client),
                 prompt_tokens=call.prompt_tokens,
                 max_output_tokens=call.max_output_tokens,
                 token_ids=call.token_ids,
