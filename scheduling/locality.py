@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from fairserve.interactions.call import Call
-from fairserve.scheduling.prefix_tree import BlockHasher, BlockKeys, PrefixTree
+from fairserve.scheduling.block_keys import BlockHasher, BlockKeys
+from fairserve.scheduling.prefix_tree import PrefixTree
+from fairserve.scheduling.workers import Workers
 
 
 class Locality:
@@ -18,7 +20,8 @@ class Locality:
 
     def __init__(self, seed: int, block_tokens: int = 16) -> None:
         self._hasher = BlockHasher(seed, block_tokens)
-        self.tree = PrefixTree()
+        self.workers = Workers()
+        self.tree = PrefixTree(self.workers)
         self._keys: dict[str, BlockKeys] = {}
 
     @property

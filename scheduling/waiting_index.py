@@ -7,7 +7,7 @@ never changes; a call changes its group only when the block after its deepest on
 when it is asked, so a second worker that gets it moves nothing.
 
 At workers that do not hold a group's block, its calls may still match a shorter prefix. It is the same
-for all of them, since they share everything up to that block: one binary search per group.
+for all of them, since they share everything up to that block: one walk up the tree per group.
 
 Cost: O(log blocks) to add a call, O(1) to remove it, O(log blocks) per call that changes its group;
 a selection looks at the groups from the deepest down, at one call per client in each, and stops where
@@ -17,22 +17,25 @@ no longer match can come.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
-from fairserve.scheduling.prefix_tree import BlockKeys, PrefixTree
+from fairserve.scheduling.block_keys import BlockKeys
+from fairserve.scheduling.prefix_tree import PrefixTree
+
+
+Client = Hashable
 
 
 class Group:
     """Calls with the same deepest cached block, by client."""
 
-    __slots__ = ("calls", "depth", "prefix")
+    __slots__ = ("calls", "depth")
 
-    def __init__(self, prefix: BlockKeys) -> None:
-        self.prefix = prefix
-        """Keys of the blocks that all members share and that are cached, the deepest last."""
-        self.depth = len(prefix)
-        self.calls: dict[str, list[tuple[int, str]]] = {}
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        """Blocks that all members share and that are cached somewhere."""
+        self.calls: dict[Client, list[tuple[int, str]]] = {}
         """Per client ``(arrival number, call id)``, ascending: only the first can be next."""
 
 
@@ -41,7 +44,7 @@ class _Waiting:
     keys: BlockKeys
     depth: int
     """How many of the keys are cached somewhere."""
-    client: str
+    client: Client
     arrival: int
 
 
@@ -64,7 +67,7 @@ class WaitingIndex:
         """Number of queued calls."""
         return len(self._calls)
 
-    def add(self, call_id: str, keys: BlockKeys, client: str, arrival: int) -> None:
+    def add(self, call_id: str, keys: BlockKeys, client: Client, arrival: int) -> None:
         """A call is queued. Raises ValueError if it is here already."""
         if call_id in self._calls:
             raise ValueError(f"call {call_id!r} is indexed already")
@@ -74,7 +77,7 @@ class WaitingIndex:
             key = keys[depth - 1]
             group = self._groups.get(key)
             if group is None:
-                group = self._new_group(key, keys[:depth])
+                group = self._new_group(key, depth)
             insort(group.calls.setdefault(client, []), (arrival, call_id))
         if depth < len(keys):
             self._watchers.setdefault(keys[depth], {})[call_id] = None
@@ -111,22 +114,19 @@ class WaitingIndex:
         ``match`` is in blocks, the longest at any worker of ``mask``, 1 to ``depth``. The order is
         by ``depth``, so a reader may stop at a depth below the best match that it has seen.
         """
-        tree = self._tree
+        match_at = self._tree.match_at
         for depth in reversed(self._depths):
             for key, group in self._by_depth[depth].items():
-                if tree.holders(key) & mask:
-                    yield depth, depth, group
-                else:
-                    match, _ = tree.match(group.prefix, mask)
-                    if match:
-                        yield depth, match, group
+                match, _ = match_at(key, depth, mask)
+                if match:
+                    yield depth, match, group
 
-    def _new_group(self, key: int, prefix: BlockKeys) -> Group:
-        group = self._groups[key] = Group(prefix)
-        at_depth = self._by_depth.get(group.depth)
+    def _new_group(self, key: int, depth: int) -> Group:
+        group = self._groups[key] = Group(depth)
+        at_depth = self._by_depth.get(depth)
         if at_depth is None:
-            at_depth = self._by_depth[group.depth] = {}
-            insort(self._depths, group.depth)
+            at_depth = self._by_depth[depth] = {}
+            insort(self._depths, depth)
         at_depth[key] = group
         return group
 
@@ -140,10 +140,9 @@ class WaitingIndex:
         """A block is in the tree now: calls that waited for it match further."""
         self._match_again(self._watchers.get(key))
 
-    def _disappeared(self, key: int) -> None:
-        """A block is nowhere any more: the calls that ended there match less."""
-        group = self._groups.get(key)
-        if group is not None:
+    def _disappeared(self, keys: BlockKeys) -> None:
+        """Blocks are nowhere any more: the calls that ended there match less."""
+        for group in [self._groups[key] for key in keys if key in self._groups]:
             self._match_again(call_id for own in group.calls.values() for _, call_id in own)
 
     def _match_again(self, call_ids: Iterable[str] | None) -> None:

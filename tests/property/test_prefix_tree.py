@@ -1,4 +1,4 @@
-"""The router's prefix tree against plain sets of prefixes, and its resistance to crafted prompts."""
+"""The prefix tree against plain sets of prefixes, and the keys' resistance to crafted prompts."""
 
 import random
 from collections import OrderedDict
@@ -8,37 +8,37 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairserve.scheduling.prefix_tree import BlockHasher, PrefixTree
+from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.prefix_tree import PrefixTree
 
 BLOCK = 4
+WORKERS = ["w0", "w1", "w2"]
 
 
-class PlainTree:
-    """Per worker an LRU of prefixes as tuples of tokens."""
+class PlainCache:
+    """One worker: an LRU of prefixes as tuples of tokens, the deepest block of a use the oldest."""
 
-    def __init__(self):
-        self.workers = {}
+    def __init__(self, capacity):
+        self.held = OrderedDict()
+        self.capacity = capacity
 
-    def add_worker(self, worker, capacity):
-        self.workers[worker] = (OrderedDict(), capacity)
-
-    def insert(self, prefixes, worker):
-        held, capacity = self.workers[worker]
+    def insert(self, prefixes):
         for prefix in reversed(prefixes):
-            held.pop(prefix, None)
-            held[prefix] = None
-        while len(held) > capacity:
-            held.popitem(last=False)
+            self.held.pop(prefix, None)
+            self.held[prefix] = None
+        while len(self.held) > self.capacity:
+            self.held.popitem(last=False)
 
-    def match(self, prefixes, workers):
-        lengths = {}
-        for worker in workers:
-            held, _ = self.workers[worker]
-            lengths[worker] = max(
-                (n + 1 for n, prefix in enumerate(prefixes) if prefix in held), default=0
-            )
-        longest = max(lengths.values(), default=0)
-        return longest, {w for w, length in lengths.items() if longest and length == longest}
+    def evict(self, prefix):
+        for each in [p for p in self.held if p[: len(prefix)] == prefix]:
+            del self.held[each]
+
+    def match(self, prefixes):
+        return max((n + 1 for n, prefix in enumerate(prefixes) if prefix in self.held), default=0)
+
+
+def prefixes_of(tokens):
+    return [tuple(tokens[: (n + 1) * BLOCK]) for n in range(len(tokens) // BLOCK)]
 
 
 prompts = st.lists(st.integers(0, 2), max_size=6).map(
@@ -54,44 +54,200 @@ steps = st.lists(
 )
 
 
+def check_structure(tree):
+    """Every node's holders hold its parent; counts, maps and recency lists agree."""
+    nodes = set(tree._index.values())
+    assert sum(len(node.keys) for node in nodes) == len(tree)
+    for key, node in tree._index.items():
+        assert key in node.keys
+    for node in nodes:
+        assert node.mask
+        assert node.keys
+        assert set(node.links) == {n for n in range(3) if node.mask >> n & 1}
+        above = node.parent
+        assert above.children is not None and node in above.children
+        if above.parent is not None:
+            assert node.mask & ~above.mask == 0
+            assert above.end == node.start
+    for slot, cache in tree._caches.items():
+        listed = [link.node for link in cache]
+        assert set(listed) == {node for node in nodes if slot in node.links}
+        assert cache.blocks == sum(len(node.keys) for node in listed)
+        seen = set()
+        for node in listed:  # children are less recently used than their parents
+            assert node.parent not in seen
+            seen.add(node)
+
+
 @settings(max_examples=150, deadline=None)
 @given(steps, st.integers(1, 12))
-def test_equal_to_plain_sets(history, capacity):
-    hasher, tree, plain = BlockHasher(1, BLOCK), PrefixTree(), PlainTree()
-    names = ["w0", "w1", "w2"]
-    for name in names:
-        tree.add_worker(name, capacity)
-        plain.add_worker(name, capacity)
+def test_one_worker_is_equal_to_a_plain_lru_of_blocks(history, capacity):
+    hasher, tree, plain = BlockHasher(1, BLOCK), PrefixTree(), PlainCache(capacity)
+    tree.add_worker("w0", capacity)
+    for kind, tokens, _ in history:
+        keys, prefixes = hasher.keys(np.array(tokens, dtype=np.uint32)), prefixes_of(tokens)
+        if kind == "insert":
+            tree.insert(keys, "w0")
+            plain.insert(prefixes)
+        elif kind == "evict" and prefixes:
+            tree.evict(keys[-1:], "w0")
+            plain.evict(prefixes[-1])
+        elif kind == "remove":
+            tree.remove_worker("w0")
+            tree.add_worker("w0", capacity)
+            plain = PlainCache(capacity)
+        assert tree.match(keys, -1)[0] == plain.match(prefixes)
+        assert len(tree) == tree.blocks_of("w0") == len(plain.held)
+        check_structure(tree)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps)
+def test_several_workers_are_equal_to_plain_sets_while_nothing_must_go(history):
+    hasher, tree = BlockHasher(1, BLOCK), PrefixTree()
+    plain = {name: PlainCache(10_000) for name in WORKERS}
+    for name in WORKERS:
+        tree.add_worker(name, 10_000)
     for kind, tokens, number in history:
-        worker = names[number]
-        keys = hasher.keys(np.array(tokens, dtype=np.uint32))
-        prefixes = [tuple(tokens[: (n + 1) * BLOCK]) for n in range(len(keys))]
+        worker = WORKERS[number]
+        keys, prefixes = hasher.keys(np.array(tokens, dtype=np.uint32)), prefixes_of(tokens)
         if kind == "insert":
             tree.insert(keys, worker)
-            plain.insert(prefixes, worker)
-        elif kind == "evict" and keys:
+            plain[worker].insert(prefixes)
+        elif kind == "evict" and prefixes:
             tree.evict(keys[-1:], worker)
-            held, _ = plain.workers[worker]
-            for prefix in [p for p in held if p[: len(prefixes[-1])] == prefixes[-1]]:
-                if prefix == prefixes[-1]:
-                    del held[prefix]
-                else:  # a worker evicts leaf first, so the rest goes too
-                    del held[prefix]
-                    tree.evict([hasher.keys(np.array(prefix, dtype=np.uint32))[-1]], worker)
+            plain[worker].evict(prefixes[-1])
         elif kind == "remove":
             tree.remove_worker(worker)
-            tree.add_worker(worker, capacity)
-            plain.add_worker(worker, capacity)
-        else:
-            open_workers = names[: number + 1]
-            blocks, mask = tree.match(keys, tree.mask(open_workers))
-            longest, holders = plain.match(prefixes, open_workers)
-            assert blocks == longest
-            assert {w for w in names if tree.holds(w, mask)} == holders
-    assert len(tree) == len({p for held, _ in plain.workers.values() for p in held})
-    other = PrefixTree()
-    other.restore(tree.snapshot())
-    assert other.snapshot() == tree.snapshot()
+            tree.add_worker(worker, 10_000)
+            plain[worker] = PlainCache(10_000)
+        open_workers = WORKERS[: number + 1]
+        blocks, mask = tree.match(keys, tree.mask(open_workers))
+        matches = {name: plain[name].match(prefixes) for name in open_workers}
+        longest = max(matches.values())
+        assert blocks == longest
+        expected = {name for name in open_workers if longest and matches[name] == longest}
+        assert {name for name in WORKERS if tree.holds(name, mask)} == expected
+        assert len(tree) == len({p for cache in plain.values() for p in cache.held})
+        check_structure(tree)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps, st.integers(1, 12), st.integers(0, 60))
+def test_bounded_workers_forget_no_more_than_they_must(history, capacity, cut):
+    """A worker's part never exceeds its capacity, holds what it was given last, and is closed.
+
+    A snapshot in the middle goes on as the original does.
+    """
+    hasher, tree = BlockHasher(1, BLOCK), PrefixTree()
+    for name in WORKERS:
+        tree.add_worker(name, capacity)
+    inserted = {name: set() for name in WORKERS}
+    copies = []
+    for step, (kind, tokens, number) in enumerate(history):
+        worker = WORKERS[number]
+        keys, prefixes = hasher.keys(np.array(tokens, dtype=np.uint32)), prefixes_of(tokens)
+        if step == cut:
+            copies.append(PrefixTree())
+            copies[0].restore(tree.snapshot())
+        for each in (tree, *copies):
+            if kind == "insert":
+                each.insert(keys, worker)
+            elif kind == "evict":
+                each.evict(keys[-2:], worker)
+            elif kind == "remove":
+                each.remove_worker(worker)
+                each.add_worker(worker, capacity)
+        if kind == "insert":
+            inserted[worker].update(prefixes)
+            assert tree.match(keys, tree.mask([worker]))[0] >= min(1, len(keys), capacity)
+            if len(keys) <= capacity:
+                assert tree.match(keys, tree.mask([worker]))[0] == len(keys)
+        for name in WORKERS:
+            assert tree.blocks_of(name) <= capacity
+            depth = tree.match(keys, tree.mask([name]))[0]
+            assert depth == 0 or prefixes[depth - 1] in inserted[name]
+        check_structure(tree)
+        for copy in copies:
+            assert copy.snapshot() == tree.snapshot()
+
+
+def locked_blocks(tree):
+    return [key for link in tree._caches[0] if link.locks for key in link.node.keys]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["insert", "lock", "unlock"]), prompts), max_size=60),
+    st.integers(1, 12),
+)
+def test_locked_paths_stay(history, capacity):
+    hasher, tree = BlockHasher(1, BLOCK), PrefixTree()
+    tree.add_worker("w0", capacity)
+    locks = []
+    for kind, tokens in history:
+        keys = hasher.keys(np.array(tokens, dtype=np.uint32))
+        if kind == "insert":
+            tree.insert(keys, "w0")
+        elif kind == "lock":
+            depth = tree.match(keys, -1)[0]
+            locks.append((tree.lock(keys, "w0"), keys[:depth]))
+        elif locks:
+            node, _ = locks.pop(0)
+            tree.unlock(node, "w0")
+        for _, held in locks:
+            assert tree.match(held, -1)[0] == len(held)
+        if kind == "insert":  # the unlocked ones have gone where there were too many
+            assert tree.blocks_of("w0") <= max(capacity, len(locked_blocks(tree)))
+        check_structure(tree)
+    for node, _ in locks:
+        tree.unlock(node, "w0")
+    assert not locked_blocks(tree)
+
+
+def test_news_of_a_block_in_the_middle_takes_what_is_below_it():
+    tree = PrefixTree()
+    for name in WORKERS[:2]:
+        tree.add_worker(name, 100)
+        tree.insert([1, 2, 3, 4, 5], name)
+    tree.insert([1, 2, 3, 6], "w0")
+    tree.evict([3, 99], "w0")
+    assert tree.match([1, 2, 3, 4, 5], tree.mask(["w0"])) == (2, 1)
+    assert tree.match([1, 2, 3, 4, 5], tree.mask(["w1"])) == (5, 2)
+    assert tree.match([1, 2, 3, 6], -1) == (3, 2)
+    assert tree.blocks_of("w0") == 2
+    tree.evict([5, 4], "w1")
+    assert len(tree) == 3
+    check_structure(tree)
+
+
+def test_followers_are_told_of_first_and_last_holders():
+    tree, told = PrefixTree(), []
+    tree.follow(lambda key: told.append(("+", key)), lambda keys: told.append(("-", *keys)))
+    tree.add_worker("w0", 4)
+    tree.add_worker("w1", 4)
+    tree.insert([1, 2, 3], "w0")
+    tree.insert([1, 2, 4], "w0")
+    assert told == [("+", 1), ("+", 4)]
+    tree.insert([1, 2], "w1")
+    tree.insert([5, 6], "w0")  # two too many: the leaf 3, then 4
+    assert told[2:] == [("+", 5), ("-", 3), ("-", 4)]
+    tree.remove_worker("w0")
+    assert {key for news in told[5:] for key in news[1:]} == {5, 6}
+    tree.remove_worker("w1")
+    assert told[-1] == ("-", 1, 2)
+    assert len(tree) == 0
+
+
+def test_a_long_chain_of_turns():
+    tree = PrefixTree()
+    tree.add_worker("w0", 10_000)
+    keys = list(range(5000))
+    for turn in range(1, 5001):
+        tree.insert(keys[:turn], "w0")
+    assert tree.match(keys, 1) == (5000, 1)
+    tree.evict([0], "w0")
+    assert len(tree) == 0
 
 
 def test_equal_keys_mean_equal_prefixes():
@@ -105,6 +261,21 @@ def test_equal_keys_mean_equal_prefixes():
             assert seen.setdefault(key, prefix) == prefix
 
 
+def test_keys_are_the_sums_that_the_module_says():
+    """Against plain integers, also where the coefficients are drawn in several chunks."""
+    hasher = BlockHasher(3, 7)
+    tokens = np.random.default_rng(1).integers(0, 2**32, size=40_000).astype(np.uint32)
+    keys = hasher.keys(tokens)
+    assert len(keys) == 40_000 // 7
+    coefficients = [int(c) for c in hasher._coefficients]
+    total, expected = 0, []
+    for position, token in enumerate(tokens[: len(keys) * 7].tolist()):
+        total = (total + (token + 1) * coefficients[position]) % 2**64
+        if position % 7 == 6:
+            expected.append(total)
+    assert keys.tolist() == expected
+
+
 def test_salts_and_seeds_separate():
     tokens = np.arange(160, dtype=np.uint32)
     hasher = BlockHasher(1)
@@ -112,6 +283,15 @@ def test_salts_and_seeds_separate():
     assert not set(hasher.keys(tokens)) & set(hasher.keys(tokens, "tenant-a"))
     assert not set(hasher.keys(tokens, "tenant-a")) & set(hasher.keys(tokens, "tenant-b"))
     assert not set(hasher.keys(tokens)) & set(BlockHasher(2).keys(tokens))
+
+
+def test_the_memory_of_salts_is_bounded():
+    hasher, tokens = BlockHasher(1), np.arange(32, dtype=np.uint32)
+    first = hasher.keys(tokens, "salt 0")
+    for number in range(10_000):
+        hasher.keys(tokens, f"salt {number}")
+    assert len(hasher._offsets) <= 4096
+    assert hasher.keys(tokens, "salt 0") == first
 
 
 def test_swapped_tokens_do_not_collide():
@@ -130,7 +310,7 @@ def test_long_prompts_and_short_ones():
     long = np.zeros(50_000, dtype=np.uint32)
     assert len(hasher.keys(long)) == 3125
     assert len(set(hasher.keys(long))) == 3125
-    assert hasher.keys(long[:15]) == []
+    assert len(hasher.keys(long[:15])) == 0
     assert hasher.keys(long[:100]) == hasher.keys(long)[:6]
 
 
@@ -150,6 +330,8 @@ def test_bad_input():
         tree.add_worker("w", 1)
     tree.remove_worker("nobody")
     tree.insert([1], "nobody")
+    tree.evict([1], "nobody")
+    tree.evict([1], "w")
     assert len(tree) == 0
     with pytest.raises(ValueError, match="block_tokens is 0"):
         BlockHasher(1, 0)

@@ -1,0 +1,83 @@
+"""Names of prompt prefixes: one 64-bit key per block boundary, chained, so that an equal key means an
+equal whole prefix.
+
+The hash is multilinear modulo 2^64: the sum over positions of (token + 1) * coefficient, with secret
+random coefficients per position, so that crafted prompts collide with probability 2^-47 at most
+(tokens below 2^18) and one tenant cannot send its calls onto another's match. A salt adds a secret
+offset. A match of keys only chooses a worker or an order; engines compare tokens.
+
+Cost: one pass over the tokens in numpy, about 7 us for 3,000 tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from fairserve.interactions.call import TokenIds
+
+BlockKeys = Sequence[int]
+"""Keys of the full blocks of a prompt, one per block; from :class:`BlockHasher` an ``array('Q')``."""
+
+_COEFFICIENT_CHUNK = 16_384
+_SALTS_KEPT = 4096
+
+
+class BlockHasher:
+    """Turns token ids into block keys. Same seed, same keys; keep the seed secret."""
+
+    def __init__(self, seed: int, block_tokens: int = 16) -> None:
+        if block_tokens < 1:
+            raise ValueError(f"block_tokens is {block_tokens}; allowed: 1 or more")
+        self.block_tokens = block_tokens
+        self._seed = seed
+        self._generator = np.random.Generator(np.random.PCG64(seed))
+        self._coefficients: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        self._starts: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        """Positions of the first tokens of the blocks."""
+        self._ones: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
+        """What the ``+ 1`` of every token adds to each key."""
+        self._offsets: dict[str, np.uint64] = {"": np.uint64(0)}
+
+    def keys(self, token_ids: TokenIds, salt: str = "") -> array[int]:
+        """One key per full block. ``token_ids`` is one-dimensional."""
+        blocks = len(token_ids) // self.block_tokens
+        if blocks == 0:
+            return array("Q")
+        if blocks > len(self._starts):
+            self._extend(blocks)
+        used = blocks * self.block_tokens
+        terms = token_ids[:used].astype(np.uint64)
+        terms *= self._coefficients[:used]
+        keys = np.add.reduceat(terms, self._starts[:blocks])
+        np.add.accumulate(keys, out=keys)
+        keys += self._ones[:blocks]
+        if salt:
+            keys += self._offset(salt)
+        return array("Q", keys.tobytes())
+
+    def _extend(self, blocks: int) -> None:
+        while len(self._coefficients) < blocks * self.block_tokens:
+            more = self._generator.integers(
+                0, 2**64, size=_COEFFICIENT_CHUNK, dtype=np.uint64, endpoint=False
+            )
+            self._coefficients = np.concatenate([self._coefficients, more])
+        blocks = len(self._coefficients) // self.block_tokens
+        self._starts = np.arange(blocks, dtype=np.int64) * self.block_tokens
+        sums = np.add.reduceat(self._coefficients[: blocks * self.block_tokens], self._starts)
+        self._ones = np.cumsum(sums, dtype=np.uint64)
+
+    def _offset(self, salt: str) -> np.uint64:
+        offset = self._offsets.get(salt)
+        if offset is None:
+            if len(self._offsets) >= _SALTS_KEPT:
+                self._offsets.clear()
+            digest = hashlib.blake2b(
+                salt.encode(), key=self._seed.to_bytes(32, "big", signed=True), digest_size=8
+            ).digest()
+            offset = self._offsets[salt] = np.uint64(int.from_bytes(digest, "big"))
+        return offset
