@@ -6,8 +6,8 @@ Events in, commands out (:mod:`fairserve.scheduling.events`); the time comes wit
 live service and the simulator run this very code. ``snapshot`` plus the later events gives the same
 state as never having stopped. An event that does not fit raises before anything has changed.
 
-Cost per call, whole life: one hash pass over the prompt, a few prefix matches, one feeder selection,
-O(workers) for the open set and the load; nothing grows with the number of live interactions.
+Cost per call, whole life: one hash pass over the prompt, a few prefix matches, one feeder selection;
+nothing grows with the number of live interactions or of workers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_path
+from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_id, client_path
 from fairserve.interactions.tracker import RunEnd, Tracker
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
@@ -52,7 +52,7 @@ class Dispatcher:
         )
         self.router: Router = ROUTERS[system.router](self.locality, **system.router_options)
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
-        self.pool = Pool(system.feed_window)
+        self.pool = Pool(system.feed_window, self.locality.workers)
         self._live: dict[str, LiveCall] = {}
         self._queued_demand = 0
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
@@ -153,8 +153,9 @@ class Dispatcher:
             if call is None:
                 break
             live = self._live[call.call_id]
-            willing = [worker for worker in open_workers if worker not in live.avoid]
-            worker_id = self.router.select(call, willing or open_workers)
+            if live.avoid:
+                open_workers = open_workers.without(live.avoid) or open_workers
+            worker_id = self.router.select(call, open_workers)
             if worker_id is None:
                 break
             commands.append(self._dispatch(live, self.pool.workers[worker_id]))
@@ -169,10 +170,11 @@ class Dispatcher:
         self.locality.placed(call, worker.worker_id)
         live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
         live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
-        worker.demand_tokens += live.demand_tokens
-        worker.waiting_tokens += call.prompt_tokens + call.expected_output_tokens
+        self.pool.add_demand(worker, live.demand_tokens)
+        self.pool.add_waiting(worker, call.prompt_tokens + call.expected_output_tokens)
         worker.calls += 1
-        return ev.Admit(call.call_id, worker.worker_id, 1.0 / live.price, call.stage)
+        weight = 1.0 / live.price
+        return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
 
     # --- a call runs ------------------------------------------------------------------------------
 
@@ -194,7 +196,8 @@ class Dispatcher:
         self.router.started(live.call.call_id)
         worker = self._worker_of(live)
         if worker is not None:
-            worker.waiting_tokens -= live.call.prompt_tokens + live.call.expected_output_tokens
+            waited = live.call.prompt_tokens + live.call.expected_output_tokens
+            self.pool.add_waiting(worker, -waited)
         self._hold(live)
 
     def _hold(self, live: LiveCall) -> None:
@@ -202,7 +205,7 @@ class Dispatcher:
         held = live.call.prompt_tokens - live.cached_tokens + live.output_tokens
         worker = self._worker_of(live)
         if worker is not None:
-            worker.demand_tokens += held - live.demand_tokens
+            self.pool.add_demand(worker, held - live.demand_tokens)
         live.demand_tokens = held
 
     def _on_call_started(self, event: ev.CallStarted, now_s: float) -> list[ev.Command]:
@@ -229,7 +232,7 @@ class Dispatcher:
         self._start(live)
         worker = self._worker_of(live)
         if worker is not None:
-            worker.demand_tokens -= live.demand_tokens
+            self.pool.add_demand(worker, -live.demand_tokens)
             worker.calls -= 1
         worker_id = None if worker is None else worker.worker_id
         self.router.finished(live.call, worker_id, live.price, output_tokens)
@@ -320,14 +323,14 @@ class Dispatcher:
     def _on_worker_draining(self, event: ev.WorkerDraining, now_s: float) -> list[ev.Command]:
         worker = self._require_worker(event.worker_id)
         if not worker.draining:
-            worker.draining = True
+            self.pool.drain(worker)
             self.router.remove_worker(event.worker_id)
             self.locality.remove_worker(event.worker_id)
         return []
 
     def _on_worker_lost(self, event: ev.WorkerLost, now_s: float) -> list[ev.Command]:
         worker = self._require_worker(event.worker_id)
-        del self.pool.workers[event.worker_id]
+        self.pool.lose(worker)
         if not worker.draining:
             self.router.remove_worker(event.worker_id)
             self.locality.remove_worker(event.worker_id)

@@ -170,6 +170,8 @@ class Admit:
     weight: float
     """For the worker's local scheduler: 1 / price."""
     stage: int
+    client_id: str
+    """For the worker's local scheduler: the client's path (:func:`client_id`)."""
 
 
 @dataclass(frozen=True, slots=True)

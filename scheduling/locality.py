@@ -6,13 +6,13 @@ the same by a match. Keys are computed once per call and dropped when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from fairserve.interactions.call import Call
 from fairserve.scheduling.block_keys import BlockHasher, BlockKeys
 from fairserve.scheduling.prefix_tree import PrefixTree
-from fairserve.scheduling.workers import Workers
+from fairserve.scheduling.workers import Workers, WorkerSet
 
 
 class Locality:
@@ -49,24 +49,24 @@ class Locality:
         """The call is over."""
         self._keys.pop(call_id, None)
 
-    def longest(self, call: Call, workers: Iterable[str]) -> tuple[int, list[str]]:
-        """Tokens of the longest match at any of these workers, and the workers that have it.
+    def match(self, call: Call, mask: int) -> tuple[int, int]:
+        """Tokens of the longest match at any worker of ``mask``, and the mask of those that have it.
 
         When nothing matches: 0 and all of them (Algorithm 2: G is then every worker).
         """
-        workers = list(workers)
-        keys = self._keys.get(call.call_id, ())
-        blocks, holders = self.tree.match(keys, self.tree.mask(workers))
+        blocks, holders = self.tree.match(self._keys.get(call.call_id, ()), mask)
         if not blocks:
-            return 0, workers
-        tokens = min(blocks * self.block_tokens, max(0, call.prompt_tokens - 1))
-        return tokens, [worker for worker in workers if self.tree.holds(worker, holders)]
+            return 0, mask
+        return min(blocks * self.block_tokens, max(0, call.prompt_tokens - 1)), holders
 
-    def matched_tokens(self, call: Call, workers: Iterable[str]) -> int:
+    def longest(self, call: Call, workers: Collection[str]) -> tuple[int, list[str]]:
+        """The same for workers by name."""
+        tokens, holders = self.match(call, self.workers.mask(workers))
+        return tokens, list(WorkerSet(self.workers, holders))
+
+    def matched_tokens(self, call: Call, workers: Collection[str]) -> int:
         """Tokens of the longest match at any of these workers."""
-        keys = self._keys.get(call.call_id, ())
-        blocks, _ = self.tree.match(keys, self.tree.mask(list(workers)))
-        return min(blocks * self.block_tokens, max(0, call.prompt_tokens - 1))
+        return self.match(call, self.workers.mask(workers))[0]
 
     def placed(self, call: Call, worker_id: str) -> None:
         """The call's prompt will be computed on this worker."""

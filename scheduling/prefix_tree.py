@@ -250,7 +250,8 @@ class PrefixTree:
     def _split(self, lower: Node, depth: int) -> Node:
         """Cut a node at a depth inside it; returns the new upper part, the lower keeps its identity."""
         parent = lower.parent
-        assert parent is not None and parent.children is not None
+        assert parent is not None
+        assert parent.children is not None
         cut = depth - lower.start
         upper = Node(parent, lower.start, lower.keys[:cut])
         upper.mask = lower.mask
@@ -319,7 +320,8 @@ class PrefixTree:
         node.mask &= ~cache.bit
         if not node.mask:
             parent = node.parent
-            assert parent is not None and parent.children is not None
+            assert parent is not None
+            assert parent.children is not None
             del parent.children[node]
             if not parent.children:
                 parent.children = None
@@ -345,7 +347,7 @@ class PrefixTree:
         """Keep what the worker holds of this path until :meth:`unlock` of the node returned."""
         cache = self._cache(worker_id)
         assert cache is not None, f"unknown worker {worker_id!r}"
-        blocks, node = self._find(keys)
+        _, node = self._find(keys)
         while node.parent is not None and not node.mask & cache.bit:
             node = node.parent
         self._count_locks(node, cache, 1)
@@ -373,7 +375,7 @@ class PrefixTree:
         Locks are not in it: they belong to running calls.
         """
         numbers: dict[Node, int] = {self._root: -1}
-        nodes = []
+        nodes: list[list[Any]] = []
         stack = [self._root]
         while stack:
             parent = stack.pop()

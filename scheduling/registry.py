@@ -70,7 +70,7 @@ def _feeder_wsc(directory: Directory, locality: Locality, **options: Any) -> Fee
 
 
 def _router_least_loaded(locality: Locality) -> Router:
-    return LeastLoaded()
+    return LeastLoaded(locality)
 
 
 def _router_round_robin(locality: Locality, **options: Any) -> Router:

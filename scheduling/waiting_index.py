@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.prefix_tree import PrefixTree
 
-
 Client = Hashable
 
 

@@ -91,5 +91,9 @@ class WorkerSet(Collection[str]):
     def __len__(self) -> int:
         return self.mask.bit_count()
 
+    def without(self, workers: Collection[str]) -> WorkerSet:
+        """Those that are not among ``workers``."""
+        return WorkerSet(self.workers, self.mask & ~self.workers.mask(workers))
+
     def __repr__(self) -> str:
         return f"WorkerSet({', '.join(self)})"

@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from fairserve.engine.base import CompletionPath, WorkerRequest
-from fairserve.interactions.call import Call, client_id
+from fairserve.interactions.call import Call
 from fairserve.interactions.identity import (
     CallIdentity,
     IdentityError,
@@ -27,7 +27,7 @@ from fairserve.platform.auth import Principal
 from fairserve.platform.completions.models import ServedModel
 from fairserve.platform.completions.prompt import Prompt
 from fairserve.platform.completions.schemas import ChatBody, CompletionBody, TextBody, invalid
-from fairserve.platform.control.messages import Submit
+from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.errors import ContextLengthError, InvalidRequestError, NotFoundError
 
@@ -67,14 +67,14 @@ class PreparedCall:
             user_agent_retry=self.repeated,
         )
 
-    def worker_request(self, weight: float) -> WorkerRequest:
+    def worker_request(self, grant: Grant) -> WorkerRequest:
         """The request for the granted worker."""
         return WorkerRequest(
             path=self.path,
             body=self.body,
             call_id=self.record_id,
-            client_id=client_id(self.call.client),
-            weight=weight,
+            client_id=grant.client_id,
+            weight=grant.weight,
             cache_salt=self.call.salt,
         )
 

@@ -185,9 +185,7 @@ class Relay:
 
     async def _open(self, worker: WorkerClient, grant: Grant) -> WorkerStream:
         """The worker's stream; hanging up ends the wait for it, too."""
-        self._opening = asyncio.ensure_future(
-            worker.open(self.prepared.worker_request(grant.weight))
-        )
+        self._opening = asyncio.ensure_future(worker.open(self.prepared.worker_request(grant)))
         try:
             return await self._opening
         except asyncio.CancelledError:

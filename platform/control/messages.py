@@ -36,6 +36,8 @@ class Grant:
     interaction_id: str
     stage: int
     worker_id: str
+    client_id: str
+    """The client's path, for the worker's scheduler; ``weight`` divides its charges there."""
     weight: float
     queue_s: float
     lease_s: float

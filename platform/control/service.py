@@ -374,6 +374,7 @@ class ControlService:
             interaction_id=live.call.interaction_id,
             stage=command.stage,
             worker_id=command.worker_id,
+            client_id=command.client_id,
             weight=command.weight,
             queue_s=live.queue_s,
             lease_s=self._options.lease_s,

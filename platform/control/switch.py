@@ -2,7 +2,8 @@
 
 What belongs to people and workers goes over unchanged: profiles, limits, runs, workers, believed
 caches. Policies that are replaced begin with fair counters but know every call under way, so nothing
-is lost, refused or granted twice by the change. A policy whose name and options stay keeps its state.
+is lost, refused or granted twice by the change. A policy whose name and options stay keeps its state,
+unless the levels change: then all clients are others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.call import Call, TokenUsage, client_path
 from fairserve.interactions.tracker import Tracker
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.dispatcher import Dispatcher
@@ -45,18 +46,23 @@ def switched(
     overload.overloaded = old.overload.overloaded
     tracker = Tracker(immunity_factor=system.immunity_factor)
     tracker.restore(old.tracker.snapshot(now_s), now_s)
-    pool = Pool(system.feed_window)
-    pool.restore(old.pool.snapshot(now_s), now_s)
     # New, because a feeder that is replaced would go on to follow the old one's tree.
     locality = Locality(seed, old.locality.block_tokens)
     locality.restore(old.locality.snapshot(), [call for call, _, _ in calls])
+    pool = Pool(system.feed_window, locality.workers)
+    pool.restore(old.pool.snapshot(now_s), now_s)
     feeder = _built(FEEDERS[system.feeder], old.directory, locality, **system.feeder_options)
-    if (system.feeder, system.feeder_options) == (before.feeder, before.feeder_options):
+    router = _built(ROUTERS[system.router], locality, **system.router_options)
+    for call, _, _ in calls:
+        call.client = client_path(call, system.levels)
+    same_clients = system.levels == before.levels
+    same_feeder = (system.feeder, system.feeder_options) == (before.feeder, before.feeder_options)
+    if same_clients and same_feeder:
         feeder.restore(old.feeder.snapshot(), {call.call_id: call for call, _, _ in calls})
     else:
         _fill_feeder(feeder, calls)
-    router = _built(ROUTERS[system.router], locality, **system.router_options)
-    if (system.router, system.router_options) == (before.router, before.router_options):
+    same_router = (system.router, system.router_options) == (before.router, before.router_options)
+    if same_clients and same_router:
         router.restore(old.router.snapshot())
     else:
         _fill_router(router, pool, calls)

@@ -66,6 +66,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "weighted tokens",
         "Service a client gets at a worker per refill; null adapts to the prompts seen.",
     ),
+    "router.level_quantum": (
+        "",
+        "Quantum of a tenant: clients multiplies it by its users with running calls, or equal.",
+    ),
     "router.we": ("per token", "Weight of prompt tokens that are computed."),
     "router.wq": ("per token", "Weight of output tokens."),
     "local.quantum": ("weighted tokens", "Service a client gets per refill inside a worker."),

@@ -38,21 +38,21 @@ class CacheAwareOptions:
 
 
 class CacheAware(LeastLoaded):
-    """A baseline: counts loads as its parent does. O(workers + log blocks) per call."""
+    """A baseline: counts loads as its parent does. O(log blocks) per call."""
 
     def __init__(
         self, locality: Locality, options: CacheAwareOptions = CacheAwareOptions()
     ) -> None:
-        super().__init__()
+        super().__init__(locality)
         self.options = options
         self._locality = locality
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
         """By the three rules. Changes nothing."""
-        usable = [worker for worker in self._loads.calls if worker in open_workers]
+        usable = self._workers.mask(open_workers) & self._loads.all
         if not usable or self._unbalanced():
             return self._loads.least(usable)
-        matched, having = self._locality.longest(call, usable)
+        matched, having = self._locality.match(call, usable)
         if matched > self.options.match_threshold * call.prompt_tokens:
             return self._loads.least(having)
         return self._loads.least(usable)
@@ -60,5 +60,5 @@ class CacheAware(LeastLoaded):
     def _unbalanced(self) -> bool:
         if self.options.balance_abs is None:
             return False
-        most, fewest = max(self._loads.calls.values()), min(self._loads.calls.values())
+        fewest, most = self._loads.extremes()
         return most - fewest > self.options.balance_abs and most > self.options.balance_rel * fewest

@@ -5,6 +5,14 @@ where its client is in credit, to the least loaded of them when none of those ha
 is charged at dispatch, the output at the end. When a client is in credit nowhere, it is refilled at
 every worker.
 
+With levels (ALGORITHMS sections 0 and 6) every level of the client's path has deficits of its own: a
+call may go where all of them are in credit, every charge goes to the whole path, and a level is refilled
+when it has no credit at any worker that the levels above it leave. A level above the client binds only
+while one of its siblings has calls outstanding, too: alone, it is sent nowhere for fairness' sake. And
+with equal quanta a tenant of many users would leave the worker that has their prefix after a few calls,
+so by default (``level_quantum``) the quantum of such a level is multiplied by its clients with calls
+outstanding. Shares are not decided here but by the feeder and at the workers.
+
 With a feed window only *open* workers may be chosen (ALGORITHMS section 7, point 2): if the client has
 credit only at closed ones, the least loaded open worker takes the call without a refill. Charges are
 multiplied by the call's price. Weakness: the fairness bound grows with the number of workers, and holds
@@ -13,13 +21,13 @@ only for clients backlogged at all of them (Theorem 5.1).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from fairserve.interactions.call import Call
+from fairserve.interactions.call import Call, ClientPath
 from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.routers.credit import Credit
 from fairserve.scheduling.routers.loads import Loads
 
 _SWEEP_MIN = 1024
@@ -33,84 +41,103 @@ class D2lpmOptions:
     quantum: float | None = None
     we: float = 1.0
     wq: float = 2.0
+    level_quantum: Literal["clients", "equal"] = "clients"
+    """Quantum of a level above the client: times its active clients, or the same at every level."""
 
     def __post_init__(self) -> None:
         if self.quantum is not None and not self.quantum > 0:
             raise ValueError(f"quantum is {self.quantum}; allowed: over 0, or null")
         if self.we < 0 or self.wq < 0:
             raise ValueError(f"we is {self.we}, wq is {self.wq}; allowed: not negative")
+        if self.level_quantum not in ("clients", "equal"):
+            raise ValueError(
+                f"level_quantum is {self.level_quantum!r}; allowed: 'clients', 'equal'"
+            )
 
 
 class D2lpm:
-    """The cluster router. O(workers + log blocks) per call."""
+    """The cluster router. O(levels + log blocks) per call; refills O(workers that a client used)."""
 
     def __init__(self, locality: Locality, options: D2lpmOptions = D2lpmOptions()) -> None:
         self.options = options
         self._locality = locality
-        self._loads = Loads()
-        self._deficits: dict[str, dict[str, float]] = {}
-        self._outstanding: dict[str, int] = {}
+        self._loads = Loads(locality.workers)
+        self._credits: dict[ClientPath, Credit] = {}
+        """By path, and by every beginning of one: a tenant, a user of it."""
+        self._active = 0
+        """Clients with calls outstanding."""
         self._prompts = 0
         self._prompt_sum = 0.0
         self._sweep_at = _SWEEP_MIN
 
-    def deficit(self, client: str, worker_id: str) -> float:
-        """``q[i, w]``; at a worker that joined later, what the client has at its best worker."""
-        at = self._deficits.get(client)
-        if not at:
+    def deficit(self, client: ClientPath, worker_id: str) -> float:
+        """``q[i, w]`` of a client, or of a level above it; 0 if one of the two is not known."""
+        credit = self._credits.get(client)
+        if credit is None or worker_id not in self._loads.calls:
             return 0.0
-        if worker_id not in at:
-            return max(at.values())
-        return at[worker_id]
+        return credit.value(self._locality.workers.slot(worker_id))
 
     def add_worker(self, worker_id: str) -> None:
         """A worker joins; clients are there as they are at their best worker."""
+        others = self._loads.all
         self._loads.add_worker(worker_id)
-        for at in self._deficits.values():
-            if at:
-                at[worker_id] = max(at.values())
+        slot = self._locality.workers.slot(worker_id)
+        for credit in self._credits.values():
+            credit.join(slot, others)
 
     def remove_worker(self, worker_id: str) -> None:
         """A worker is gone, and every client's deficit there with it."""
+        if worker_id not in self._loads.calls:
+            return
         self._loads.remove_worker(worker_id)
-        for at in self._deficits.values():
-            at.pop(worker_id, None)
+        slot = self._locality.workers.slot(worker_id)
+        for credit in self._credits.values():
+            credit.leave(slot)
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
         """Algorithm 2 ``select(G, i)`` among open workers; refills if in credit nowhere."""
-        workers = self._loads.calls
-        usable = [worker for worker in workers if worker in open_workers]
+        loads = self._loads
+        usable = self._locality.workers.mask(open_workers) & loads.all
         if not usable:
             return None
-        at = self._at("/".join(call.client))
-        if all(at[worker] <= 0 for worker in workers):
-            self._refill(at, self._quantum(call))
-        in_credit = [worker for worker in usable if at[worker] > 0]
+        in_credit = self._in_credit(call) & usable
         if not in_credit:  # credit only at closed workers: no refill, no waiting
-            return self._loads.least(usable)
-        _, having = self._locality.longest(call, usable)
-        both = [worker for worker in having if at[worker] > 0]
-        return self._loads.least(both or in_credit)
+            return loads.least(usable)
+        _, having = self._locality.match(call, usable)
+        return loads.least(having & in_credit or in_credit)
 
-    def _at(self, client: str) -> dict[str, float]:
-        at = self._deficits.get(client)
-        if at is None:
-            if len(self._deficits) >= self._sweep_at:
-                self._sweep()
-            at = self._deficits[client] = dict.fromkeys(self._loads.calls, 0.0)
-        for worker in self._loads.calls:
-            if worker not in at:
-                at[worker] = max(at.values(), default=0.0)
-        return at
+    def _in_credit(self, call: Call) -> int:
+        """``A`` of Algorithm 2: where every level of the call's path is in credit; never empty."""
+        *above, client = self._path(call.client)
+        mask, active = self._loads.all, self._active
+        for credit in above:
+            competes = active > credit.active  # with a sibling that has calls outstanding
+            active = credit.active
+            if credit.within(mask) != mask:
+                quantum = self._quantum(call)
+                if self.options.level_quantum == "clients":
+                    quantum *= max(1, active)
+                if not competes:
+                    credit.forgive(quantum)
+                elif not credit.within(mask):
+                    credit.refill(quantum, mask)
+                mask = credit.within(mask)
+        if not client.within(mask):
+            client.refill(self._quantum(call), mask)
+        return client.within(mask)
 
-    def _refill(self, at: dict[str, float], quantum: float) -> None:
-        """All rounds until one worker is in credit, at once."""
-        if math.isinf(quantum):
-            rounds_worth = quantum
-        else:
-            rounds_worth = quantum * (math.floor(-max(at.values()) / quantum) + 1)
-        for worker in at:
-            at[worker] += rounds_worth
+    def _path(self, client: ClientPath) -> list[Credit]:
+        """The deficits of the path, outermost level first; new ones are made."""
+        credits = self._credits
+        found = []
+        for length in range(1, len(client) + 1):
+            credit = credits.get(client[:length])
+            if credit is None:
+                if len(credits) >= self._sweep_at:
+                    self._sweep(client)
+                credit = credits[client[:length]] = Credit()
+            found.append(credit)
+        return found
 
     def _quantum(self, call: Call) -> float:
         if self.options.quantum is not None:
@@ -121,13 +148,18 @@ class D2lpm:
 
     def dispatched(self, call: Call, worker_id: str, price: float) -> None:
         """Charge the prompt, count the call."""
-        client = "/".join(call.client)
-        charge = price * self.options.we * call.prompt_tokens
-        self._at(client)[worker_id] -= charge
-        self._outstanding[client] = self._outstanding.get(client, 0) + 1
-        self._prompts += 1
-        self._prompt_sum += charge
         self._loads.dispatched(worker_id)
+        slot = self._locality.workers.slot(worker_id)
+        cost = price * self.options.we * call.prompt_tokens
+        path = self._path(call.client)
+        begins = not path[-1].outstanding
+        self._active += begins
+        for credit in path:
+            credit.charge(slot, cost)
+            credit.outstanding += 1
+            credit.active += begins
+        self._prompts += 1
+        self._prompt_sum += cost
 
     def started(self, call_id: str) -> None:
         """Nothing depends on it."""
@@ -137,42 +169,43 @@ class D2lpm:
 
     def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
         """Charge the output, count the call no longer."""
-        client = "/".join(call.client)
-        at = self._deficits.get(client)
-        if at is not None and worker_id is not None and worker_id in at:
-            at[worker_id] -= price * self.options.wq * output_tokens
-        left = self._outstanding.get(client, 0) - 1
-        if left > 0:
-            self._outstanding[client] = left
-        else:
-            self._outstanding.pop(client, None)
+        there = worker_id is not None and worker_id in self._loads.calls
+        cost = price * self.options.wq * output_tokens
+        path = self._path(call.client)
+        ends = path[-1].outstanding == 1
+        self._active -= ends
+        for credit in path:
+            if there and worker_id is not None:
+                credit.charge(self._locality.workers.slot(worker_id), cost)
+            credit.outstanding = max(0, credit.outstanding - 1)
+            credit.active -= ends
         self._loads.finished(worker_id)
 
-    def _sweep(self) -> None:
-        """Forget idle clients in credit everywhere: coming back at 0 is then no gain."""
-        self._deficits = {
-            client: at
-            for client, at in self._deficits.items()
-            if client in self._outstanding or any(q <= 0 for q in at.values())
+    def _sweep(self, but: ClientPath) -> None:
+        """Forget clients who gain nothing by coming back at 0; ``but`` is being looked up."""
+        self._credits = {
+            client: credit
+            for client, credit in self._credits.items()
+            if not credit.harmless or client == but[: len(client)]
         }
-        self._sweep_at = 2 * len(self._deficits) + _SWEEP_MIN
+        self._sweep_at = 2 * len(self._credits) + _SWEEP_MIN
 
     def snapshot(self) -> dict[str, Any]:
         """State as plain JSON values."""
         return {
-            "loads": dict(self._loads.calls),
-            "deficits": {client: dict(at) for client, at in self._deficits.items()},
-            "outstanding": dict(self._outstanding),
+            "loads": self._loads.snapshot(),
+            "credits": [[list(path), credit.snapshot()] for path, credit in self._credits.items()],
+            "active": self._active,
             "prompts": self._prompts,
             "prompt_sum": self._prompt_sum,
             "sweep_at": self._sweep_at,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot."""
-        self._loads.calls = dict(state["loads"])
-        self._deficits = {client: dict(at) for client, at in state["deficits"].items()}
-        self._outstanding = dict(state["outstanding"])
+        """Replace the state by an earlier snapshot; the locality was restored before."""
+        self._loads.restore(state["loads"])
+        self._credits = {tuple(path): Credit.restored(plain) for path, plain in state["credits"]}
+        self._active = state["active"]
         self._prompts = state["prompts"]
         self._prompt_sum = state["prompt_sum"]
         self._sweep_at = state["sweep_at"]

@@ -6,14 +6,16 @@ from collections.abc import Collection
 from typing import Any
 
 from fairserve.interactions.call import Call
+from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.loads import Loads
 
 
 class LeastLoaded:
-    """A baseline. O(workers) per call."""
+    """A baseline. O(distinct loads) per call."""
 
-    def __init__(self) -> None:
-        self._loads = Loads()
+    def __init__(self, locality: Locality) -> None:
+        self._workers = locality.workers
+        self._loads = Loads(locality.workers)
 
     def add_worker(self, worker_id: str) -> None:
         """A worker joins."""
@@ -25,7 +27,7 @@ class LeastLoaded:
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
         """The open worker with the fewest outstanding calls."""
-        return self._loads.least(open_workers)
+        return self._loads.least(self._workers.mask(open_workers))
 
     def dispatched(self, call: Call, worker_id: str, price: float) -> None:
         """Count the call."""
@@ -43,8 +45,8 @@ class LeastLoaded:
 
     def snapshot(self) -> dict[str, Any]:
         """Outstanding calls per worker."""
-        return {"loads": dict(self._loads.calls)}
+        return {"loads": self._loads.snapshot()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace the state by an earlier snapshot."""
-        self._loads.calls = dict(state["loads"])
+        self._loads.restore(state["loads"])

@@ -1,37 +1,103 @@
-"""Outstanding calls per worker: s_w of Algorithm 2, needed by every router that looks at load."""
+"""Outstanding calls per worker: s_w of Algorithm 2, needed by every router that looks at load.
+
+The workers with an equal count are one bit mask, so the least loaded worker of any set is found by
+looking at the counts from the smallest up: O(distinct counts), however many workers there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from typing import Any
+
+from fairserve.scheduling.workers import Workers
 
 
 class Loads:
-    """Counts of calls that were dispatched and have not ended, in the order of joining."""
+    """Counts of calls that were dispatched and have not ended. Masks are those of ``workers``."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
         self.calls: dict[str, int] = {}
+        """In the order of joining; changed only here."""
+        self.all = 0
+        """The mask of all workers."""
+        self._bits: dict[str, int] = {}
+        self._masks: dict[int, int] = {}
+        """Workers by count; no mask is empty."""
+        self._counts: list[int] = []
+        """The counts that some worker has, ascending."""
 
     def add_worker(self, worker_id: str) -> None:
         """A worker joins with nothing outstanding. Raises ValueError if it is there already."""
         if worker_id in self.calls:
             raise ValueError(f"worker {worker_id!r} is known already")
-        self.calls[worker_id] = 0
+        self._add(worker_id, 0)
+
+    def _add(self, worker_id: str, count: int) -> None:
+        bit = 1 << self._workers.slot(worker_id)
+        self.calls[worker_id], self._bits[worker_id] = count, bit
+        self.all |= bit
+        self._join(bit, count)
 
     def remove_worker(self, worker_id: str) -> None:
         """A worker is gone; unknown ones are ignored."""
-        self.calls.pop(worker_id, None)
+        count = self.calls.pop(worker_id, None)
+        if count is not None:
+            bit = self._bits.pop(worker_id)
+            self.all &= ~bit
+            self._leave(bit, count)
 
     def dispatched(self, worker_id: str) -> None:
         """One more call. Raises KeyError for an unknown worker."""
-        self.calls[worker_id] += 1
+        self._count(worker_id, self.calls[worker_id] + 1)
 
     def finished(self, worker_id: str | None) -> None:
         """One call less; a worker that is gone is ignored."""
         if worker_id is not None and worker_id in self.calls:
-            self.calls[worker_id] -= 1
+            self._count(worker_id, self.calls[worker_id] - 1)
 
-    def least(self, workers: Iterable[str]) -> str | None:
-        """The worker with the fewest outstanding calls; ties by order of joining."""
-        wanted = set(workers)
-        known = [worker for worker in self.calls if worker in wanted]
-        return min(known, key=self.calls.__getitem__, default=None)
+    def least(self, mask: int) -> str | None:
+        """The worker of the mask with the fewest outstanding calls; ties by the smaller number."""
+        masks = self._masks
+        for count in self._counts:
+            found = masks[count] & mask
+            if found:
+                return self._workers.first(found)
+        return None
+
+    def extremes(self) -> tuple[int, int]:
+        """The fewest and the most outstanding calls. Raises IndexError if there is no worker."""
+        return self._counts[0], self._counts[-1]
+
+    def _count(self, worker_id: str, count: int) -> None:
+        bit = self._bits[worker_id]
+        self._leave(bit, self.calls[worker_id])
+        self.calls[worker_id] = count
+        self._join(bit, count)
+
+    def _join(self, bit: int, count: int) -> None:
+        mask = self._masks.get(count)
+        if mask is None:
+            insort(self._counts, count)
+            self._masks[count] = bit
+        else:
+            self._masks[count] = mask | bit
+
+    def _leave(self, bit: int, count: int) -> None:
+        left = self._masks[count] & ~bit
+        if left:
+            self._masks[count] = left
+        else:
+            del self._masks[count]
+            del self._counts[bisect_left(self._counts, count)]
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as plain JSON values."""
+        return dict(self.calls)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace the state by an earlier snapshot; the workers' numbers were restored before."""
+        self.calls, self._bits, self._masks, self._counts = {}, {}, {}, []
+        self.all = 0
+        for worker_id, count in state.items():
+            self._add(worker_id, count)

@@ -15,7 +15,7 @@ from fairserve.scheduling.routers.preble_options import PrebleOptions
 from fairserve.scheduling.routers.round_robin import RoundRobin, RoundRobinOptions
 
 ROUTERS = {
-    "least_loaded": lambda locality: LeastLoaded(),
+    "least_loaded": LeastLoaded,
     "round_robin": lambda locality: RoundRobin(),
     "round_robin_per_client": lambda locality: RoundRobin(
         RoundRobinOptions(per_client=True, max_clients=1000)

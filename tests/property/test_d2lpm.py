@@ -4,17 +4,22 @@ import json
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from virtual_cluster import make_call, prompt
 
 from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.routers.credit import Credit
 from fairserve.scheduling.routers.d2lpm import D2lpm, D2lpmOptions
+from fairserve.scheduling.routers.loads import Loads
+from fairserve.scheduling.workers import Workers, WorkerSet
 
 WORKERS = ["w0", "w1", "w2"]
 
 
-def router(quantum=1000.0, workers=WORKERS):
+def router(quantum=1000.0, workers=WORKERS, **options):
     locality = Locality(seed=1)
-    made = D2lpm(locality, D2lpmOptions(quantum=quantum))
+    made = D2lpm(locality, D2lpmOptions(quantum=quantum, **options))
     for worker in workers:
         locality.add_worker(worker, 100_000)
         made.add_worker(worker)
@@ -61,11 +66,11 @@ def test_only_open_workers_and_no_refill_for_credit_elsewhere():
     others = [worker for worker in WORKERS if worker != first]
     for worker in others:  # in debt there
         made.dispatched(make_call(f"debt-{worker}", tokens=prompt((1, 2000))), worker, 1.0)
-    before = {worker: made.deficit("t/u", worker) for worker in WORKERS}
+    before = {worker: made.deficit(("t", "u"), worker) for worker in WORKERS}
     new = make_call("b", tokens=document("d", 1))
     locality.register(new)
     assert made.select(new, others) in others
-    assert {worker: made.deficit("t/u", worker) for worker in WORKERS} == before
+    assert {worker: made.deficit(("t", "u"), worker) for worker in WORKERS} == before
     assert made.select(new, []) is None
 
 
@@ -78,7 +83,7 @@ def test_work_is_spread_by_price():
         worker = place(made, locality, new, price=price)
         made.finished(new, worker, price, 10)
     spread = {
-        user: [made.deficit(f"t/{user}", worker) for worker in WORKERS]
+        user: [made.deficit(("t", user), worker) for worker in WORKERS]
         for user in ("cheap", "dear")
     }
     assert all(deficit <= 1000 for deficits in spread.values() for deficit in deficits)
@@ -99,8 +104,9 @@ def test_deficits_stay_between_one_call_and_one_quantum(seed):
             done, worker = running.pop(rng.randrange(len(running)))
             made.finished(done, worker, 1.0, rng.randint(0, 50))
             locality.forget(done.call_id)
-        for at in made._deficits.values():
-            assert max(at.values()) <= 500.0
+        for worker in WORKERS:
+            assert made.deficit(("t",), worker) <= 4 * 500.0
+            assert all(made.deficit(("t", f"u{n}"), worker) <= 500.0 for n in range(4))
 
 
 def test_membership():
@@ -112,8 +118,11 @@ def test_membership():
     assert place(made, locality, make_call("x", tokens=document("d", 7)), ["w1"]) == "w1"
     made.add_worker("w2")
     locality.add_worker("w2", 1000)
-    assert made.deficit("t/u", "w2") <= 1000.0
-    assert made.deficit("t/u", "w0") == made.deficit("t/u", "w2"), "nothing kept of the lost one"
+    for client in (("t",), ("t", "u")):
+        assert made.deficit(client, "w2") == made.deficit(client, "w1"), (
+            "as at the best of the others"
+        )
+        assert made.deficit(client, "w0") == 0.0, "nothing kept of the lost one"
     made.finished(make_call("c0"), None, 1.0, 5)
     with pytest.raises(ValueError, match="'w2' is known already"):
         made.add_worker("w2")
@@ -126,15 +135,15 @@ def test_idle_clients_in_credit_are_forgotten():
         worker = place(made, locality, new)
         made.finished(new, worker, 1.0, 1)
         locality.forget(new.call_id)
-    assert len(made._deficits) < 3000
-    assert not made._outstanding
+    assert len(made._credits) < 3000
+    assert not any(credit.outstanding for credit in made._credits.values())
 
 
 def test_the_default_quantum_follows_the_mean_prompt():
     made, locality = router(quantum=None)
     first = make_call("a", tokens=prompt((1, 100)))
     worker = place(made, locality, first)
-    assert made.deficit("t/u", worker) == 20 * 100 - 100
+    assert made.deficit(("t", "u"), worker) == 20 * 100 - 100
 
 
 def test_snapshot_restores():
@@ -149,3 +158,140 @@ def test_snapshot_restores():
 def test_bad_options():
     with pytest.raises(ValueError, match="quantum is 0; allowed: over 0"):
         D2lpmOptions(quantum=0)
+
+
+# --- levels ---------------------------------------------------------------------------------------
+
+
+def spent_tokens(users, level_quantum, rounds=400, quantum=2000.0):
+    """Prompt tokens of each tenant at the one worker that both want."""
+    made, locality = router(quantum=quantum, level_quantum=level_quantum)
+    at_w0 = {"a": 0, "b": 0}
+    for number in range(rounds):
+        for tenant, count in users.items():
+            user = f"u{number % count}"
+            new = make_call(
+                f"{tenant}{number}", tenant=tenant, user=user, tokens=document("shared", number)
+            )
+            if place(made, locality, new) == "w0":
+                at_w0[tenant] += new.prompt_tokens
+    return at_w0
+
+
+def test_invented_users_gain_nothing_at_the_worker_that_everybody_wants():
+    """Both tenants send as much; one of them under fifty names: the tenant's own credit holds it."""
+    plain = spent_tokens({"a": 1, "b": 1}, "equal")
+    assert plain["a"] > 0
+    assert abs(plain["a"] - plain["b"]) <= 2 * (2000 + 416)
+    invented = spent_tokens({"a": 1, "b": 50}, "equal")
+    assert abs(invented["a"] - invented["b"]) <= 2 * (2000 + 416)
+
+
+def worker_of_a_new_document(level_quantum, rivals):
+    """A tenant with thirty users at work; ten new ones ask about a new document: where they go."""
+    made, locality = router(quantum=2000.0, level_quantum=level_quantum)
+    for number in range(rivals):  # calls of another tenant that last
+        place(made, locality, make_call(f"r{number}", tenant="other", user=f"u{number}"))
+    for number in range(200):
+        new = make_call(f"{number}", user=f"u{number % 30}", tokens=document("old", number))
+        place(made, locality, new)
+    return {
+        place(made, locality, make_call(f"n{n}", user=f"v{n}", tokens=document("new", n)))
+        for n in range(10)
+    }
+
+
+def test_users_of_one_tenant_keep_their_prefixes():
+    assert len(worker_of_a_new_document("clients", rivals=0)) == 1
+    assert len(worker_of_a_new_document("equal", rivals=0)) == 1, "nobody competes"
+    assert len(worker_of_a_new_document("clients", rivals=1)) == 1
+    assert len(worker_of_a_new_document("equal", rivals=1)) > 1, "why it is not the default"
+
+
+def test_a_user_in_debt_does_not_spend_for_its_tenant():
+    """A refill of the user does not reach its tenant, nor the tenant's the other users."""
+    made, locality = router(quantum=1000.0)
+    for number in range(8):
+        place(made, locality, make_call(f"c{number}", user="u", tokens=document("d", number)))
+    before = {worker: made.deficit(("t",), worker) for worker in WORKERS}
+    new = make_call("x", user="v", tokens=document("d", 99))
+    locality.register(new)
+    made.select(new, WORKERS)
+    assert {worker: made.deficit(("t",), worker) for worker in WORKERS} == before
+    assert {made.deficit(("t", "v"), worker) for worker in WORKERS} == {1000.0}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([100.0, 512.0, float("inf")]))
+def test_credit_is_equal_to_plain_deficits(seed, quantum):
+    """Against a table of one number per worker, refilled round by round."""
+    rng = random.Random(seed)
+    credit, plain = Credit(), dict.fromkeys(range(5), 0.0)
+    for _ in range(60):
+        action = rng.random()
+        allowed = rng.sample(sorted(plain), rng.randint(1, len(plain)))
+        mask = sum(1 << slot for slot in allowed)
+        if action < 0.5:
+            slot, cost = rng.choice(sorted(plain)), rng.choice([0, 7, 100, 333, 5000])
+            credit.charge(slot, cost)
+            plain[slot] -= cost
+        elif action < 0.8:
+            if not credit.within(mask):
+                credit.refill(quantum, mask)
+                while all(plain[slot] <= 0 for slot in allowed):
+                    plain = {slot: q + quantum if q <= 0 else q for slot, q in plain.items()}
+        elif action < 0.9 and len(plain) > 1:
+            slot = rng.choice(sorted(plain))
+            credit.leave(slot)
+            del plain[slot]
+        else:
+            slot = next(n for n in range(100) if n not in plain)
+            credit.join(slot, sum(1 << each for each in plain))
+            plain[slot] = max(plain.values())
+        assert {slot: credit.value(slot) for slot in plain} == pytest.approx(plain)
+        everywhere = sum(1 << slot for slot in plain)
+        expected = sum(1 << slot for slot, q in plain.items() if q > 0)
+        assert credit.within(everywhere) == expected
+        copy = Credit.restored(json.loads(json.dumps(credit.snapshot())))
+        assert copy.snapshot() == credit.snapshot()
+        assert copy.within(everywhere) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_loads_are_equal_to_plain_counts(seed):
+    rng = random.Random(seed)
+    workers = Workers()
+    loads, plain = Loads(workers), {}
+    for number in range(80):
+        action = rng.random()
+        if action < 0.1 or not plain:
+            loads.add_worker(f"w{number}")
+            plain[f"w{number}"] = 0
+        elif action < 0.15:
+            gone = rng.choice(sorted(plain))
+            loads.remove_worker(gone)
+            workers.forget(gone)
+            del plain[gone]
+        else:
+            name = rng.choice(sorted(plain))
+            if action < 0.7 or not plain[name]:
+                loads.dispatched(name)
+                plain[name] += 1
+            else:
+                loads.finished(name)
+                plain[name] -= 1
+        some = rng.sample(sorted(plain), rng.randint(0, len(plain)))
+        found = loads.least(workers.mask(some))
+        expected = min(some, key=lambda name: (plain[name], workers.slot(name)), default=None)
+        assert found == expected
+        assert loads.calls == plain
+        if plain:
+            assert loads.extremes() == (min(plain.values()), max(plain.values()))
+        names = WorkerSet(workers, workers.mask(some))
+        assert sorted(names) == sorted(some)
+        assert len(names) == len(some)
+        assert [name for name in plain if name in names] == [n for n in plain if n in some]
+        copy = Loads(workers)
+        copy.restore(json.loads(json.dumps(loads.snapshot())))
+        assert copy.least(workers.mask(some)) == expected

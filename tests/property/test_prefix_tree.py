@@ -65,7 +65,7 @@ def check_structure(tree):
         assert node.keys
         assert set(node.links) == {n for n in range(3) if node.mask >> n & 1}
         above = node.parent
-        assert above.children is not None and node in above.children
+        assert node in above.children
         if above.parent is not None:
             assert node.mask & ~above.mask == 0
             assert above.end == node.start

@@ -198,7 +198,7 @@ def test_a_silent_worker_is_lost():
     cluster.run(10)
     cluster.event(ev.WorkerReported("w1"))
     cluster.run(20)
-    assert cluster.dispatcher.pool.serving() == ["w1"]
+    assert list(cluster.dispatcher.pool.serving()) == ["w1"]
 
 
 def test_events_that_do_not_fit_change_nothing():

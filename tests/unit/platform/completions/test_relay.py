@@ -79,7 +79,7 @@ class Control:
 
     def grant(self):
         worker = self.workers.pop(0)
-        return Grant("call", "app/run", 1, worker, 1.0, 0.0, self.lease_s)
+        return Grant("call", "app/run", 1, worker, "tenant/user", 1.0, 0.0, self.lease_s)
 
     async def submit(self, message, on_cancel):
         self.on_cancel = on_cancel

@@ -1,0 +1,125 @@
+"""One client's deficits at all workers: ``q[i, w]`` of Algorithm 2, for one level of the client's path.
+
+Only workers that the client has used have an entry; all others stand at one common value. Who is in
+credit is a bit mask, so that a router asks about 256 workers as fast as about 8.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+class Credit:
+    """Starts at 0 everywhere. O(1) but for refills, which are O(workers used)."""
+
+    __slots__ = ("_at", "_elsewhere", "_known", "_positive", "active", "outstanding")
+
+    def __init__(self) -> None:
+        self._at: dict[int, float] = {}
+        """By worker number."""
+        self._elsewhere = 0.0
+        self._known = 0
+        """Mask of the workers with an entry."""
+        self._positive = 0
+        """Mask of those of them that are in credit."""
+        self.outstanding = 0
+        """Calls that were dispatched and have not ended."""
+        self.active = 0
+        """Clients of this level, or below it, with such calls."""
+
+    def value(self, slot: int) -> float:
+        """``q`` at a worker."""
+        return self._at.get(slot, self._elsewhere)
+
+    def within(self, mask: int) -> int:
+        """The workers of ``mask`` where the client is in credit."""
+        if self._elsewhere > 0:
+            return mask & (self._positive | ~self._known)
+        return mask & self._positive
+
+    def _set(self, slot: int, value: float) -> None:
+        bit = 1 << slot
+        self._at[slot] = value
+        self._known |= bit
+        if value > 0:
+            self._positive |= bit
+        else:
+            self._positive &= ~bit
+
+    def charge(self, slot: int, cost: float) -> None:
+        """Take ``cost`` from the deficit at one worker."""
+        self._set(slot, self._at.get(slot, self._elsewhere) - cost)
+
+    def refill(self, quantum: float, mask: int) -> None:
+        """Rounds of one quantum each, until the client is in credit at a worker of ``mask``.
+
+        A round goes to every worker at or below zero, so nobody rises above one quantum.
+        """
+        best = max(
+            (q for slot, q in self._at.items() if mask >> slot & 1),
+            default=self._elsewhere,
+        )
+        if mask & ~self._known:
+            best = max(best, self._elsewhere)
+        self._refill(quantum, _rounds_to_credit(best, quantum))
+
+    def forgive(self, quantum: float) -> None:
+        """Rounds of one quantum for every worker at or below zero, until it is in credit."""
+        self._refill(quantum, None)
+
+    def _refill(self, quantum: float, rounds: int | None) -> None:
+        """At most so many rounds where ``q`` is at or below zero; None: as many as it takes."""
+        for slot, q in self._at.items():
+            if q <= 0:
+                self._set(slot, _refilled(q, quantum, rounds))
+        if self._elsewhere <= 0:
+            self._elsewhere = _refilled(self._elsewhere, quantum, rounds)
+
+    def join(self, slot: int, others: int) -> None:
+        """A worker joins: the client stands there as at the best of the others."""
+        values = list(self._at.values())
+        if others & ~self._known or not values:
+            values.append(self._elsewhere)
+        self._set(slot, max(values))
+
+    def leave(self, slot: int) -> None:
+        """A worker is gone, and the deficit there with it."""
+        if self._at.pop(slot, None) is not None:
+            self._known &= ~(1 << slot)
+            self._positive &= self._known
+
+    @property
+    def harmless(self) -> bool:
+        """Nothing outstanding, in credit everywhere: coming back at 0 is no gain."""
+        return not self.outstanding and self._elsewhere > 0 and self._positive == self._known
+
+    def snapshot(self) -> dict[str, Any]:
+        """State as plain JSON values."""
+        return {
+            "at": [[slot, q] for slot, q in self._at.items()],
+            "elsewhere": self._elsewhere,
+            "outstanding": self.outstanding,
+            "active": self.active,
+        }
+
+    @classmethod
+    def restored(cls, state: dict[str, Any]) -> Credit:
+        """From an earlier snapshot."""
+        credit = cls()
+        credit._elsewhere = state["elsewhere"]
+        credit.outstanding, credit.active = state["outstanding"], state["active"]
+        for slot, q in state["at"]:
+            credit._set(slot, q)
+        return credit
+
+
+def _rounds_to_credit(q: float, quantum: float) -> int:
+    return math.floor(-q / quantum) + 1
+
+
+def _refilled(q: float, quantum: float, rounds: int | None) -> float:
+    if math.isinf(quantum):
+        return quantum
+    needed = _rounds_to_credit(q, quantum)
+    return q + quantum * (needed if rounds is None else min(rounds, needed))
