@@ -2,8 +2,9 @@
 
 A node is a run of blocks without a branch, and the mask of the workers that hold all of it; a worker
 that holds a node holds its ancestors. Keys are chained (:mod:`fairserve.scheduling.block_keys`), so one
-map from key to node replaces the walk from the root: the longest match is a binary search over the
-prompt's blocks, and an eviction told by block key finds its node at once.
+map from the first key of a node to the node replaces the maps of children, and to compare a node with a
+prompt is to compare one key. Evictions that workers tell by block key need the map of all blocks: it is
+made when the first such news comes, and brought up to date by each, so that decisions do not pay for it.
 
 Each worker's part is bounded by its capacity. The least recently used leaf goes first, from its end,
 block by block; a node that other workers hold, too, goes as a whole, so that evictions do not cut shared
@@ -11,8 +12,8 @@ prefixes to pieces. Every node has a link in the recency list of each of its hol
 order of use with parents after their children, so its oldest unlocked entry is a leaf of that worker.
 
 Used for the router's belief of all caches, and with one worker as a local prefix cache, where the paths
-of running calls are locked. Cost: O(log blocks) for a match; for an insertion that, O(nodes on the
-path), and O(new blocks) in the map. Memory: one map entry and 8 bytes a block, and the nodes.
+of running calls are locked. Cost: O(nodes on the path + log blocks) for a match or an insertion.
+Memory: 8 bytes a block and some 500 a node; with news by block key about 80 bytes a block more.
 
 Weakness: news that a block in the middle of a path is gone drops what the worker has below it.
 """
@@ -27,10 +28,17 @@ from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.workers import Workers
 
 Appeared = Callable[[int], None]
-"""Is given the first key of a run of blocks that now have their first holder."""
+"""Is given the first key of a node whose blocks now have their first holder."""
 
-Disappeared = Callable[[BlockKeys], None]
-"""Is given blocks of one node that have lost their last holder."""
+Disappeared = Callable[["Node", int], None]
+"""Is given a node that lost its last holder beyond its first ``kept`` blocks; 0: it is gone."""
+
+
+_NEW_MAX = 10_000
+"""So many nodes are made without a question for a block, and the map of blocks is given up."""
+
+_SWEEP_MIN = 65_536
+"""The map of all blocks is looked through when it has about this many entries too many."""
 
 
 class _Link:
@@ -100,13 +108,63 @@ class _Cache:
             link = following
 
 
+class BlockMap:
+    """Every block's node, for news that name blocks. Made at the first question, not before.
+
+    Nodes that were added since the last question wait in a list; entries of blocks that have gone are
+    found out when they are asked for, and swept when they are the majority.
+    """
+
+    def __init__(self) -> None:
+        self._used = False
+        self._nodes: dict[int, Node] = {}
+        """By block key: the node, or one below it that was split off since."""
+        self._new: list[Node] = []
+        self._sweep_at = _SWEEP_MIN
+
+    def added(self, node: Node) -> None:
+        """A node was made."""
+        if self._used:
+            self._new.append(node)
+            if len(self._new) > _NEW_MAX:  # nobody asks any more
+                self._used = False
+                self._nodes.clear()
+                self._new.clear()
+
+    def find(self, key: int, heads: dict[int, Node]) -> tuple[Node, int] | None:
+        """The node of a cached block and the block's place in it. ``heads`` has all nodes."""
+        self._catch_up(heads)
+        node = self._nodes.get(key)
+        while node is not None:
+            try:
+                return node, node.keys.index(key)
+            except ValueError:
+                node = node.parent
+        self._nodes.pop(key, None)
+        return None
+
+    def _catch_up(self, heads: dict[int, Node]) -> None:
+        if not self._used:
+            self._used = True
+            self._new = list(heads.values())
+        for node in self._new:
+            self._nodes.update(dict.fromkeys(node.keys, node))
+        self._new.clear()
+        if len(self._nodes) > self._sweep_at:
+            self._nodes = {key: node for node in heads.values() for key in node.keys}
+            self._sweep_at = 2 * len(self._nodes) + _SWEEP_MIN
+
+
 class PrefixTree:
     """Block keys -> workers."""
 
     def __init__(self, workers: Workers | None = None) -> None:
         self.workers = Workers() if workers is None else workers
         self._root = Node(None, 0, array("Q"))
-        self._index: dict[int, Node] = {}
+        self._heads: dict[int, Node] = {}
+        """Nodes by their first key."""
+        self._blocks = 0
+        self._block_map = BlockMap()
         self._caches: dict[int, _Cache] = {}
         self._appeared: list[Appeared] = []
         self._disappeared: list[Disappeared] = []
@@ -121,7 +179,7 @@ class PrefixTree:
 
     def __len__(self) -> int:
         """Distinct blocks that are cached somewhere."""
-        return len(self._index)
+        return self._blocks
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -162,42 +220,51 @@ class PrefixTree:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def _find(self, keys: BlockKeys) -> tuple[int, Node]:
+    def find(self, keys: BlockKeys) -> tuple[int, Node]:
         """How many blocks are cached anywhere, and the node of the last of them."""
-        get = self._index.get
-        low, high, node = 0, len(keys), self._root
-        while low < high:  # keys[:low] are cached, keys[:high + 1] are not
-            middle = (low + high) >> 1
-            found = get(keys[middle])
-            if found is None:
-                high = middle
-            else:
-                low, node = middle + 1, found
-        return low, node
+        heads = self._heads
+        node, depth, wanted = self._root, 0, len(keys)
+        while depth < wanted:
+            child = heads.get(keys[depth])
+            if child is None:
+                break
+            node, own = child, child.keys
+            end = depth + len(own)
+            if end <= wanted and own[-1] == keys[end - 1]:
+                depth = end
+                continue
+            low, high = 1, min(len(own), wanted - depth)  # own[:low] is common
+            while low < high:
+                middle = (low + high + 1) >> 1
+                if own[middle - 1] == keys[depth + middle - 1]:
+                    low = middle
+                else:
+                    high = middle - 1
+            return depth + low, node
+        return depth, node
 
     def match(self, keys: BlockKeys, mask: int) -> tuple[int, int]:
         """Blocks of the longest match at any worker of ``mask``, and the mask of those with it."""
-        blocks, node = self._find(keys)
-        return self._up(blocks, node, mask)
+        blocks, node = self.find(keys)
+        return self.match_at(node, blocks, mask)
 
-    def match_at(self, key: int, depth: int, mask: int) -> tuple[int, int]:
-        """The same for a path that is known to end at block ``depth`` with this cached key."""
-        return self._up(depth, self._index[key], mask)
-
-    def _up(self, blocks: int, node: Node, mask: int) -> tuple[int, int]:
-        while blocks:
-            holders = node.mask & mask
-            if holders:
-                return blocks, holders
-            blocks = node.start
+    @staticmethod
+    def match_at(node: Node, depth: int, mask: int) -> tuple[int, int]:
+        """The same for a path that ends at block ``depth``, in this node or, since, above it."""
+        while depth:
+            if node.start < depth:
+                holders = node.mask & mask
+                if holders:
+                    return depth, holders
+                depth = node.start
             assert node.parent is not None
             node = node.parent
         return 0, 0
 
     def holders(self, key: int) -> int:
-        """The mask of the workers that have a block; 0 if none has."""
-        node = self._index.get(key)
-        return 0 if node is None else node.mask
+        """The mask of the workers that have a block; 0 if none has. Needs the map of all blocks."""
+        found = self._block_map.find(key, self._heads)
+        return 0 if found is None else found[0].mask
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -209,7 +276,7 @@ class PrefixTree:
         cache = self._cache(worker_id)
         if cache is None or not len(keys):
             return
-        blocks, node = self._find(keys)
+        blocks, node = self.find(keys)
         if blocks < node.end and not (blocks == len(keys) and node.mask & cache.bit):
             node = self._split(node, blocks)
         grown = None
@@ -227,7 +294,9 @@ class PrefixTree:
         if parent.children is None:
             parent.children = {}
         parent.children[node] = None
-        self._index.update(dict.fromkeys(keys, node))
+        self._heads[keys[0]] = node
+        self._blocks += len(keys)
+        self._block_map.added(node)
         return node
 
     def _touch(self, node: Node, cache: _Cache) -> None:
@@ -263,7 +332,9 @@ class PrefixTree:
         del parent.children[lower]
         parent.children[upper] = None
         lower.parent, lower.start, lower.keys = upper, depth, lower.keys[cut:]
-        self._index.update(dict.fromkeys(upper.keys, upper))
+        self._block_map.added(upper)
+        self._heads[upper.keys[0]] = upper
+        self._heads[lower.keys[0]] = lower
         return upper
 
     def _shrink(self, cache: _Cache) -> None:
@@ -290,9 +361,9 @@ class PrefixTree:
             return
         cuts: dict[Node, int] = {}
         for key in keys:
-            node = self._index.get(key)
-            if node is not None and node.mask & cache.bit:
-                cut = node.keys.index(key)
+            found = self._block_map.find(key, self._heads)
+            if found is not None and found[0].mask & cache.bit:
+                node, cut = found
                 cuts[node] = min(cut, cuts.get(node, cut))
         for node, cut in cuts.items():
             if not node.mask & cache.bit:
@@ -325,21 +396,19 @@ class PrefixTree:
             del parent.children[node]
             if not parent.children:
                 parent.children = None
-            self._forget(node.keys)
+            del self._heads[node.keys[0]]
+            self._forget(node, 0)
 
     def _truncate(self, node: Node, kept: int, cache: _Cache) -> None:
         """Cut the end off a leaf that only this worker holds."""
-        gone = node.keys[kept:]
-        node.keys = node.keys[:kept]
-        cache.blocks -= len(gone)
-        self._forget(gone)
+        cache.blocks -= len(node.keys) - kept
+        self._forget(node, kept)
 
-    def _forget(self, keys: array[int]) -> None:
-        index = self._index
-        for key in keys:
-            del index[key]
+    def _forget(self, node: Node, kept: int) -> None:
+        self._blocks -= len(node.keys) - kept
+        node.keys = node.keys[:kept]
         for disappeared in self._disappeared:
-            disappeared(keys)
+            disappeared(node, kept)
 
     # --- locks ------------------------------------------------------------------------------------
 
@@ -347,7 +416,7 @@ class PrefixTree:
         """Keep what the worker holds of this path until :meth:`unlock` of the node returned."""
         cache = self._cache(worker_id)
         assert cache is not None, f"unknown worker {worker_id!r}"
-        _, node = self._find(keys)
+        _, node = self.find(keys)
         while node.parent is not None and not node.mask & cache.bit:
             node = node.parent
         self._count_locks(node, cache, 1)
@@ -396,7 +465,8 @@ class PrefixTree:
         """Replace the state by an earlier snapshot. Who follows must clear what it knows."""
         self.workers.restore(state["workers"])
         self._root = Node(None, 0, array("Q"))
-        self._index, self._caches = {}, {}
+        self._heads, self._caches = {}, {}
+        self._blocks, self._block_map = 0, BlockMap()
         nodes: list[Node] = []
         for parent, keys in state["nodes"]:
             above = self._root if parent < 0 else nodes[parent]

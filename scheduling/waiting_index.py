@@ -9,7 +9,7 @@ when it is asked, so a second worker that gets it moves nothing.
 At workers that do not hold a group's block, its calls may still match a shorter prefix. It is the same
 for all of them, since they share everything up to that block: one walk up the tree per group.
 
-Cost: O(log blocks) to add a call, O(1) to remove it, O(log blocks) per call that changes its group;
+Cost: one match to add a call, O(1) to remove it, one match per call that changes its group;
 a selection looks at the groups from the deepest down, at one call per client in each, and stops where
 no longer match can come.
 """
@@ -21,7 +21,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from fairserve.scheduling.block_keys import BlockKeys
-from fairserve.scheduling.prefix_tree import PrefixTree
+from fairserve.scheduling.prefix_tree import Node, PrefixTree
 
 Client = Hashable
 
@@ -29,11 +29,15 @@ Client = Hashable
 class Group:
     """Calls with the same deepest cached block, by client."""
 
-    __slots__ = ("calls", "depth")
+    __slots__ = ("calls", "depth", "key", "node")
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, key: int, depth: int, node: Node) -> None:
+        self.key = key
+        """Of their deepest cached block."""
         self.depth = depth
         """Blocks that all members share and that are cached somewhere."""
+        self.node = node
+        """Where that block is, or below, if the node was split since."""
         self.calls: dict[Client, list[tuple[int, str]]] = {}
         """Per client ``(arrival number, call id)``, ascending: only the first can be next."""
 
@@ -56,7 +60,9 @@ class WaitingIndex:
         self._calls: dict[str, _Waiting] = {}
         self._groups: dict[int, Group] = {}
         """By the key of the deepest cached block."""
-        self._by_depth: dict[int, dict[int, Group]] = {}
+        self._at: dict[Node, dict[Group, None]] = {}
+        """By their node."""
+        self._by_depth: dict[int, dict[Group, None]] = {}
         self._depths: list[int] = []
         """The depths that have groups, ascending."""
         self._watchers: dict[int, dict[str, None]] = {}
@@ -70,13 +76,13 @@ class WaitingIndex:
         """A call is queued. Raises ValueError if it is here already."""
         if call_id in self._calls:
             raise ValueError(f"call {call_id!r} is indexed already")
-        depth, _ = self._tree.match(keys, -1)
+        depth, node = self._tree.find(keys)
         self._calls[call_id] = _Waiting(keys, depth, client, arrival)
         if depth:
             key = keys[depth - 1]
             group = self._groups.get(key)
             if group is None:
-                group = self._new_group(key, depth)
+                group = self._new_group(key, depth, node)
             insort(group.calls.setdefault(client, []), (arrival, call_id))
         if depth < len(keys):
             self._watchers.setdefault(keys[depth], {})[call_id] = None
@@ -95,7 +101,7 @@ class WaitingIndex:
             if not own:
                 del group.calls[waiting.client]
                 if not group.calls:
-                    self._drop_group(key, depth)
+                    self._drop_group(group)
         if depth < len(keys):
             watchers = self._watchers[keys[depth]]
             del watchers[call_id]
@@ -104,7 +110,7 @@ class WaitingIndex:
 
     def clear(self) -> None:
         """Forget all calls, when the tree was restored from a snapshot."""
-        self._calls, self._groups, self._by_depth = {}, {}, {}
+        self._calls, self._groups, self._at, self._by_depth = {}, {}, {}, {}
         self._depths, self._watchers = [], {}
 
     def longest_first(self, mask: int) -> Iterator[tuple[int, int, Group]]:
@@ -115,34 +121,49 @@ class WaitingIndex:
         """
         match_at = self._tree.match_at
         for depth in reversed(self._depths):
-            for key, group in self._by_depth[depth].items():
-                match, _ = match_at(key, depth, mask)
+            for group in self._by_depth[depth]:
+                match, _ = match_at(group.node, depth, mask)
                 if match:
                     yield depth, match, group
 
-    def _new_group(self, key: int, depth: int) -> Group:
-        group = self._groups[key] = Group(depth)
+    def _new_group(self, key: int, depth: int, node: Node) -> Group:
+        group = self._groups[key] = Group(key, depth, node)
+        self._at.setdefault(node, {})[group] = None
         at_depth = self._by_depth.get(depth)
         if at_depth is None:
             at_depth = self._by_depth[depth] = {}
             insort(self._depths, depth)
-        at_depth[key] = group
+        at_depth[group] = None
         return group
 
-    def _drop_group(self, key: int, depth: int) -> None:
-        del self._groups[key], self._by_depth[depth][key]
-        if not self._by_depth[depth]:
-            del self._by_depth[depth]
-            self._depths.remove(depth)
+    def _drop_group(self, group: Group) -> None:
+        del self._groups[group.key], self._by_depth[group.depth][group]
+        if not self._by_depth[group.depth]:
+            del self._by_depth[group.depth]
+            self._depths.remove(group.depth)
+        self._leave_node(group)
+
+    def _leave_node(self, group: Group) -> None:
+        at_node = self._at[group.node]
+        del at_node[group]
+        if not at_node:
+            del self._at[group.node]
 
     def _appeared(self, key: int) -> None:
         """A block is in the tree now: calls that waited for it match further."""
         self._match_again(self._watchers.get(key))
 
-    def _disappeared(self, keys: BlockKeys) -> None:
+    def _disappeared(self, node: Node, kept: int) -> None:
         """Blocks are nowhere any more: the calls that ended there match less."""
-        for group in [self._groups[key] for key in keys if key in self._groups]:
-            self._match_again(call_id for own in group.calls.values() for _, call_id in own)
+        for group in list(self._at.get(node, ())):
+            if group.depth > node.start + kept:
+                self._match_again(call_id for own in group.calls.values() for _, call_id in own)
+            elif group.depth <= node.start:  # its part was split off
+                self._leave_node(group)
+                while group.depth <= group.node.start:
+                    assert group.node.parent is not None
+                    group.node = group.node.parent
+                self._at.setdefault(group.node, {})[group] = None
 
     def _match_again(self, call_ids: Iterable[str] | None) -> None:
         for call_id in list(call_ids or ()):

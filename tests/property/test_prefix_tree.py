@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairserve.scheduling import prefix_tree
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.prefix_tree import PrefixTree
 
@@ -56,10 +57,10 @@ steps = st.lists(
 
 def check_structure(tree):
     """Every node's holders hold its parent; counts, maps and recency lists agree."""
-    nodes = set(tree._index.values())
+    nodes = set(tree._heads.values())
     assert sum(len(node.keys) for node in nodes) == len(tree)
-    for key, node in tree._index.items():
-        assert key in node.keys
+    for key, node in tree._heads.items():
+        assert node.keys[0] == key
     for node in nodes:
         assert node.mask
         assert node.keys
@@ -223,7 +224,9 @@ def test_news_of_a_block_in_the_middle_takes_what_is_below_it():
 
 def test_followers_are_told_of_first_and_last_holders():
     tree, told = PrefixTree(), []
-    tree.follow(lambda key: told.append(("+", key)), lambda keys: told.append(("-", *keys)))
+    tree.follow(
+        lambda key: told.append(("+", key)), lambda node, kept: told.append(("-", node.end, kept))
+    )
     tree.add_worker("w0", 4)
     tree.add_worker("w1", 4)
     tree.insert([1, 2, 3], "w0")
@@ -231,12 +234,34 @@ def test_followers_are_told_of_first_and_last_holders():
     assert told == [("+", 1), ("+", 4)]
     tree.insert([1, 2], "w1")
     tree.insert([5, 6], "w0")  # two too many: the leaf 3, then 4
-    assert told[2:] == [("+", 5), ("-", 3), ("-", 4)]
+    assert told[2:] == [("+", 5), ("-", 2, 0), ("-", 2, 0)]
+    tree.insert([5, 6, 7], "w0")  # and one of what only this worker holds
+    tree.evict([6], "w0")
+    assert told[5:] == [("+", 7), ("-", 2, 0), ("-", 1, 1)]
     tree.remove_worker("w0")
-    assert {key for news in told[5:] for key in news[1:]} == {5, 6}
     tree.remove_worker("w1")
-    assert told[-1] == ("-", 1, 2)
+    assert told[8:] == [("-", 0, 0), ("-", 0, 0)]
     assert len(tree) == 0
+
+
+def test_the_map_of_blocks_is_made_when_news_come_and_given_up_when_none_come(monkeypatch):
+    monkeypatch.setattr(prefix_tree, "_NEW_MAX", 5)
+    monkeypatch.setattr(prefix_tree, "_SWEEP_MIN", 20)
+    tree = PrefixTree()
+    tree.add_worker("w", 40)
+    for number in range(200):
+        tree.insert([100 * number, 100 * number + 1, 100 * number + 2], "w")
+        if number % 50 < 25:
+            assert tree.holders(100 * number + 1) == 1
+            assert tree.holders(7) == 0
+            assert len(tree._block_map._nodes) <= 2 * 40 + 20 + 3
+        assert len(tree._block_map._new) <= 6
+    assert not tree._block_map._nodes
+    tree.insert([1, 2, 3, 4], "w")
+    tree.holders(1)
+    tree.insert([1, 2, 5], "w")  # a split after the map was made
+    tree.evict([2], "w")
+    assert tree.match([1, 2, 3, 4], -1) == (1, 1)
 
 
 def test_a_long_chain_of_turns():

@@ -64,7 +64,8 @@ def test_every_call_is_found_with_its_match(seed, capacity):
         assert len(index) == len(queued)
     for call_id in queued:
         index.remove(call_id)
-    assert not any((index._calls, index._groups, index._by_depth, index._depths, index._watchers))
+    assert not any((index._calls, index._groups, index._at, index._by_depth))
+    assert not any((index._depths, index._watchers))
 
 
 def test_bad_ids():
