@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -29,8 +29,7 @@ DEFAULT_LEVELS = "tenant > user"
 NO_TOKENS: TokenIds = np.zeros(0, dtype=np.uint32)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenUsage:
+class TokenUsage(NamedTuple):
     """Tokens that a call has used so far. Every field only grows while the call runs."""
 
     input_tokens: int = 0

@@ -203,10 +203,12 @@ class Dispatcher:
     def _hold(self, live: LiveCall) -> None:
         """Bring the demand of a running call up to the tokens that it holds."""
         held = live.call.prompt_tokens - live.cached_tokens + live.output_tokens
-        worker = self._worker_of(live)
-        if worker is not None:
-            self.pool.add_demand(worker, held - live.demand_tokens)
-        live.demand_tokens = held
+        more = held - live.demand_tokens
+        if more:
+            live.demand_tokens = held
+            worker = self._worker_of(live)
+            if worker is not None:
+                self.pool.add_demand(worker, more)
 
     def _on_call_started(self, event: ev.CallStarted, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
@@ -218,11 +220,16 @@ class Dispatcher:
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
         lives = [(self._dispatched(call_id), tokens) for call_id, tokens in event.totals]
+        charge = self.feeder.charge
         for live, tokens in lives:
+            if tokens <= live.output_tokens and live.started:
+                continue
             live.output_tokens = max(live.output_tokens, tokens)
-            self._start(live)
-            self._hold(live)
-            self.feeder.charge(live.call.call_id, live.usage())
+            if live.started:
+                self._hold(live)
+            else:
+                self._start(live)
+            charge(live.call.call_id, live.usage())
         return self._pump()
 
     # --- a call ends ------------------------------------------------------------------------------
