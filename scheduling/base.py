@@ -14,7 +14,7 @@ a thread or randomness of its own. Ties break by arrival, then by client id, eve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,15 +52,26 @@ class LocalCall:
 
 
 class PrefixCache(Protocol):
-    """What a local scheduler may ask of its engine's prefix cache."""
+    """An engine's prefix cache, as its local scheduler sees it: matches, and news of what changed.
 
-    @property
-    def version(self) -> int:
-        """Changes whenever a match may have changed (an insertion or an eviction)."""
+    Blocks have names, any hashable values; a name stands for a block with the whole prefix before it.
+    A waiting call's match changes only when the last block of its match goes or the one after it
+    comes, so a scheduler matches a call again only when it hears one of these two names.
+    """
+
+    def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
+        """``(tokens, last, following)`` of a waiting call; no side effects.
+
+        Prompt tokens that are cached now, the name of the last block of that match, and the name of
+        the block that would make it longer (None if the whole prompt matches).
+        """
         ...
 
-    def matched_tokens(self, call: LocalCall) -> int:
-        """Prompt tokens of ``call`` that are cached now; no side effects."""
+    def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
+        """Call ``changed`` with the names of blocks that were stored or evicted, from now on.
+
+        Of blocks stored in one run, one after another, the name of the first is enough.
+        """
         ...
 
 

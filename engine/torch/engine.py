@@ -15,7 +15,7 @@ samples of one call, which wait for their first one.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,7 @@ from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 from fairserve.engine.torch.paged_cache import PagedCache
+from fairserve.engine.torch.prefix_trie import TrieNode
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
 from fairserve.scheduling.base import LocalCall, LocalScheduler
 
@@ -114,11 +115,6 @@ class Engine:
         return min(self.loaded.max_positions, self.capacity_tokens)
 
     @property
-    def version(self) -> int:
-        """Changes whenever a prefix match may have changed."""
-        return self.cache.trie.version
-
-    @property
     def has_work(self) -> bool:
         """Whether a step could do anything."""
         return bool(self._waiting or self._running)
@@ -128,9 +124,32 @@ class Engine:
         """The sequences in the batch, in the order of admission."""
         return list(self._running.values())
 
-    def matched_tokens(self, call: LocalCall) -> int:
-        """Prompt tokens of a waiting call that are cached now; no side effects."""
-        return self.cache.match(self._waiting[call.call_id]).depth * PAGE_TOKENS
+    def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
+        """Cached prompt tokens of a waiting call, and the names of the pages at the match's end.
+
+        A page that is cached is named by its node, one that is not by its parent's node and its tokens:
+        exact, like every match here. See :class:`~fairserve.scheduling.base.PrefixCache`.
+        """
+        sequence = self._waiting[call.call_id]
+        node = self.cache.match(sequence)
+        keys = sequence.prompt_keys()
+        following = (node, keys[node.depth]) if node.depth < len(keys) else None
+        return node.depth * PAGE_TOKENS, node, following
+
+    def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
+        """Tell of every page that is stored or evicted from now on, besides who is told already."""
+        trie = self.cache.trie
+        on_store, on_evict = trie.on_store, trie.on_evict
+
+        def stored(node: TrieNode) -> None:
+            on_store(node)
+            changed(((node.parent, node.tokens),))
+
+        def evicted(node: TrieNode) -> None:
+            on_evict(node)
+            changed((node,))
+
+        trie.on_store, trie.on_evict = stored, evicted
 
     def stats(self) -> EngineStats:
         """A snapshot of the gauges and counters."""

@@ -1,8 +1,9 @@
 """Centralised DLPM (DLPM paper 5.1, the strawman): Algorithm 1 over the cluster's one waiting queue.
 
 A feeder, not a router: calls stay in the global queue until a worker takes them at once, and DLPM says
-which of all waiting calls that is. So: among the clients with a positive deficit, the call with the
-longest match at any worker that can take one now; when no waiting client is in credit, all are refilled.
+which of all waiting calls that is. So: among the clients in credit at every level of their path, the
+call with the longest match at any worker that can take one now; siblings are refilled when none that
+waits is in credit (:mod:`fairserve.scheduling.feeder.deficits`, shared with the local DLPM).
 Dispatch charges ``we * extend``, every generated token ``wq``; a client's weight divides its charges.
 Where the call goes is the router's part: to a worker with that match, which is open, because only open
 workers are asked about (``cache_aware`` with ``match_threshold`` 0 and ``balance_abs`` null).
@@ -13,7 +14,7 @@ at each step is not paid here (the simulator charges it, and the synchronisation
 not asked. A call returned by a failed worker has paid and pays only for what it uses beyond that.
 
 Cost of a selection: O(clients in the groups with the longest matches), O(waiting clients) where nothing
-matches or nobody is in credit. Weakness: a worker has nothing queued behind what it runs, so each step
+matches. Weakness: a worker has nothing queued behind what it runs, so each step
 waits for the scheduler; and as in DLPM a call may be overtaken by longer matches of its own client.
 """
 
@@ -22,12 +23,12 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.call import Call, TokenUsage, path_of_id
 from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.feeder.deficits import Deficits
+from fairserve.scheduling.feeder.deficits import Account, Deficits
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.waiting_index import WaitingIndex
 
@@ -50,6 +51,7 @@ class CentralDlpmOptions:
 @dataclass(slots=True)
 class _Queued:
     call: Call
+    client: Account
     seq: int
     extend_tokens: int = 0
     """Prompt tokens that were paid for before its worker failed."""
@@ -58,7 +60,7 @@ class _Queued:
 
 @dataclass(slots=True)
 class _Dispatched:
-    client: str
+    client: Account
     seq: int
     weight: float
     extend_tokens: int
@@ -82,19 +84,17 @@ class CentralDlpm:
         self._index = WaitingIndex(locality.tree)
         self._seq = 0
         self._queued: dict[str, _Queued] = {}
-        self._queues: dict[str, list[tuple[int, str]]] = {}
+        self._queues: dict[Account, list[tuple[int, str]]] = {}
         """Per client ``(arrival number, call id)`` of its queued calls, ascending."""
         self._dispatched: dict[str, _Dispatched] = {}
-        self._busy: dict[str, int] = {}
-        """Calls of a client, queued and dispatched."""
 
     def __len__(self) -> int:
         """Number of queued calls."""
         return len(self._queued)
 
     def deficit(self, client: str) -> float:
-        """``q`` of a client now; 0 for one that is not known."""
-        return self._deficits.value(client)
+        """``q`` of a client now, or of an outer level by its id; 0 for one that is not known."""
+        return self._deficits.value(path_of_id(client))
 
     def waiting(self) -> Iterable[Call]:
         """The queued calls."""
@@ -107,41 +107,31 @@ class CentralDlpm:
         if call.call_id in self._queued:
             raise ValueError(f"call {call.call_id!r} is queued already")
         self._seq += 1
-        client = "/".join(call.client)
-        self._deficits.arrive(client, self._busy)
-        self._busy[client] = self._busy.get(client, 0) + 1
-        self._place(_Queued(call, self._seq))
+        self._place(_Queued(call, self._deficits.arrive(call.client), self._seq))
 
     def _place(self, entry: _Queued) -> None:
-        call_id, client = entry.call.call_id, "/".join(entry.call.client)
+        call_id, client = entry.call.call_id, entry.client
         self._queued[call_id] = entry
         insort(self._queues.setdefault(client, []), (entry.seq, call_id))
         self._index.add(call_id, self._locality.keys(call_id), client, entry.seq)
 
-    def _dequeue(self, call_id: str) -> tuple[_Queued, str]:
+    def _dequeue(self, call_id: str) -> _Queued:
         entry = self._queued.pop(call_id)
-        client = "/".join(entry.call.client)
         self._index.remove(call_id)
-        own = self._queues[client]
+        own = self._queues[entry.client]
         own.remove((entry.seq, call_id))
         if not own:
-            del self._queues[client]
-        return entry, client
+            del self._queues[entry.client]
+        self._deficits.unwait(entry.client)
+        return entry
 
     def remove(self, call_id: str) -> Call | None:
         """Drop a queued call; what it has paid is not given back."""
         if call_id not in self._queued:
             return None
-        entry, client = self._dequeue(call_id)
-        self._over(client)
+        entry = self._dequeue(call_id)
+        self._deficits.end(entry.client)
         return entry.call
-
-    def _over(self, client: str) -> None:
-        """A call has left: a client with no other is forgotten if that is no gain."""
-        self._busy[client] -= 1
-        if not self._busy[client]:
-            del self._busy[client]
-            self._deficits.idle(client)
 
     def interaction_ended(self, interaction_id: str) -> None:
         """Nothing is known of interactions."""
@@ -156,15 +146,14 @@ class CentralDlpm:
         """
         if not self._queued:
             return None
-        rounds = self._deficits.rounds_to_credit(self._queues)
-        best = self._longest_match(open_workers, rounds) or min(
-            own[0]
-            for client, own in self._queues.items()
-            if self._deficits.value(client, rounds) > 0
+        may_run = self._deficits.may_run
+        best = self._longest_match(open_workers) or min(
+            own[0] for client, own in self._queues.items() if may_run(client)
         )
         return self._queued[best[1]].call
 
-    def _longest_match(self, open_workers: Collection[str], rounds: int) -> tuple[int, str] | None:
+    def _longest_match(self, open_workers: Collection[str]) -> tuple[int, str] | None:
+        may_run = self._deficits.may_run
         best: tuple[int, int, str] | None = None
         mask = self._locality.tree.mask(list(open_workers))
         for depth, match, group in self._index.longest_first(mask):
@@ -174,7 +163,8 @@ class CentralDlpm:
                 continue
             for client, calls in group.calls.items():
                 key = (-match, *calls[0])
-                if (best is None or key < best) and self._deficits.value(client, rounds) > 0:
+                assert isinstance(client, Account)
+                if (best is None or key < best) and may_run(client):
                     best = key
         return None if best is None else best[1:]
 
@@ -187,9 +177,9 @@ class CentralDlpm:
         """
         if call_id not in self._queued:
             raise KeyError(call_id)
-        self._deficits.refill(self._deficits.rounds_to_credit(self._queues))
-        entry, client = self._dequeue(call_id)
-        call = entry.call
+        self._deficits.refill_starved()
+        entry = self._dequeue(call_id)
+        call, client = entry.call, entry.client
         weight = self._directory.weight(call.tenant, call.user)
         record = _Dispatched(client, entry.seq, weight, entry.extend_tokens, entry.output_tokens)
         self._dispatched[call_id] = record
@@ -214,12 +204,15 @@ class CentralDlpm:
         """A dispatched call ended."""
         record = self._dispatched.pop(call_id)
         self._charge(record, usage.extend_tokens, usage.output_tokens)
-        self._over(record.client)
+        self._deficits.end(record.client)
 
     def requeue(self, call: Call) -> None:
         """Its worker failed: it waits again at its old place, and has paid."""
         record = self._dispatched.pop(call.call_id)
-        self._place(_Queued(call, record.seq, record.extend_tokens, record.output_tokens))
+        self._deficits.wait(record.client)
+        self._place(
+            _Queued(call, record.client, record.seq, record.extend_tokens, record.output_tokens)
+        )
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -232,20 +225,30 @@ class CentralDlpm:
                 [call_id, entry.seq, entry.extend_tokens, entry.output_tokens]
                 for call_id, entry in self._queued.items()
             ],
-            "dispatched": {key: asdict(record) for key, record in self._dispatched.items()},
+            "dispatched": {
+                call_id: [
+                    list(record.client.path),
+                    record.seq,
+                    record.weight,
+                    record.extend_tokens,
+                    record.output_tokens,
+                ]
+                for call_id, record in self._dispatched.items()
+            },
         }
 
     def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
         """Replace the state by an earlier snapshot."""
         self._deficits.restore(state["deficits"])
         self._seq = state["seq"]
-        self._queued, self._queues, self._busy = {}, {}, {}
+        self._queued, self._queues = {}, {}
         self._index.clear()
-        self._dispatched = {key: _Dispatched(**plain) for key, plain in state["dispatched"].items()}
-        for record in self._dispatched.values():
-            self._busy[record.client] = self._busy.get(record.client, 0) + 1
+        self._dispatched = {}
+        for call_id, (path, *rest) in state["dispatched"].items():
+            client = self._deficits.known(tuple(path))
+            client.busy += 1
+            self._dispatched[call_id] = _Dispatched(client, *rest)
         for call_id, seq, extend_tokens, output_tokens in state["queue"]:
-            entry = _Queued(calls[call_id], seq, extend_tokens, output_tokens)
-            client = "/".join(entry.call.client)
-            self._busy[client] = self._busy.get(client, 0) + 1
-            self._place(entry)
+            call = calls[call_id]
+            client = self._deficits.arrive(call.client)
+            self._place(_Queued(call, client, seq, extend_tokens, output_tokens))

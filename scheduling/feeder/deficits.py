@@ -1,85 +1,317 @@
-"""Deficits with counted refills: the arithmetic of DLPM Algorithm 1, lines 3-11 (ALGORITHMS section 5).
+"""Deficits with counted refills, level by level: DLPM Algorithm 1, lines 3-11 (ALGORITHMS section 5).
 
-A refill gives the quantum to every known client at or below zero. It is counted, not executed: a round
-number, and per client the round at which its deficit was last true give the deficit now in O(1). A
-client first seen starts at 0; one that is idle and in credit may be forgotten, since coming back at 0
-is then no gain.
+Clients are paths of levels. Every prefix of a path has an account: its deficit ``q``, charged for all
+calls below it. A refill gives the quantum to every known account at or below zero among siblings; it is
+due when some of them have waiting calls and none of these is in credit. A call may run when all the
+accounts of its path are in credit. With paths of one level this is Algorithm 1.
+
+Refills are counted, not executed: a number of rounds per group of siblings, and per account the round
+at which its deficit was last true, give the deficit now in O(1). Waiting accounts that are out of credit
+stand in a heap by the round in which they will be in credit, so that rounds which change nothing but
+the counts are jumped over at once. Cost: O(levels) per charge, O(log accounts) per account that gains or
+loses credit. An account first seen starts at 0; one that is idle and in credit may be forgotten, since
+coming back at 0 is then no gain.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Container, Iterable
 from typing import Any
 
+from fairserve.interactions.call import ClientPath
+
 _SWEEP_MIN = 1024
-"""Idle clients are looked through when there are about this many more."""
+"""Idle accounts are looked through when there are about this many more."""
+
+
+class Account:
+    """One client, or an outer level of several. To be read only by those who use :class:`Deficits`."""
+
+    __slots__ = (
+        "busy",
+        "children",
+        "credit",
+        "deficit",
+        "in_credit",
+        "number",
+        "parent",
+        "parked",
+        "path",
+        "round",
+        "rounds",
+        "ticket",
+        "waiting",
+    )
+
+    def __init__(self, path: ClientPath, parent: Account | None, number: int) -> None:
+        self.path = path
+        self.parent = parent
+        """None for the root of all levels, which has no deficit."""
+        self.number = number
+        self.deficit = 0.0
+        self.round: int = 0 if parent is None else parent.rounds
+        """The siblings' round at which the deficit was true."""
+        self.waiting = 0
+        """Waiting calls, of all levels below."""
+        self.busy = 0
+        """Of a client: waiting and running calls. Of an outer level: known accounts below it."""
+        self.credit = False
+        """True while calls wait and the deficit is positive."""
+        self.ticket = False
+        """Whether it stands among its parent's ``parked``."""
+        self.rounds: int = 0
+        """Refills of the accounts one level below."""
+        self.in_credit = 0
+        """How many of these have ``credit``."""
+        self.parked: list[tuple[int, int, Account]] = []
+        """``(round, number, account)`` of those out of credit. The round may be too early, since
+        charges postpone it; entries of accounts that do not wait any more are dropped at the top."""
+
+    def in_round(self, round_number: int, quantum: float) -> float:
+        """The deficit when the siblings come to this round. Changes nothing."""
+        missed = round_number - self.round
+        if missed <= 0 or self.deficit > 0:
+            return self.deficit
+        return self.deficit + quantum * min(missed, math.floor(-self.deficit / quantum) + 1)
+
+    def ready(self, quantum: float) -> int:
+        """The siblings' round in which it is, or will be, in credit."""
+        if self.deficit > 0:
+            return self.round
+        return self.round + math.floor(-self.deficit / quantum) + 1
 
 
 class Deficits:
-    """``q`` of every client, in cost units."""
+    """Accounts of all levels. A subclass may have its own kind of account, and hear of credit."""
 
     def __init__(self, quantum: float) -> None:
-        self._quantum = quantum
-        self._round = 0
-        self._known: dict[str, tuple[float, int]] = {}
-        """Deficit, and the round at which it was that."""
+        self.quantum = quantum
+        self.root = self._make((), None, 0)
+        self.starved: dict[Account, None] = {}
+        """Accounts below which calls wait and nobody who waits is in credit: refills are due."""
+        self._clients: dict[ClientPath, Account] = {}
+        self._outer: dict[ClientPath, Account] = {(): self.root}
+        self._numbers = 0
         self._sweep_at = _SWEEP_MIN
 
     def __len__(self) -> int:
         """Known clients."""
-        return len(self._known)
+        return len(self._clients)
 
-    def value(self, client: str, rounds_ahead: int = 0) -> float:
-        """``q`` after so many more rounds. Changes nothing."""
-        deficit, at = self._known.get(client, (0.0, self._round))
-        rounds = self._round + rounds_ahead - at
-        if deficit > 0 or not rounds:
-            return deficit
-        return deficit + self._quantum * min(rounds, self._to_credit(deficit))
+    def _make(self, path: ClientPath, parent: Account | None, number: int) -> Account:
+        return Account(path, parent, number)
 
-    def _to_credit(self, deficit: float) -> int:
-        return 0 if deficit > 0 else math.floor(-deficit / self._quantum) + 1
+    def _gained(self, account: Account) -> None:
+        """An account with waiting calls is in credit now."""
 
-    def rounds_to_credit(self, clients: Iterable[str]) -> int:
-        """Rounds until the first of these is in credit: 0 if one is. At least one client."""
-        return min(self._to_credit(self.value(client)) for client in clients)
+    def value(self, path: ClientPath) -> float:
+        """``q`` of a client or an outer level now; 0 for one that is not known. Changes nothing."""
+        account = self._clients.get(path) or self._outer.get(path)
+        if account is None or account.parent is None:
+            return 0.0
+        return account.in_round(account.parent.rounds, self.quantum)
 
-    def refill(self, rounds: int) -> None:
-        """So many rounds for all known clients."""
-        self._round += rounds
+    # --- calls ------------------------------------------------------------------------------------
 
-    def charge(self, client: str, cost: float) -> None:
-        """Take ``cost`` from a client, known or new."""
-        self._known[client] = (self.value(client) - cost, self._round)
+    def arrive(self, path: ClientPath) -> Account:
+        """A call of the client is here, and waits; returns the client's account."""
+        client = self.known(path)
+        client.busy += 1
+        self.wait(client)
+        return client
 
-    def arrive(self, client: str, busy: Container[str]) -> None:
-        """Know a client from now on. ``busy`` clients are never forgotten."""
-        if client not in self._known:
-            if len(self._known) >= self._sweep_at:
-                self._sweep(busy)
-            self._known[client] = (0.0, self._round)
+    def known(self, path: ClientPath) -> Account:
+        """The client's account; made, with those of its outer levels, if it is not known."""
+        client = self._clients.get(path)
+        if client is None:
+            if len(self._clients) + len(self._outer) >= self._sweep_at:
+                self._sweep()
+            client = self._clients[path] = self._child(path)
+        return client
 
-    def _sweep(self, busy: Container[str]) -> None:
-        for client in [c for c in self._known if c not in busy and self.value(c) > 0]:
-            del self._known[client]
-        self._sweep_at = 2 * len(self._known) + _SWEEP_MIN
+    def _child(self, path: ClientPath) -> Account:
+        parent = self._outer.get(path[:-1])
+        if parent is None:
+            parent = self._outer[path[:-1]] = self._child(path[:-1])
+        parent.busy += 1
+        self._numbers += 1
+        return self._make(path, parent, self._numbers)
 
-    def idle(self, client: str) -> None:
-        """A client has nothing queued or running: forget it if it is in credit."""
-        if self.value(client) > 0:
-            self._known.pop(client, None)
+    def wait(self, client: Account) -> None:
+        """One more call of the client waits: a new one, or one that ran."""
+        account: Account = client
+        while (parent := account.parent) is not None:
+            account.waiting += 1
+            if account.waiting == 1:
+                if account.in_round(parent.rounds, self.quantum) > 0:
+                    self._enter_credit(account, parent)
+                else:
+                    self._park(account, parent)
+                    if not parent.in_credit:
+                        self.starved[parent] = None
+            account = parent
+        account.waiting += 1
+
+    def unwait(self, client: Account) -> None:
+        """One call of the client waits no longer."""
+        each: Account | None = client
+        while each is not None:
+            each.waiting -= 1
+            each = each.parent
+        account: Account = client
+        while not account.waiting:
+            self.starved.pop(account, None)
+            if (parent := account.parent) is None:
+                return
+            if account.credit:
+                self._leave_credit(account, parent)
+            account = parent
+
+    def end(self, client: Account) -> None:
+        """A call that does not wait is over: an idle client in credit is forgotten."""
+        client.busy -= 1
+        if not client.busy:
+            self._forget(client)
+
+    def charge(self, client: Account, cost: float) -> None:
+        """Take ``cost`` from every account of the path."""
+        account: Account = client
+        while (parent := account.parent) is not None:
+            if account.round != parent.rounds:
+                account.deficit = account.in_round(parent.rounds, self.quantum)
+                account.round = parent.rounds
+            account.deficit -= cost
+            if account.credit and account.deficit <= 0:
+                self._park(account, parent)
+                self._leave_credit(account, parent)
+            account = parent
+
+    # --- refills ----------------------------------------------------------------------------------
+
+    def refill_starved(self) -> None:
+        """Carry out the refills that are due: as many rounds as bring somebody who waits into credit."""
+        while self.starved:
+            for parent in list(self.starved):
+                self.refill_to(parent, self.next_round(parent))
+
+    def next_round(self, parent: Account) -> int:
+        """The round in which the first waiting account below is in credit; one waits, out of it."""
+        parked = parent.parked
+        while True:
+            ready, number, account = parked[0]
+            if account.credit or not account.waiting:
+                heapq.heappop(parked)
+                account.ticket = False
+            elif ready != (now := max(account.ready(self.quantum), parent.rounds + 1)):
+                heapq.heapreplace(parked, (now, number, account))
+            else:
+                return ready
+
+    def refill_to(self, parent: Account, round_number: int) -> None:
+        """So many rounds in all for the accounts below; those that gain credit leave the heap."""
+        parent.rounds = max(parent.rounds, round_number)
+        parked = parent.parked
+        while parked and parked[0][0] <= parent.rounds:
+            _, number, account = parked[0]
+            out = account.waiting and not account.credit
+            if out and account.in_round(parent.rounds, self.quantum) <= 0:
+                later = max(account.ready(self.quantum), parent.rounds + 1)
+                heapq.heapreplace(parked, (later, number, account))
+                continue
+            heapq.heappop(parked)
+            account.ticket = False
+            if out:
+                self._enter_credit(account, parent)
+
+    def may_run(self, client: Account) -> bool:
+        """Whether a waiting client is in credit at every level, or will be by the refills due now."""
+        account: Account = client
+        while (parent := account.parent) is not None:
+            if not account.credit and (
+                parent.in_credit or account.in_round(self.next_round(parent), self.quantum) <= 0
+            ):
+                return False
+            account = parent
+        return True
+
+    def _enter_credit(self, account: Account, parent: Account) -> None:
+        account.credit = True
+        parent.in_credit += 1
+        self.starved.pop(parent, None)
+        self._gained(account)
+
+    def _leave_credit(self, account: Account, parent: Account) -> None:
+        account.credit = False
+        parent.in_credit -= 1
+        if not parent.in_credit and parent.waiting:
+            self.starved[parent] = None
+
+    def _park(self, account: Account, parent: Account) -> None:
+        if account.ticket:
+            return  # at an earlier round: it is corrected when it comes to the top
+        account.ticket = True
+        if len(parent.parked) > 2 * parent.busy + 64:
+            self._drop_tickets(parent)
+        heapq.heappush(parent.parked, (account.ready(self.quantum), account.number, account))
+
+    @staticmethod
+    def _drop_tickets(parent: Account) -> None:
+        kept = []
+        for entry in parent.parked:
+            if entry[2].waiting and not entry[2].credit:
+                kept.append(entry)
+            else:
+                entry[2].ticket = False
+        parent.parked = kept
+        heapq.heapify(kept)
+
+    # --- forgetting -------------------------------------------------------------------------------
+
+    def _forget(self, account: Account, at_zero: bool = False) -> None:
+        """Forget an idle account in credit, and the outer levels that have no other below them."""
+        is_client = self._clients.get(account.path) is account
+        known = self._clients if is_client else self._outer
+        while (parent := account.parent) is not None and not account.busy:
+            deficit = account.in_round(parent.rounds, self.quantum)
+            if deficit < 0 or (deficit == 0 and not at_zero):
+                return
+            del known[account.path]
+            parent.busy -= 1
+            account, known = parent, self._outer
+
+    def _sweep(self) -> None:
+        """Forget those who left in debt and have been refilled since, and those who left at 0."""
+        for account in [*self._clients.values(), *self._outer.values()]:
+            if not account.busy and account.parent is not None:
+                self._forget(account, at_zero=True)
+        self._sweep_at = 2 * (len(self._clients) + len(self._outer)) + _SWEEP_MIN
+
+    # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values."""
+        """State as plain JSON values. Which calls are here belongs to the scheduler."""
         return {
-            "round": self._round,
-            "known": [[client, *at] for client, at in self._known.items()],
+            "outer": [
+                [list(each.path), each.deficit, each.round, each.rounds]
+                for each in self._outer.values()
+            ],
+            "clients": [
+                [list(each.path), each.deficit, each.round] for each in self._clients.values()
+            ],
             "sweep_at": self._sweep_at,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot."""
-        self._round = state["round"]
-        self._known = {client: (deficit, at) for client, deficit, at in state["known"]}
+        """Replace the state by an earlier snapshot: accounts without calls."""
+        self.root = self._make((), None, 0)
+        self.starved, self._clients, self._outer = {}, {}, {(): self.root}
         self._sweep_at = state["sweep_at"]
+        for path, deficit, at, rounds in state["outer"]:
+            account = self._outer.get(tuple(path))
+            if account is None:
+                account = self._outer[tuple(path)] = self._child(tuple(path))
+            account.deficit, account.round, account.rounds = deficit, at, rounds
+        for path, deficit, at in state["clients"]:
+            account = self._clients[tuple(path)] = self._child(tuple(path))
+            account.deficit, account.round = deficit, at

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 from fairserve.scheduling.base import LocalCall, PrefixCache
-from fairserve.scheduling.local.matched_queue import MatchedQueue
+from fairserve.scheduling.local.matched_queue import Item, MatchedQueue, Waiting
 
 WhenFull = Literal["stop", "skip"]
 
@@ -28,12 +28,12 @@ def check_when_full(when_full: str) -> None:
 class ByMatch(ABC):
     """The protocol of :class:`~fairserve.scheduling.base.LocalScheduler` over a matched queue."""
 
-    def __init__(self, queue: MatchedQueue, when_full: WhenFull) -> None:
-        self._queue = queue
+    def __init__(self, when_full: WhenFull) -> None:
+        self._queue = MatchedQueue(self._placement)
         self._when_full = when_full
         self._arrivals = 0
         self._running: dict[str, LocalCall] = {}
-        self._offered: tuple[int, LocalCall] | None = None
+        self._offered: Waiting | None = None
         self._stopped = True
 
     def __len__(self) -> int:
@@ -59,25 +59,27 @@ class ByMatch(ABC):
         """The call offered next, None when the step is over."""
         if self._offered is None and not self._stopped:
             self._offered = self._next()
-        return None if self._offered is None else self._offered[1]
+        return None if self._offered is None else self._offered.call
 
     def accept(self, cached_tokens: int) -> None:
         """The offered call runs."""
-        assert self._offered is not None, "accept follows a peek that offered a call"
-        bucket, call = self._offered
-        self._offered = None
-        self._running[call.call_id] = self._queue.take(bucket)
-        self._accepted(bucket)
+        waiting = self._take_offer("accept")
+        call = self._queue.remove(waiting.call.call_id).call
+        self._running[call.call_id] = call
+        self._accepted()
 
     def skip(self) -> None:
         """The offered call does not fit; it is not offered again in this step."""
-        assert self._offered is not None, "skip follows a peek that offered a call"
-        bucket, _ = self._offered
-        self._offered = None
+        waiting = self._take_offer("skip")
         if self._when_full == "stop":
             self._stopped = True
         else:
-            self._queue.pass_over(bucket)
+            self._queue.pass_over(waiting)
+
+    def _take_offer(self, asked: str) -> Waiting:
+        offered, self._offered = self._offered, None
+        assert offered is not None, f"{asked} follows a peek that offered a call"
+        return offered
 
     def decoded(self, call_id: str, tokens: int) -> None:
         """Nothing is charged. Raises KeyError if the call does not run."""
@@ -85,23 +87,27 @@ class ByMatch(ABC):
 
     def finish(self, call_id: str) -> None:
         """A call ended or was cancelled, waiting or running. Raises KeyError if unknown."""
-        if self._running.pop(call_id, None) is None:
-            call = self._queue.remove(call_id)
-            if self._offered is not None and call is self._offered[1]:
-                self._offered = None
+        if self._running.pop(call_id, None) is None and (
+            self._queue.remove(call_id) is self._offered
+        ):
+            self._offered = None
 
     def requeue(self, call_id: str) -> None:
         """A running call was preempted: it waits again, as old as it was."""
         self._queue.add(self._running.pop(call_id))
 
     @abstractmethod
+    def _placement(self, waiting: Waiting) -> tuple[list[Item], int]:
+        """The list in which a call stands, and its rank there."""
+
+    @abstractmethod
     def _begin(self) -> None:
         """A pass begins."""
 
     @abstractmethod
-    def _next(self) -> tuple[int, LocalCall] | None:
-        """The call offered next and its bucket."""
+    def _next(self) -> Waiting | None:
+        """The call offered next."""
 
     @abstractmethod
-    def _accepted(self, bucket: int) -> None:
-        """A call of that bucket was taken."""
+    def _accepted(self) -> None:
+        """The call offered last was taken."""

@@ -1,26 +1,37 @@
 """Deficit longest prefix match (DLPM paper, Algorithm 1): locality within a fairness bound.
 
-Waiting calls are walked by matched prefix length, longest first; a client may run while its deficit
-``q`` is positive, pays ``we * extend`` at admission and ``wq`` per decoded token, and all known clients
-at or below zero get the quantum when no waiting client is in credit. ``quantum -> 0`` behaves as VTC
-with the extend cost, ``quantum -> inf`` as LPM.
+Waiting calls are walked by matched prefix length, longest first, ties by arrival. A client may run while
+its deficit ``q`` is positive at every level of its path, pays ``we * extend`` at admission and ``wq``
+per decoded token; all known siblings at or below zero get the quantum when none that waits is in credit
+(:mod:`fairserve.scheduling.feeder.deficits`). ``quantum -> 0`` behaves as VTC with the extend cost,
+``quantum -> inf`` as LPM.
 
-Refills are counted, not executed: a round number, and per client the round at which its ``q`` was last
-true; rounds that would only change the counts are jumped over at once. Departures, both options:
-``refill_when_stuck`` (the paper is not work conserving when the calls of the clients in credit do not
-fit) and ``max_bypass`` (a call that does not fit is passed over at most so often, then the walk stops
-at it). Charges are divided by the call's weight.
+The walk is not executed call by call. Each client has its waiting calls in order; each outer level has
+its members in credit in a heap by their first call; a member that is out of credit is not looked at. A
+walk goes forward only: a client that gains credit in mid-walk goes on behind the call offered last, and
+what it has before that waits for the next walk of the same step. An engine may stop asking at any point;
+the next pass begins at the top. Cost: O(levels * log clients) per call offered, and per client that
+gains or loses credit.
+
+Departures, both options: ``refill_when_stuck`` (the paper is not work conserving when the calls of the
+clients in credit do not fit) and ``max_bypass`` (a call that does not fit is passed over at most so
+often, then it goes first and the walk stops at it). Charges are divided by the call's weight.
 
 Weakness: bounds grow with the longest prompt and output of any client, as in every deficit scheme.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Generator
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from fairserve.interactions.call import ClientPath, path_of_id
 from fairserve.scheduling.base import LocalCall, PrefixCache
+from fairserve.scheduling.feeder.deficits import Account, Deficits
+from fairserve.scheduling.local.matched_queue import Item, MatchedQueue, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +54,116 @@ class DlpmOptions:
             raise ValueError(f"max_bypass is {self.max_bypass}; allowed: 0 or more")
 
 
-_SWEEP_MIN = 1024
-"""Idle clients are looked through when there are about this many more."""
+_EXHAUSTED = 1 << 40
+"""Taken from the rank of a call that was passed over as often as is allowed: it goes first."""
+
+_Key = tuple[int, int]
+"""Rank and arrival: the place of a call in the walk."""
+
+_TOP: _Key = (-(1 << 62), 0)
 
 
-@dataclass(slots=True)
-class _Client:
-    deficit: float = 0.0
-    round: int = 0
-    waiting: int = 0
-    running: int = 0
+class _Member(Account):
+    """A client with its waiting calls, or an outer level with its members in credit, in order."""
+
+    __slots__ = ("calls", "first", "heap")
+
+    parent: _Member | None
+
+    def __init__(self, path: ClientPath, parent: Account | None, number: int) -> None:
+        super().__init__(path, parent, number)
+        self.calls: list[Item] = []
+        """Of a client: what it may be offered in this pass."""
+        self.heap: list[_Entry] = []
+        """Of an outer level. Each member in credit that has calls is here, at its first call or
+        before it; an entry that is not its member's ``first`` is left over."""
+        self.first: _Entry | None = None
 
 
-@dataclass(slots=True)
-class _Waiting:
-    call: LocalCall
-    matched: int = 0
-    bypassed: int = 0
+_Entry = tuple[int, int, _Member]
+"""Rank and arrival of a member's first call, as it was when the entry was made, and the member."""
 
 
-@dataclass(slots=True)
-class _Pass:
-    """What has happened in one scheduling step."""
+class _Order(Deficits):
+    """The deficits, and among the calls of those in credit the one that the walk meets next."""
 
-    limit: int
-    admitted: int = 0
-    skipped: list[_Waiting] = field(default_factory=list)
-    offered: set[int] = field(default_factory=set)
+    def __init__(self, quantum: float) -> None:
+        super().__init__(quantum)
+        self._at: _Key = _TOP
+        """Where the walk is."""
+        self._behind: list[_Member] = []
+        """Clients with calls that the walk had passed when they gained credit."""
 
-    def exhausted(self, entry: _Waiting) -> bool:
-        """Passed over as often as is allowed: nothing overtakes it any more."""
-        return bool(self.limit) and entry.bypassed >= self.limit
+    def _make(self, path: ClientPath, parent: Account | None, number: int) -> _Member:
+        return _Member(path, parent, number)
+
+    def _gained(self, account: Account) -> None:
+        assert isinstance(account, _Member)
+        self.offer(account)
+
+    def offer(self, member: _Member) -> None:
+        """A member may have an earlier first call than it had: tell the levels above it."""
+        parent = member.parent
+        while parent is not None and member.credit:
+            ordered: list[Item] | list[_Entry] = member.calls or member.heap
+            if not ordered:
+                return
+            rank, arrival, _ = ordered[0]
+            first = member.first
+            if first is not None and (first[0], first[1]) <= (rank, arrival):
+                return
+            if len(parent.heap) > 2 * parent.in_credit + 64:
+                parent.heap = [entry for entry in parent.heap if entry[2].first is entry]
+                heapq.heapify(parent.heap)
+            member.first = (rank, arrival, member)
+            heapq.heappush(parent.heap, member.first)
+            member, parent = parent, parent.parent
+
+    def to_the_top(self) -> None:
+        """The walk begins anew."""
+        self._at = _TOP
+        for client in self._behind:
+            self.offer(client)
+        self._behind.clear()
+
+    def advance(self, waiting: Waiting) -> None:
+        """The walk has come to this call."""
+        self._at = waiting.item[:2]
+
+    def next_call(self) -> Waiting | None:
+        """The next call of the walk whose client may run, after the refills that are due."""
+        self.refill_starved()
+        root = self.root
+        assert isinstance(root, _Member)
+        return self._next_of(root)
+
+    def _next_of(self, member: _Member) -> Waiting | None:
+        calls = member.calls
+        if calls:  # a client
+            item = calls[0]
+            if item < self._at:
+                self._behind.append(member)
+                index = bisect_left(calls, self._at)
+                return calls[index][2] if index < len(calls) else None
+            return item[2]
+        heap = member.heap
+        while heap:
+            entry = heap[0]
+            child = entry[2]
+            found = None
+            if child.first is entry:
+                found = self._next_of(child) if child.credit else None
+                if found is None:
+                    child.first = None
+                else:
+                    rank, arrival, _ = found.item
+                    if entry[1] == arrival and entry[0] == rank:
+                        return found
+                    child.first = (rank, arrival, child)
+                    heapq.heapreplace(heap, child.first)
+                    continue
+            heapq.heappop(heap)
+        return None
 
 
 class Dlpm:
@@ -82,252 +172,175 @@ class Dlpm:
     def __init__(self, options: DlpmOptions = DlpmOptions()) -> None:
         self.options = options
         self._arrivals = 0
-        self._round = 0
-        self._clients: dict[str, _Client] = {}
-        self._waiting: dict[str, _Waiting] = {}
+        self._queue = MatchedQueue(self._placement)
+        self._order = _Order(options.quantum)
+        self._clients: dict[str, _Member] = {}
+        """Of every call that is here."""
         self._running: dict[str, LocalCall] = {}
         self._charged: set[str] = set()
         """Calls whose prompt was charged: a preempted call pays for it once."""
-        self._credit: set[str] = set()
-        """Clients with a waiting call and a positive deficit."""
-        self._cache_version: int | None = None
-        self._unmatched: dict[str, _Waiting] = {}
-        self._walk: Generator[LocalCall, int | None, None] | None = None
-        self._offered: LocalCall | None = None
-        self._sweep_at = _SWEEP_MIN
+        self._offered: Waiting | None = None
+        self._over = True
+        """Whether the pass has come to its end."""
+        self._past_stuck: Iterator[Waiting] | None = None
+        """What is offered when nothing in credit fits."""
+        self._admitted = 0
+        self._skipped: list[Waiting] = []
+        """What has happened in this pass."""
 
     def __len__(self) -> int:
         """Number of waiting calls."""
-        return len(self._waiting)
+        return len(self._queue)
 
     def deficit(self, client_id: str) -> float:
-        """``q`` of a client now; 0 for one that is not known."""
-        client = self._clients.get(client_id)
-        return 0.0 if client is None else self._settle(client).deficit
+        """``q`` of a client now, or of an outer level by its id; 0 for one that is not known."""
+        return self._order.value(path_of_id(client_id))
 
     # --- arrivals and ends ------------------------------------------------------------------------
 
     def add(self, call: LocalCall) -> None:
         """A call arrives; a new client starts at 0. Raises ValueError for an id already here."""
-        if call.call_id in self._waiting or call.call_id in self._running:
+        if call.call_id in self._clients:
             raise ValueError(f"call {call.call_id!r} is already scheduled")
         if not call.weight > 0:
             raise ValueError(f"weight is {call.weight}; allowed: over 0")
         self._arrivals += 1
         call.arrival = self._arrivals
-        self._enqueue(call)
-
-    def _enqueue(self, call: LocalCall) -> None:
-        entry = _Waiting(call)
-        self._waiting[call.call_id] = entry
-        self._unmatched[call.call_id] = entry
-        client = self._clients.get(call.client_id)
-        if client is None:
-            if len(self._clients) >= self._sweep_at:
-                self._sweep()
-            client = self._clients[call.client_id] = _Client(round=self._round)
-        client.waiting += 1
-        if self._settle(client).deficit > 0:
-            self._credit.add(call.client_id)
+        self._queue.add(call)
+        client = self._order.arrive(call.path)
+        assert isinstance(client, _Member)
+        self._clients[call.call_id] = client
 
     def finish(self, call_id: str) -> None:
         """A call ended or was cancelled. Raises KeyError if it is unknown."""
-        call = self._running.pop(call_id, None)
-        if call is not None:
-            self._clients[call.client_id].running -= 1
-        else:
-            call = self._waiting[call_id].call
-            self._leave_queue(call)
+        client = self._clients.pop(call_id)
+        if self._running.pop(call_id, None) is None:
+            if self._queue.remove(call_id) is self._offered:
+                self._offered = None
+            self._order.unwait(client)
         self._charged.discard(call_id)
-        self._forget_if_harmless(call.client_id)
+        self._order.end(client)
 
     def requeue(self, call_id: str) -> None:
         """A running call was preempted: it waits again, at its old place, its prompt paid for."""
-        call = self._running.pop(call_id)
-        self._clients[call.client_id].running -= 1
-        self._enqueue(call)
+        self._queue.add(self._running.pop(call_id))
+        self._order.wait(self._clients[call_id])
 
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge ``wq`` per token that a running call generated."""
-        call = self._running[call_id]
-        self._charge(call, self.options.wq * tokens)
+        cost = self.options.wq * tokens / self._running[call_id].weight
+        self._order.charge(self._clients[call_id], cost)
 
     # --- the walk of one scheduling step ----------------------------------------------------------
 
     def start_pass(self, cache: PrefixCache) -> None:
         """Begin a step: match what may have changed, then walk in order of matched length."""
-        if cache.version != self._cache_version:
-            self._cache_version = cache.version
-            for entry in self._waiting.values():
-                entry.matched = cache.matched_tokens(entry.call)
-        else:
-            for entry in self._unmatched.values():
-                entry.matched = cache.matched_tokens(entry.call)
-        self._unmatched.clear()
-        self._walk = self._walk_queue()
-        self._offered = next(self._walk, None)
+        for waiting in self._skipped:
+            waiting.bypassed += self._admitted
+        self._skipped.clear()
+        self._admitted = 0
+        self._offered = self._past_stuck = None
+        self._over = False
+        for waiting in self._queue.start_pass(cache):
+            self._order.offer(self._clients[waiting.call.call_id])
+        self._order.to_the_top()
+
+    def _placement(self, waiting: Waiting) -> tuple[list[Item], int]:
+        rank = -waiting.matched_tokens
+        if self._exhausted(waiting.bypassed):
+            rank -= _EXHAUSTED
+        return self._clients[waiting.call.call_id].calls, rank
+
+    def _exhausted(self, bypassed: int) -> bool:
+        """Passed over as often as is allowed: nothing overtakes it any more."""
+        return 0 < self.options.max_bypass <= bypassed
 
     def peek(self) -> LocalCall | None:
         """The call offered next, None when the step is over."""
-        offered = self._offered
-        if offered is not None and offered.call_id not in self._waiting:  # cancelled meanwhile
-            self._advance(None)
-            return self.peek()
-        return offered
+        if self._offered is None:
+            if self._over:
+                return None
+            self._offered = self._look()
+            if self._offered is None:
+                self._over = True
+                return None
+        return self._offered.call
 
     def accept(self, cached_tokens: int) -> None:
         """The offered call runs; charge its extend tokens."""
-        self._advance(cached_tokens)
+        waiting = self._offered
+        assert waiting is not None, "accept follows a peek that offered a call"
+        self._offered = None
+        call = waiting.call
+        client = self._clients[call.call_id]
+        if self._past_stuck is not None:
+            self._past_stuck = None
+            self._refill_for(client)
+            self._order.to_the_top()
+        self._queue.remove(call.call_id)
+        self._order.unwait(client)
+        self._running[call.call_id] = call
+        self._admitted += 1
+        if call.call_id not in self._charged:
+            self._charged.add(call.call_id)
+            extend_tokens = max(0, call.prompt_tokens - cached_tokens)
+            self._order.charge(client, self.options.we * extend_tokens / call.weight)
 
     def skip(self) -> None:
         """The offered call does not fit; it is not offered again in this step."""
-        self._advance(None)
+        waiting = self._offered
+        assert waiting is not None, "skip follows a peek that offered a call"
+        self._offered = None
+        self._queue.pass_over(waiting)
+        self._skipped.append(waiting)
+        self._over = self._exhausted(waiting.bypassed + self._admitted)
 
-    def _advance(self, cached_tokens: int | None) -> None:
-        assert self._walk is not None
-        try:
-            self._offered = self._walk.send(cached_tokens)
-        except StopIteration:
-            self._offered = None
+    def _look(self) -> Waiting | None:
+        """Algorithm 1 lines 14-25: the call at which the walk stops next."""
+        order, queue = self._order, self._queue
+        if self._past_stuck is None:
+            if not queue.placed:
+                return None
+            found = order.next_call()
+            if found is None:
+                order.to_the_top()
+                found = order.next_call()
+            if found is not None:
+                order.advance(found)
+                return found
+            if not self.options.refill_when_stuck:
+                return None
+            self._past_stuck = self._walk_past_stuck()
+        return next(self._past_stuck, None)
 
-    def _walk_queue(self) -> Generator[LocalCall, int | None, None]:
-        """Algorithm 1 lines 14-29. Yields a call, is sent its cached tokens or None (no room)."""
-        walk = _Pass(limit=self.options.max_bypass)
-        order = sorted(
-            self._waiting.values(),
-            key=lambda e: (not walk.exhausted(e), -e.matched, e.call.arrival),
-        )
-        while order:
-            admitted = False
-            left: list[_Waiting] = []
-            for entry in order:
-                if entry.call.call_id not in self._waiting:  # cancelled since
-                    continue
-                if entry.call.client_id not in self._credit:
-                    self._check_refill()
-                if entry.call.client_id not in self._credit:
-                    left.append(entry)
-                    continue
-                if (yield from self._offer(entry, walk, refill_rounds=0)):
-                    admitted = True
-                elif walk.exhausted(entry):
-                    return
-            order = left
-            unoffered = any(entry.call.client_id in self._credit for entry in left)
-            if not admitted and not unoffered:
-                if not self.options.refill_when_stuck:
-                    return
-                if not (yield from self._offer_past_stuck(order, walk)):
-                    return
-                order = [entry for entry in order if id(entry) not in walk.offered]
-
-    def _offer(
-        self, entry: _Waiting, walk: _Pass, refill_rounds: int
-    ) -> Generator[LocalCall, int | None, bool]:
-        """Offer one call. When it is taken, refill first, then charge it. True if it was taken."""
-        walk.offered.add(id(entry))
-        cached_tokens = yield entry.call
-        if cached_tokens is None:
-            entry.bypassed += walk.admitted
-            walk.skipped.append(entry)
-            return False
-        if refill_rounds:
-            self._refill(refill_rounds)
-        self._admit(entry.call, cached_tokens)
-        walk.admitted += 1
-        for passed in walk.skipped:
-            passed.bypassed += 1
-        return True
-
-    def _offer_past_stuck(
-        self, left: list[_Waiting], walk: _Pass
-    ) -> Generator[LocalCall, int | None, bool]:
-        """Nothing in credit fits: is there a call that would fit after a refill?
+    def _walk_past_stuck(self) -> Iterator[Waiting]:
+        """Nothing in credit fits: the others, those first that the fewest refills bring into credit.
 
         The refill is carried out only when a call is taken, so a full batch refills nobody.
         """
-        while left:
-            needed = {entry.call.client_id: 0 for entry in left}
-            for client_id in needed:
-                needed[client_id] = self._rounds_to_credit(self._clients[client_id])
-            rounds = min(needed.values())
-            later: list[_Waiting] = []
-            for entry in left:
-                if entry.call.call_id not in self._waiting:
-                    continue
-                if needed[entry.call.client_id] > rounds:
-                    later.append(entry)
-                elif (yield from self._offer(entry, walk, rounds)):
-                    return True
-                elif walk.exhausted(entry):
-                    return False
-            left = later
-        return False
+        clients: dict[tuple[int, ...], dict[_Member, None]] = {}
+        for client in dict.fromkeys(self._clients.values()):
+            if client.calls:
+                clients.setdefault(self._rounds_to_credit(client), {})[client] = None
+        for needed in sorted(clients):
+            for _, _, waiting in heapq.merge(*[list(client.calls) for client in clients[needed]]):
+                if waiting.place is not None:  # neither cancelled nor passed over since
+                    yield waiting
 
-    def _check_refill(self) -> None:
-        """Algorithm 1 lines 3-11: refill all at or below zero, if no waiting client is in credit.
+    def _rounds_to_credit(self, client: _Member) -> tuple[int, ...]:
+        """Per level, the outermost first."""
+        rounds: list[int] = []
+        member = client
+        while (parent := member.parent) is not None:
+            ready = 0 if member.credit else member.ready(self.options.quantum) - parent.rounds
+            rounds.append(ready)
+            member = parent
+        return tuple(reversed(rounds))
 
-        Jumps over the rounds in which no waiting client would come into credit. Cost O(known
-        clients), once per change of credit.
-        """
-        if not self._credit:
-            waiting = (client for client in self._clients.values() if client.waiting)
-            self._refill(min(self._rounds_to_credit(client) for client in waiting))
-
-    def _rounds_to_credit(self, client: _Client) -> int:
-        return math.floor(-self._settle(client).deficit / self.options.quantum) + 1
-
-    def _refill(self, rounds: int) -> None:
-        """So many rounds for every known client; each is settled when it is next looked at."""
-        self._round += rounds
-        for client_id, client in self._clients.items():
-            if client.waiting and self._settle(client).deficit > 0:
-                self._credit.add(client_id)
-
-    # --- parts ------------------------------------------------------------------------------------
-
-    def _admit(self, call: LocalCall, cached_tokens: int) -> None:
-        self._leave_queue(call)
-        self._clients[call.client_id].running += 1
-        self._running[call.call_id] = call
-        if call.call_id not in self._charged:
-            self._charged.add(call.call_id)
-            self._charge(call, self.options.we * max(0, call.prompt_tokens - cached_tokens))
-
-    def _leave_queue(self, call: LocalCall) -> None:
-        del self._waiting[call.call_id]
-        self._unmatched.pop(call.call_id, None)
-        client = self._clients[call.client_id]
-        client.waiting -= 1
-        if not client.waiting:
-            self._credit.discard(call.client_id)
-
-    def _charge(self, call: LocalCall, cost: float) -> None:
-        client = self._settle(self._clients[call.client_id])
-        client.deficit -= cost / call.weight
-        if client.deficit <= 0:
-            self._credit.discard(call.client_id)
-
-    def _settle(self, client: _Client) -> _Client:
-        """Carry out the refills since the client was last looked at."""
-        rounds = self._round - client.round
-        if rounds:
-            client.round = self._round
-            if client.deficit <= 0:
-                quantum = self.options.quantum
-                client.deficit += quantum * min(rounds, math.floor(-client.deficit / quantum) + 1)
-        return client
-
-    def _forget_if_harmless(self, client_id: str) -> None:
-        """An idle client in credit may be forgotten: coming back at 0 is then no gain."""
-        if self._harmless(self._clients[client_id]):
-            del self._clients[client_id]
-
-    def _harmless(self, client: _Client) -> bool:
-        idle = not client.waiting and not client.running
-        return idle and self._settle(client).deficit > 0
-
-    def _sweep(self) -> None:
-        """Forget those who left in debt and have been refilled since."""
-        self._clients = {k: c for k, c in self._clients.items() if not self._harmless(c)}
-        self._sweep_at = 2 * len(self._clients) + _SWEEP_MIN
+    def _refill_for(self, client: _Member) -> None:
+        """Refill, at every level, as if only this client's calls were waiting."""
+        member = client
+        while (parent := member.parent) is not None:
+            if not member.credit:
+                self._order.refill_to(parent, member.ready(self.options.quantum))
+            member = parent

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.by_match import ByMatch, WhenFull, check_when_full
-from fairserve.scheduling.local.matched_queue import MatchedQueue
+from fairserve.scheduling.local.matched_queue import Item, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +25,22 @@ class LpmOptions:
         check_when_full(self.when_full)
 
 
-def _longest_first(call: LocalCall, matched_tokens: int) -> tuple[int, int]:
-    return 0, -matched_tokens
-
-
 class Lpm(ByMatch):
     """The local scheduler of the "LPM" and "RR+LPM" rows."""
 
     def __init__(self, options: LpmOptions = LpmOptions()) -> None:
-        super().__init__(MatchedQueue(_longest_first), options.when_full)
+        super().__init__(options.when_full)
         self.options = options
+        self._order: list[Item] = []
+
+    def _placement(self, waiting: Waiting) -> tuple[list[Item], int]:
+        return self._order, -waiting.matched_tokens
 
     def _begin(self) -> None:
         pass
 
-    def _next(self) -> tuple[int, LocalCall] | None:
-        call = self._queue.first()
-        return None if call is None else (0, call)
+    def _next(self) -> Waiting | None:
+        return self._order[0][2] if self._order else None
 
-    def _accepted(self, bucket: int) -> None:
+    def _accepted(self) -> None:
         pass

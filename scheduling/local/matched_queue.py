@@ -1,36 +1,61 @@
-"""Waiting calls in buckets, placed by how much of their prompt is cached.
+"""Waiting calls in sorted lists, placed by how much of their prompt is cached.
 
-A call's match changes only when the cache does, so a pass matches the calls that came since the last
-one, and all of them only if the cache's version is another. Each bucket is a heap: a pass costs
-O(waiting) where the cache changed and O(offered * log waiting) besides, never a full sort.
+A call's match changes only when the last block of its match is evicted or the block after it is stored.
+Each call is registered under the names of these two, and news of the cache mark the calls that it
+concerns; the next pass matches these and the new ones, and no others. Between two passes a call is
+matched at most once, whatever happened; during a pass nothing moves.
+
+Cost: O(log waiting) comparisons per call that comes, goes or has another match (and moving pointers in
+a list, which counts only beyond 10,000 calls in one list); one look-up per block that was evicted.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable
 
 from fairserve.scheduling.base import LocalCall, PrefixCache
 
-Placement = Callable[[LocalCall, int], tuple[int, int]]
-"""``(bucket, rank)`` of a call with so many matched tokens; the lowest rank of a bucket is first."""
 
-_Entry = tuple[int, int, str]
+class Waiting:
+    """A waiting call, its match, and where it stands."""
+
+    __slots__ = ("bypassed", "call", "following", "item", "last", "matched_tokens", "place")
+
+    def __init__(self, call: LocalCall) -> None:
+        self.call = call
+        self.matched_tokens = -1
+        """Below 0 until the first pass."""
+        self.last: Hashable = None
+        self.following: Hashable = None
+        """Names of the last block of the match and of the one after it."""
+        self.place: list[Item] | None = None
+        """The list in which it stands; None for one that is new or was passed over in this pass."""
+        self.item: Item = (0, call.arrival, self)
+        self.bypassed = 0
+        """How often another call was admitted in a pass in which this one did not fit."""
+
+
+Item = tuple[int, int, Waiting]
+"""``(rank, arrival, waiting call)``: lists are in this order, and no two calls arrive at once."""
+
+Placement = Callable[[Waiting], tuple[list[Item], int]]
+"""The list and the rank of a call, by its match; the lowest rank is first."""
 
 
 class MatchedQueue:
-    """Within a bucket: by rank, then by arrival. Nothing moves during a pass."""
+    """The lists belong to the scheduler, which gives them to its calls by the placement."""
 
-    def __init__(self, placement: Placement, buckets: int = 1) -> None:
+    def __init__(self, placement: Placement) -> None:
         self._placement = placement
-        self._waiting: dict[str, LocalCall] = {}
-        self._new: dict[str, LocalCall] = {}
-        """Those that have not been matched yet."""
-        self._heaps: list[list[_Entry]] = [[] for _ in range(buckets)]
-        """``(rank, arrival, call id)``; entries of cancelled calls stay until they are met."""
-        self._aside: list[tuple[int, _Entry]] = []
-        """Entries that were passed over in this pass."""
-        self._version: int | None = None
+        self._waiting: dict[str, Waiting] = {}
+        self._unplaced: dict[Waiting, None] = {}
+        """New calls and those that were passed over: not offered before the next pass."""
+        self._watchers: dict[Hashable, dict[Waiting, None]] = {}
+        """Calls by the two names whose news change their match."""
+        self._news: dict[Hashable, None] = {}
+        """Names of watched blocks that were stored or evicted since the last pass."""
+        self._cache: PrefixCache | None = None
 
     def __len__(self) -> int:
         """Number of waiting calls."""
@@ -39,56 +64,87 @@ class MatchedQueue:
     def __contains__(self, call_id: str) -> bool:
         return call_id in self._waiting
 
-    def add(self, call: LocalCall) -> None:
+    @property
+    def placed(self) -> int:
+        """Calls that may be offered in this pass: waiting, not new, not passed over."""
+        return len(self._waiting) - len(self._unplaced)
+
+    def add(self, call: LocalCall) -> Waiting:
         """A call waits; it is placed at the next pass."""
-        self._waiting[call.call_id] = self._new[call.call_id] = call
+        waiting = self._waiting[call.call_id] = Waiting(call)
+        self._unplaced[waiting] = None
+        return waiting
 
-    def remove(self, call_id: str) -> LocalCall:
+    def remove(self, call_id: str) -> Waiting:
         """Take a call out. Raises KeyError if it does not wait."""
-        call = self._waiting.pop(call_id)
-        self._new.pop(call_id, None)
-        return call
+        waiting = self._waiting.pop(call_id)
+        self._displace(waiting)
+        self._unplaced.pop(waiting, None)
+        self._unwatch(waiting)
+        return waiting
 
-    def start_pass(self, cache: PrefixCache) -> None:
-        """Place new calls and those passed over; all of them if their match may have changed."""
-        entries = len(self._aside) + sum(map(len, self._heaps))
-        if cache.version != self._version or entries > 2 * len(self._waiting) + 64:
-            self._version = cache.version
-            for heap in self._heaps:
-                heap.clear()
-            for call in self._waiting.values():
-                bucket, entry = self._place(call, cache)
-                self._heaps[bucket].append(entry)
-            for heap in self._heaps:
-                heapq.heapify(heap)
-        else:
-            for bucket, entry in self._aside:
-                heapq.heappush(self._heaps[bucket], entry)
-            for call in self._new.values():
-                bucket, entry = self._place(call, cache)
-                heapq.heappush(self._heaps[bucket], entry)
-        self._aside.clear()
-        self._new.clear()
+    def pass_over(self, waiting: Waiting) -> None:
+        """Set a call aside until the next pass."""
+        self._displace(waiting)
+        self._unplaced[waiting] = None
 
-    def first(self, bucket: int = 0) -> LocalCall | None:
-        """The first call of the bucket that was not passed over in this pass."""
-        heap = self._heaps[bucket]
-        while heap:
-            _, arrival, call_id = heap[0]
-            call = self._waiting.get(call_id)
-            if call is not None and call.arrival == arrival:
-                return call
-            heapq.heappop(heap)
-        return None
+    def start_pass(self, cache: PrefixCache) -> list[Waiting]:
+        """Match what may have changed; returns the calls that were placed now, in any order."""
+        if cache is not self._cache:
+            self._cache = cache
+            cache.follow(self._changed)
+            for waiting in self._waiting.values():
+                waiting.matched_tokens = -1
+                self.pass_over(waiting)
+        concerned: dict[Waiting, None] = {}
+        for name in self._news:
+            concerned.update(self._watchers.get(name, ()))
+        self._news.clear()
+        for waiting in concerned:
+            self._unwatch(waiting)
+            before = waiting.matched_tokens
+            self._match(waiting, cache)
+            if waiting.matched_tokens != before:
+                self.pass_over(waiting)
+        placed = list(self._unplaced)
+        self._unplaced.clear()
+        for waiting in placed:
+            if waiting.matched_tokens < 0:
+                self._match(waiting, cache)
+            place, rank = self._placement(waiting)
+            waiting.place = place
+            item = waiting.item = (rank, waiting.call.arrival, waiting)
+            insort(place, item)
+        return placed
 
-    def take(self, bucket: int = 0) -> LocalCall:
-        """Take the bucket's first call out."""
-        return self.remove(heapq.heappop(self._heaps[bucket])[2])
+    def _changed(self, names: Iterable[Hashable]) -> None:
+        self._news.update(dict.fromkeys(filter(self._watchers.__contains__, names)))
 
-    def pass_over(self, bucket: int = 0) -> None:
-        """Set the bucket's first call aside until the next pass."""
-        self._aside.append((bucket, heapq.heappop(self._heaps[bucket])))
+    def _match(self, waiting: Waiting, cache: PrefixCache) -> None:
+        waiting.matched_tokens, last, following = cache.match(waiting.call)
+        waiting.last, waiting.following = last, following
+        watchers = self._watchers
+        for name in (last, following):
+            if name is not None:
+                there = watchers.get(name)
+                if there is None:
+                    watchers[name] = {waiting: None}
+                else:
+                    there[waiting] = None
 
-    def _place(self, call: LocalCall, cache: PrefixCache) -> tuple[int, _Entry]:
-        bucket, rank = self._placement(call, cache.matched_tokens(call))
-        return bucket, (rank, call.arrival, call.call_id)
+    def _unwatch(self, waiting: Waiting) -> None:
+        watchers = self._watchers
+        for name in (waiting.last, waiting.following):
+            if name is not None:
+                there = watchers[name]
+                del there[waiting]
+                if not there:
+                    del watchers[name]
+        waiting.last = waiting.following = None
+
+    def _displace(self, waiting: Waiting) -> None:
+        place = waiting.place
+        if place is not None:
+            waiting.place = None
+            index = 0 if place[0] is waiting.item else bisect_left(place, waiting.item)
+            del place[index]

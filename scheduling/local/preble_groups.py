@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.by_match import ByMatch, WhenFull, check_when_full
-from fairserve.scheduling.local.matched_queue import MatchedQueue
+from fairserve.scheduling.local.matched_queue import Item, Waiting
 
 GROUPS = 10
 PLACES_PER_GROUP = 10
@@ -39,20 +38,20 @@ def group_of(prompt_tokens: int, matched_tokens: int) -> int:
     return max(0, share - 1)
 
 
-def _by_group(call: LocalCall, matched_tokens: int) -> tuple[int, int]:
-    return group_of(call.prompt_tokens, matched_tokens), 0
-
-
 class PrebleGroups(ByMatch):
     """The local scheduler of the "Preble" row."""
 
     def __init__(self, options: PrebleGroupsOptions = PrebleGroupsOptions()) -> None:
-        super().__init__(MatchedQueue(_by_group, GROUPS), options.when_full)
+        super().__init__(options.when_full)
         self.options = options
+        self._groups: list[list[Item]] = [[] for _ in range(GROUPS)]
         self._group = -1
         """The group visited now; below 0 the step is over."""
         self._places = 0
         """What it has left in this step."""
+
+    def _placement(self, waiting: Waiting) -> tuple[list[Item], int]:
+        return self._groups[group_of(waiting.call.prompt_tokens, waiting.matched_tokens)], 0
 
     def _begin(self) -> None:
         self._visit(GROUPS - 1)
@@ -61,13 +60,13 @@ class PrebleGroups(ByMatch):
         self._group = group
         self._places = PLACES_PER_GROUP * (group + 1)
 
-    def _next(self) -> tuple[int, LocalCall] | None:
+    def _next(self) -> Waiting | None:
         while self._group >= 0:
-            call = self._queue.first(self._group) if self._places else None
-            if call is not None:
-                return self._group, call
+            group = self._groups[self._group]
+            if group and self._places:
+                return group[0][2]
             self._visit(self._group - 1)
         return None
 
-    def _accepted(self, bucket: int) -> None:
+    def _accepted(self) -> None:
         self._places -= 1

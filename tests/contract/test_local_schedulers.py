@@ -75,9 +75,8 @@ def busy(name, seed, *, steps=150, reserve=True):
         if rng.random() < 0.2 and worker.running:
             worker.preempt(rng.choice(list(worker.running)))
         if rng.random() < 0.3:
-            worker.cache.version += 1
             for call_id in rng.sample(sorted(worker.waiting), len(worker.waiting) // 2):
-                worker.cache.matches[call_id] = rng.randrange(60)
+                worker.cache.change(call_id, rng.randrange(60))
         worker.step()
     return worker, cancelled
 
@@ -296,7 +295,7 @@ def test_what_ended_is_forgotten(name):
     worker.drain()
     worker.scheduler.start_pass(worker.cache)
     remembered = 10_000 * 7 if name == "vtc-mean" else 0  # up to five outputs of 10,000 clients
-    assert size_of(worker.scheduler) - remembered < 8_000
+    assert size_of(worker.scheduler, {id(worker.cache)}) - remembered < 8_000
 
 
 @every
@@ -308,4 +307,4 @@ def test_cancelling_what_never_ran_leaves_nothing(name):
     for number in range(3_000):
         scheduler.add(call(f"x{number}", f"c{number % 7}"))
         scheduler.finish(f"x{number}")
-    assert size_of(scheduler) < 500
+    assert size_of(scheduler, {id(cache)}) < 500

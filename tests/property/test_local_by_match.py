@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from one_worker import FixedCache, OneWorker
 
 from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.lpm import Lpm, LpmOptions
 from fairserve.scheduling.local.preble_groups import (
     PrebleGroups,
@@ -33,7 +34,7 @@ class Queue:
         self.waiting[call.call_id] = call
 
     def change(self):
-        """Something happens between two passes; matches only change with the version."""
+        """Something happens between two passes."""
         rng = self.rng
         for _ in range(rng.randrange(6)):
             self.add(prompt := rng.randint(1, 50), rng.randrange(prompt))
@@ -46,10 +47,9 @@ class Queue:
             self.waiting[call_id] = self.running.pop(call_id)
             self.scheduler.requeue(call_id)
         if rng.random() < 0.3:
-            self.cache.version += 1
             for call_id, call in self.waiting.items():
                 if rng.random() < 0.5:
-                    self.cache.matches[call_id] = rng.randrange(call.prompt_tokens)
+                    self.cache.change(call_id, rng.randrange(call.prompt_tokens))
 
     def take(self, call):
         self.running[call.call_id] = self.waiting.pop(call.call_id)
@@ -77,15 +77,18 @@ def test_lpm_is_a_sort_by_match_and_arrival(seed, when_full):
         assert queue.scheduler.peek() is None
 
 
-@pytest.mark.parametrize("scheduler", [Lpm, PrebleGroups])
+@pytest.mark.parametrize("scheduler", [Lpm, PrebleGroups, Dlpm])
 def test_only_what_may_have_changed_is_matched_again(scheduler):
     queue = Queue(scheduler(), 1)
     for _ in range(40):
         queue.add(50, 20)
-    for new, version, asked in ((0, 0, 40), (0, 0, 0), (3, 0, 3), (2, 1, 45), (0, 1, 0)):
+    for new, changed, asked in ((0, 0, 40), (0, 0, 0), (3, 0, 3), (2, 4, 6), (0, 4, 4)):
         for _ in range(new):
             queue.add(50, 10)
-        queue.cache.version, queue.cache.asked = version, 0
+        for call_id in list(queue.waiting)[:changed]:
+            queue.cache.change(call_id, 7)
+            queue.cache.change(call_id, 9)
+        queue.cache.asked = 0
         queue.scheduler.start_pass(queue.cache)
         queue.scheduler.peek()
         queue.scheduler.skip()

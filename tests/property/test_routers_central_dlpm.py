@@ -230,7 +230,7 @@ def test_idle_clients_are_forgotten():
         feeder.dispatch(f"c{number}", 0)
         feeder.finish(f"c{number}", TokenUsage(60 + number % 9, 0, 0, 30))
     assert len(feeder._deficits) < 3 * 1024
-    assert not feeder._busy
+    assert not any(client.busy for client in feeder._deficits._clients.values())
 
 
 def test_refills_counted_are_refills_made():
@@ -238,18 +238,51 @@ def test_refills_counted_are_refills_made():
     lazy, eager = Deficits(7.0), {}
     for _ in range(2000):
         name = f"c{rng.randrange(6)}"
+        client = lazy.known((name,))
         if rng.random() < 0.6:
             cost = float(rng.randrange(30))
-            lazy.charge(name, cost)
+            lazy.charge(client, cost)
             eager[name] = eager.get(name, 0.0) - cost
         else:
-            rounds = rng.randrange(4)
-            ahead = {client: lazy.value(client, rounds) for client in eager}
-            lazy.refill(rounds)
+            eager.setdefault(name, 0.0)
+            to = lazy.root.rounds + rng.randrange(4)
+            ahead = {client: lazy.known((client,)).in_round(to, 7.0) for client in eager}
+            in_credit = {client: lazy.known((client,)).ready(7.0) <= to for client in eager}
+            rounds = to - lazy.root.rounds
+            lazy.refill_to(lazy.root, to)
             for _ in range(rounds):
                 eager = {client: q + 7.0 if q <= 0 else q for client, q in eager.items()}
             assert ahead == eager
-        assert {client: lazy.value(client) for client in eager} == eager
+            assert in_credit == {client: q > 0 for client, q in eager.items()}
+        assert {client: lazy.value((client,)) for client in eager} == eager
+
+
+def test_peek_looks_behind_the_refills_of_every_level():
+    """Tenants take turns, and so do a tenant's users; dispatch refills for what was peeked."""
+    rng = random.Random(2)
+    locality = Locality(seed=2)
+    locality.add_worker("w0", 10_000)
+    feeder = CentralDlpm(Directory(), locality, CentralDlpmOptions(quantum=60.0))
+    served = {}
+    for number in range(1200):
+        tenant, user = rng.choice([("a", "u0"), ("b", "u0"), ("b", "u1"), ("b", "u2")])
+        tokens = prompt((number, rng.randint(16, 48)))
+        feeder.add(make_call(f"{number:04d}", tenant=tenant, user=user, tokens=tokens))
+    for _ in range(400):
+        before = feeder.snapshot()
+        call = feeder.peek(["w0"])
+        assert feeder.snapshot() == before
+        feeder.dispatch(call.call_id, 0)
+        for client in (call.tenant, f"{call.tenant}/{call.user}"):
+            assert feeder.deficit(client) + call.prompt_tokens > 0, "it was in credit"
+        feeder.finish(call.call_id, TokenUsage(call.prompt_tokens, 0, 0, 4))
+        name = (call.tenant, call.user)
+        served[name] = served.get(name, 0) + call.prompt_tokens + 8
+    in_b = [service for (tenant, _), service in served.items() if tenant == "b"]
+    bound = 2 * (48 + 8 + 60)
+    assert len(in_b) == 3
+    assert abs(served["a", "u0"] - sum(in_b)) <= bound
+    assert max(in_b) - min(in_b) <= bound
 
 
 def test_errors():

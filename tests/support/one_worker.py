@@ -12,14 +12,25 @@ from fairserve.scheduling.base import LocalCall
 
 
 class FixedCache:
-    """Matches given per call; a scheduler asks how long a match is, and is counted."""
+    """Matches given per call. It counts what a scheduler asks, and tells of changes."""
 
     def __init__(self):
-        self.matches, self.version, self.asked = {}, 0, 0
+        self.matches, self.asked, self._followers = {}, 0, []
 
     def matched_tokens(self, call):
-        self.asked += 1
         return min(self.matches.get(call.call_id, 0), call.prompt_tokens - 1)
+
+    def match(self, call):
+        self.asked += 1
+        return self.matched_tokens(call), call.call_id, None
+
+    def follow(self, changed):
+        self._followers.append(changed)
+
+    def change(self, call_id, matched):
+        self.matches[call_id] = matched
+        for changed in self._followers:
+            changed([call_id])
 
 
 class OneWorker:

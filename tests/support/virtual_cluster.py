@@ -59,21 +59,34 @@ class VirtualWorker:
     running: dict[str, list] = field(default_factory=dict)  # id -> [call, cached, decoded, held]
     blocks: set = field(default_factory=set)
     held: int = 0
-    version: int = 0
     free_s: float = 0.0
     busy_s: float = 0.0
+    changed: object = None
 
-    def _keys(self, tokens):
-        ids = tokens.tolist()
-        return [tuple(ids[:end]) for end in range(BLOCK, len(ids) + 1, BLOCK)]
+    def _names(self, tokens):
+        ids, names = tokens.tolist(), [()]
+        for end in range(BLOCK, len(ids) + 1, BLOCK):
+            names.append(hash((names[-1], *ids[end - BLOCK : end])))
+        return names
 
     def matched_tokens(self, call):
-        matched = 0
-        for key in self._keys(call.token_ids):
-            if hash(key) not in self.blocks:
-                break
-            matched = len(key)
-        return min(matched, call.prompt_tokens - 1)
+        return self.match(call)[0]
+
+    def match(self, call):
+        names = self._names(call.token_ids)
+        blocks = next((n for n, name in enumerate(names[1:]) if name not in self.blocks), None)
+        if blocks is None:
+            return min(BLOCK * (len(names) - 1), call.prompt_tokens - 1), names[-1], None
+        return BLOCK * blocks, names[blocks], names[blocks + 1]
+
+    def follow(self, changed):
+        self.changed = changed
+
+    def _store(self, tokens):
+        new = [name for name in self._names(tokens)[1:] if name not in self.blocks]
+        self.blocks.update(new)
+        if self.changed is not None:
+            self.changed(new[:1])
 
     def submit(self, call, weight):
         self.waiting[call.call_id] = call
@@ -106,8 +119,7 @@ class VirtualWorker:
             extend += offered.prompt_tokens - cached
             started.append((call, cached))
         for call, _ in started:
-            self.blocks.update(hash(key) for key in self._keys(call.token_ids))
-            self.version += 1
+            self._store(call.token_ids)
         decoded, ended = [], []
         for call_id, state in list(self.running.items()):
             state[2] += 1

@@ -1,0 +1,58 @@
+"""What the engine tells its scheduler of its cache, against matching every waiting call anew."""
+
+import random
+
+import numpy as np
+import pytest
+
+from fairserve.engine.torch.page_pool import PAGE_TOKENS
+from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+
+
+def test_the_scheduler_knows_every_match(make_bench):
+    """Clients in turns with a prefix each, evictions, cancellations: no match is outdated."""
+    rng = random.Random(5)
+    scheduler = Dlpm(DlpmOptions(quantum=1))
+    bench = make_bench(
+        scheduler=scheduler, kv_tokens=20 * PAGE_TOKENS, max_batch=3, token_budget=40
+    )
+    engine, evicted, longer, shorter = bench.engine, [], 0, 0
+    engine.cache.trie.on_evict = evicted.append
+    trunks = np.random.default_rng(1).integers(3, 200, (3, 8 * PAGE_TOKENS)).tolist()
+    known = {}
+    for number in range(300):
+        if number < 200 and rng.random() < 0.6:
+            client = rng.randrange(3)
+            tokens = trunks[client][: rng.randrange(8 * PAGE_TOKENS)]
+            tokens = tokens + [rng.randrange(3, 200) for _ in range(rng.randint(1, 40))]
+            salt = rng.choice(["", "", "x"])
+            bench.add(f"s{number}", tokens, rng.randint(1, 20), client=f"c{client}", salt=salt)
+        if engine._waiting and rng.random() < 0.1:
+            engine.cancel(rng.choice(list(engine._waiting)))
+        scheduler.start_pass(engine)
+        assert set(scheduler._queue._waiting) == set(engine._waiting)
+        for call_id, waiting in scheduler._queue._waiting.items():
+            sequence = engine._waiting[call_id]
+            exact = engine.cache.trie.match(sequence.salt, sequence.prompt_keys())
+            assert waiting.matched_tokens == exact.depth * PAGE_TOKENS
+            before = known.get(call_id, waiting.matched_tokens)
+            longer += waiting.matched_tokens > before
+            shorter += waiting.matched_tokens < before
+            known[call_id] = waiting.matched_tokens
+        engine.step()
+    bench.run()
+    assert evicted
+    assert longer > 20
+    assert shorter > 20
+    assert not scheduler._queue._watchers, "what is admitted or cancelled is not watched"
+
+
+@pytest.mark.parametrize("levels", ["c", "t/c"])
+def test_dlpm_serves_all(make_bench, levels):
+    bench = make_bench(scheduler=Dlpm(DlpmOptions(quantum=50)), kv_tokens=20 * PAGE_TOKENS)
+    for number in range(30):
+        prompt = [5 + number % 3] * 40 + [number] * (1 + number % 20)
+        bench.add(f"s{number}", prompt, 6, client=f"{levels}{number % 4}")
+    bench.run()
+    assert bench.engine.stats().finished == 30
+    assert bench.engine.stats().prefix_hit_tokens > 0
