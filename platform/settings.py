@@ -20,6 +20,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 if TYPE_CHECKING:
     from fairserve.scheduling.system import SystemConfig
 
+CacheIsolation = Literal["tenant", "user", "none"]
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 MIN_SECRET_CHARS = 32
@@ -117,6 +119,11 @@ class Settings(BaseSettings):
         le=1,
         description="Share of a worker's KV capacity that may be queued at it or on its way, in "
         "systems that have a feed window.",
+    )
+    cache_isolation: CacheIsolation = Field(
+        "tenant",
+        description="Who shares cached prefixes: the users of a tenant (tenant), nobody with another "
+        "user (user), or all tenants (none), who can then tell from timings what others asked.",
     )
     immunity_factor: float = Field(
         4.0,

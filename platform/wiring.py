@@ -27,6 +27,7 @@ from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.pool import WorkerPool
 from fairserve.platform.completions.idempotency import IdempotentAnswers
 from fairserve.platform.completions.models import ServedModel
+from fairserve.platform.completions.prepared import PrepareOptions
 from fairserve.platform.completions.prompt import PromptReader, load_counter
 from fairserve.platform.completions.service import Completions
 from fairserve.platform.control.entries import plain_of, stopped_record
@@ -114,7 +115,7 @@ class Platform:
             self.control,
             self.pool,
             self.answers,
-            default_max_tokens=settings.default_max_tokens,
+            prepare_options=PrepareOptions(settings.default_max_tokens, settings.cache_isolation),
             keepalive_s=settings.keepalive_s,
         )
         if settings.worker_urls:

@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from fairserve.engine.base import CompletionPath, WorkerRequest
-from fairserve.interactions.call import Call
+from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.identity import (
     CallIdentity,
     IdentityError,
@@ -30,6 +30,7 @@ from fairserve.platform.completions.schemas import ChatBody, CompletionBody, Tex
 from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.errors import ContextLengthError, InvalidRequestError, NotFoundError
+from fairserve.platform.settings import CacheIsolation
 
 INLINE_BODY_BYTES = 64 * 1024
 """Longer bodies are parsed and hashed in a thread."""
@@ -79,13 +80,32 @@ class PreparedCall:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class PrepareOptions:
+    """What the server's settings say about every request."""
+
+    default_max_tokens: int = 256
+    cache_isolation: CacheIsolation = "tenant"
+
+
+def cache_salt(isolation: CacheIsolation, tenant: str, user: str, own: str | None) -> str:
+    """Prompts with different salts share no cached prefix; ``own`` is the client's, within those.
+
+    Isolated, nobody learns from timings what another one has cached.
+    """
+    domain: tuple[str, ...] = ()
+    if isolation != "none":
+        domain = (tenant,) if isolation == "tenant" else (tenant, user)
+    return client_id(domain if own is None else (*domain, f"={own}"))
+
+
 async def prepare(
     path: CompletionPath,
     raw: bytes,
     headers: Mapping[str, str],
     principal: Principal,
     model: ServedModel,
-    default_max_tokens: int,
+    options: PrepareOptions,
 ) -> PreparedCall:
     """Read a request. Raises a FairServeError that names the field that is wrong."""
     plain, body = await off_loop(len(raw), _parse, path, raw)
@@ -100,7 +120,7 @@ async def prepare(
     except IdentityError as error:
         raise InvalidRequestError(str(error), param=error.source) from error
     prompt = await _read_prompt(model, body, plain)
-    limit = _output_limit(body, prompt, model.context_tokens, default_max_tokens)
+    limit = _output_limit(body, prompt, model.context_tokens, options.default_max_tokens)
     retry = headers.get(RETRY_HEADER)
     fingerprint = ""
     if retry is not None:
@@ -112,7 +132,8 @@ async def prepare(
     if body.asked_tokens is None:
         plain["max_tokens"] = limit
     record_id = new_id("call")
-    call, run_id, call_id = _call(principal, body, identity, prompt, limit, record_id)
+    isolation = options.cache_isolation
+    call, run_id, call_id = _call(principal, body, identity, prompt, limit, record_id, isolation)
     return PreparedCall(
         path=path,
         call=call,
@@ -198,6 +219,7 @@ def _call(
     prompt: Prompt,
     limit: int,
     record_id: str,
+    isolation: CacheIsolation,
 ) -> tuple[Call, str, str]:
     """The core's call, and the client's ids of run and call."""
     tenant, app = principal.tenant_id, principal.app_id
@@ -210,13 +232,12 @@ def _call(
     parents = identity.parents
     if parents is not None:
         parents = tuple(core_call_id(core_run, _parent(parent)) for parent in parents)
-    # Salted by tenant, so that no tenant learns from timings what another one has cached.
-    salt = tenant if body.cache_salt is None else f"{tenant}/{body.cache_salt}"
+    user = body.user or app
     call = Call(
         call_id=core_call_id(core_run, call_id),
         tenant=tenant,
         app=app,
-        user=body.user or app,
+        user=user,
         interaction_id=core_run,
         model=body.model,
         input_tokens=prompt.input_tokens,
@@ -228,7 +249,7 @@ def _call(
         single=single,
         final=identity.final,
         token_ids=prompt.token_ids,
-        salt=salt,
+        salt=cache_salt(isolation, tenant, user, body.cache_salt),
     )
     return call, run_id, call_id
 

@@ -18,6 +18,7 @@ from fairserve.platform.completions.idempotency import IdempotentAnswers, checke
 from fairserve.platform.completions.models import ServedModel
 from fairserve.platform.completions.prepared import (
     PreparedCall,
+    PrepareOptions,
     fingerprint_of,
     off_loop,
     prepare,
@@ -38,14 +39,14 @@ class Completions:
         workers: Mapping[str, WorkerClient],
         answers: IdempotentAnswers,
         *,
-        default_max_tokens: int,
+        prepare_options: PrepareOptions,
         keepalive_s: float,
     ) -> None:
         self.model: ServedModel | None = None
         self._control = control
         self._workers = workers
         self._answers = answers
-        self._default_max_tokens = default_max_tokens
+        self._prepare_options = prepare_options
         self._keepalive_s = keepalive_s
 
     def require_model(self) -> ServedModel:
@@ -86,7 +87,7 @@ class Completions:
         principal: Principal,
         model: ServedModel,
     ) -> PreparedCall:
-        return await prepare(path, raw, headers, principal, model, self._default_max_tokens)
+        return await prepare(path, raw, headers, principal, model, self._prepare_options)
 
     def _producer(self, prepared: PreparedCall) -> Producer:
         call = prepared.call

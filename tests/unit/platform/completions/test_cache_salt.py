@@ -1,0 +1,34 @@
+"""Who shares cached prefixes: by the setting, and by the salt that a client gives."""
+
+import itertools
+
+import pytest
+
+from fairserve.platform.completions.prepared import cache_salt
+
+CALLERS = [(tenant, user, own) for tenant in "ab" for user in ("u", "v") for own in (None, "", "x")]
+
+
+@pytest.mark.parametrize(
+    ("isolation", "shared"),
+    [
+        ("tenant", lambda caller: (caller[0], caller[2])),
+        ("user", lambda caller: caller),
+        ("none", lambda caller: caller[2]),
+    ],
+)
+def test_who_shares(isolation, shared):
+    for one, other in itertools.combinations(CALLERS, 2):
+        same = cache_salt(isolation, *one) == cache_salt(isolation, *other)
+        assert same == (shared(one) == shared(other)), (one, other)
+
+
+def test_no_name_of_a_user_or_salt_reaches_another_domain():
+    """Separators in names are data: user ``b/=x`` is not user ``b`` with the salt ``x``."""
+    tricky = ["b", "b/=x", "b%2F%3Dx", "=x", "x"]
+    salts = [cache_salt("user", "a", user, own) for user in tricky for own in (None, *tricky)]
+    assert len(set(salts)) == len(salts)
+
+
+def test_without_isolation_a_prompt_has_no_salt():
+    assert cache_salt("none", "a", "u", None) == ""
