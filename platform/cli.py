@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("worker", "run one worker process"),
         ("demo", "run three agent apps against several systems, and compare"),
+        ("bench", "measure what the platform itself costs"),
     ):
         # These parse their own arguments, --help included.
         commands.add_parser(name, help=text, add_help=False)
@@ -91,6 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fairserve.platform.demo.main import main as demo
 
             return _code(demo(arguments[1:]))
+        if arguments[:1] == ["bench"]:
+            from fairserve.platform.bench.main import main as bench
+
+            return _code(bench(arguments[1:]))
         parsed = parser().parse_args(arguments)
         run: Callable[[argparse.Namespace], int] = parsed.run
         return run(parsed)

@@ -21,12 +21,12 @@ from typing import Any
 
 from fairserve.platform.demo.documents import NoTextError
 from fairserve.platform.demo.findings import findings
-from fairserve.platform.demo.machine import machine
 from fairserve.platform.demo.progress import Progress
 from fairserve.platform.demo.server_process import ServerError, ServerProcess
 from fairserve.platform.demo.system_run import SystemResult, run_system
 from fairserve.platform.demo.table import table
 from fairserve.platform.demo.workload import CALLS_PER_MINUTE, FLOOD_APP, FLOOD_USER, schedule
+from fairserve.platform.machine import machine
 from fairserve.scheduling.registry import SYSTEMS
 
 DEFAULT_SYSTEMS = f"fcfs,rpm-{CALLS_PER_MINUTE},fairserve"

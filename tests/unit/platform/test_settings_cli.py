@@ -24,9 +24,9 @@ def test_version_and_help(capsys):
     assert out.startswith("fairserve ")
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    for command in ("serve", "worker", "db", "demo"):
+    for command in ("serve", "worker", "db", "demo", "bench"):
         assert f"\n    {command} " in out
-    for later in ("simulate", "reproduce", "bench", "control"):
+    for later in ("simulate", "reproduce", "control"):
         assert f"\n    {later} " not in out
     assert run(capsys, "serve", "--help")[0] == 0
     assert "FAIRSERVE_DATABASE_URL" in run(capsys, "db", "upgrade", "--help")[1]

@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 
 from fairserve.platform.demo.ledger_check import compare
-from fairserve.platform.demo.machine import machine
 from fairserve.platform.demo.main import DEFAULT_SYSTEMS, main
 from fairserve.platform.demo.progress import Progress
 from fairserve.platform.demo.recorder import Recorder
 from fairserve.platform.demo.server_process import ServerProcess
+from fairserve.platform.machine import machine
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 
-def machine() -> dict[str, Any]:
-    """Processor, usable cores, memory and the versions that matter, as plain JSON values."""
+def machine(packages: Iterable[str] = ("fairserve", "torch", "openai")) -> dict[str, Any]:
+    """Processor, usable cores, and the versions of these packages, as plain JSON values."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "system": platform.system(),
@@ -18,7 +19,7 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": cores,
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("fairserve", "torch", "openai")},
+        "versions": {name: _version(name) for name in packages},
     }
 
 

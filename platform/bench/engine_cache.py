@@ -1,0 +1,64 @@
+"""The prefix cache of one engine, as its local scheduler sees it: a tree with a single worker.
+
+Keys of a call are computed when it is registered, as an engine does it when a request comes in; the
+scheduler matches them again whenever it hears that one of the blocks at the end of its match changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+
+from fairserve.interactions.call import Call
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.prefix_tree import Node
+
+WORKER = "worker"
+
+
+class EngineCache:
+    """A :class:`~fairserve.scheduling.base.PrefixCache` with a bounded number of tokens."""
+
+    def __init__(self, seed: int, capacity_tokens: int) -> None:
+        self.locality = Locality(seed)
+        self.locality.add_worker(WORKER, capacity_tokens)
+        self._tree = self.locality.tree
+
+    def register(self, call: Call) -> None:
+        """Compute the keys of a call that is going to wait."""
+        self.locality.register(call)
+
+    def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
+        """Cached tokens of a waiting call; where its match ends, and the block after that.
+
+        The end is named by its node: a node that is split stays the lower part and goes first, so
+        that whoever watches it hears of it before the upper part can go.
+        """
+        keys = self.locality.keys(call.call_id)
+        blocks, node = self._tree.find(keys)
+        tokens = min(blocks * self.locality.block_tokens, call.prompt_tokens - 1)
+        return tokens, node if blocks else None, keys[blocks] if blocks < len(keys) else None
+
+    def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
+        """Tell of first blocks of what was stored, and of nodes that lost blocks."""
+
+        def appeared(first: int) -> None:
+            changed((first,))
+
+        def disappeared(node: Node, kept: int) -> None:
+            changed((node,))
+
+        self._tree.follow(appeared, disappeared)
+
+    def lock(self, call: LocalCall) -> Node:
+        """Keep what a call that is admitted shares."""
+        return self._tree.lock(self.locality.keys(call.call_id), WORKER)
+
+    def store(self, call: LocalCall) -> None:
+        """The prompt of a running call was computed; older blocks are evicted for it."""
+        self._tree.insert(self.locality.keys(call.call_id), WORKER)
+
+    def release(self, call: LocalCall, locked: Node) -> None:
+        """The call ended."""
+        self._tree.unlock(locked, WORKER)
+        self.locality.forget(call.call_id)

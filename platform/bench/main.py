@@ -1,0 +1,39 @@
+"""``fairserve bench GROUP``: what the platform itself costs, as figures with targets.
+
+A group is a module with a ``main`` of its own, imported when it is asked for. Exit codes: 0 measured
+(whatever the figures are), 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+
+
+def _scheduling(argv: Sequence[str]) -> int:
+    from fairserve.platform.bench.scheduling_command import main
+
+    return main(argv)
+
+
+GROUPS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = {
+    "scheduling": ("routing, prefix trees, local schedulers, the dispatcher", _scheduling),
+}
+"""What is measured, and the command that does it, which parses its own arguments."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a group; returns the exit code."""
+    if argv and argv[0] in GROUPS:
+        _, run = GROUPS[argv[0]]
+        return run(argv[1:])
+    parser = argparse.ArgumentParser(
+        prog="fairserve bench",
+        description="Measure what the platform itself costs.",
+        allow_abbrev=False,
+    )
+    groups = parser.add_subparsers(dest="group", required=True, metavar="GROUP")
+    for name, (text, _) in GROUPS.items():
+        groups.add_parser(name, help=text, add_help=False)
+    parser.parse_args(argv)
+    return 2  # not reached: there is no group that the first argument did not name

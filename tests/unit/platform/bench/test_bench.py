@@ -1,0 +1,173 @@
+"""Every figure at a tiny size: names, units, the document, the command line. Never how long it took."""
+
+import gc
+import json
+import re
+
+import pytest
+
+from fairserve.platform.bench import scheduling_command
+from fairserve.platform.bench.figure import Figure, Part, Reading, Result
+from fairserve.platform.bench.growth import CURVES, measure_curves
+from fairserve.platform.bench.main import main
+from fairserve.platform.bench.measure import measure, percentile
+from fairserve.platform.bench.report import details, number, table
+from fairserve.platform.bench.scheduling import PARTS
+
+FIGURES = {
+    "d2lpm_decision_us_8w": ("us", 25, 15),
+    "d2lpm_decision_p99_us": ("us", 60, None),
+    "d2lpm_decision_us_64w": ("us", 35, 25),
+    "d2lpm_decision_us_256w": ("us", 50, 40),
+    "tree_bytes_per_token": ("bytes", 12, 8),
+    "prefix_cache_us": ("us", 30, None),
+    "dlpm_step_us_128": ("us", 150, None),
+    "dlpm_step_us_10000": ("us", 500, None),
+    "vtc_select_us_27": ("us", 10, 7),
+    "vtc_select_us_400": ("us", 450, 150),
+    "vtc_select_us_1000": ("us", 450, 150),
+    "dispatcher_calls_per_s": ("calls per CPU-second", 8000, 15_000),
+}
+TINY = 0.004
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "out.json"
+    assert scheduling_command.main(["--json", str(path), "--rounds", "5"], scale=TINY) == 0
+    return json.loads(path.read_text())
+
+
+def test_the_document_holds_every_figure(document):
+    assert [figure["name"] for figure in document["figures"]] == list(FIGURES)
+    for figure in document["figures"]:
+        assert (figure["unit"], figure["target"], figure["aim"]) == FIGURES[figure["name"]]
+        least, greatest = figure["spread"]
+        assert 0 < least <= figure["value"] <= greatest
+        assert all(isinstance(peer, float) for peer in figure["peers"].values())
+    assert {"cores", "processor", "python", "versions"} <= set(document["machine"])
+    assert document["method"]["rounds"] == 5
+
+
+def test_peers_are_named(document):
+    peers = {figure["name"]: figure["peers"] for figure in document["figures"]}
+    assert peers["d2lpm_decision_us_8w"] == {"sglang rust gateway": 20, "preble": 542}
+    assert peers["vtc_select_us_1000"] == {"vtc artifact": 2040}
+
+
+def test_only_what_is_asked_for_is_measured_and_printed(capsys):
+    arguments = ["--only", "d2lpm_decision_p99_us", "vtc_select_us_27"]
+    assert scheduling_command.main(arguments, scale=TINY) == 0
+    out = capsys.readouterr().out
+    assert "d2lpm_decision_p99_us" in out
+    assert "29" in out
+    assert "dispatcher" not in out
+    assert re.search(r"^d2lpm_decision_us_8w", out, re.MULTILINE) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "GROUP"),
+        (["nothing"], "invalid choice"),
+        (["scheduling", "--only", "nothing"], "unknown figure 'nothing'"),
+        (["scheduling", "--rounds", "4"], "allowed: 5 to 1000"),
+        (["scheduling", "--json", "/no/such/folder/out.json"], "no folder"),
+        (["scheduling", "--plot", __file__], "not a folder"),
+    ],
+)
+def test_wrong_use(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_names_every_figure(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["scheduling", "--help"])
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in FIGURES)
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+class Counted:
+    """Gives what is asked for, and notes when it was asked."""
+
+    def __init__(self, log, name, values):
+        self.log, self.name, self.values = log, name, list(values)
+
+    def round(self):
+        self.log.append((self.name, gc.isenabled()))
+        value = self.values.pop(0)
+        return Reading({self.name: value}, {"twice_us": 2 * value})
+
+
+def test_rounds_interleave_with_the_collector_off_and_the_median_counts():
+    log = []
+    one, two = Figure("one", "us", "", 3), Figure("two", "us", "", 3)
+    parts = [
+        Part((one,), lambda scale: Counted(log, "one", [5, 1, 9])),
+        Part((two,), lambda scale: Counted(log, "two", [2, 2, 8])),
+    ]
+    results = measure(parts, 3)
+    assert [name for name, _ in log] == ["one", "two", "two", "one", "one", "two"]
+    assert not any(enabled for _, enabled in log)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    assert [result.value for result in results] == [5, 2]
+    assert results[0].to_plain()["spread"] == [1, 9]
+    assert results[1].details == {"twice_us": 4}
+
+
+def test_percentiles_are_values_that_occurred():
+    assert percentile(range(1, 101), 0.99) == 99
+    assert percentile(range(1, 101), 0.5) == 50
+    assert percentile([7], 0.99) == 7
+
+
+def test_the_table_marks_what_misses_its_target():
+    low = Figure("cost", "us", "", 10, aim=5, peers={"other": 2040})
+    high = Figure("rate", "calls/s", "", 10, higher_is_better=True)
+    text = table([Result(low, (11.0,), {"part_us": 1.0}), Result(high, (11.0,), {})])
+    head, _, cost, rate = text.splitlines()
+    assert head.split() == ["figure", "value", "spread", "target", "aim", "peers"]
+    assert "11 *" in cost
+    assert "<= 10" in cost
+    assert "other 2,040" in cost
+    assert "*" not in rate
+    assert ">= 10" in rate
+    assert details([Result(low, (11.0,), {"part_us": 1.0})]) == "cost: part_us 1"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.01234, "0.0123"), (12.345, "12.3"), (123.4, "123"), (12345, "12,345")]
+)
+def test_numbers_have_three_digits(value, text):
+    assert number(value) == text
+
+
+# --- growth -------------------------------------------------------------------------------------
+
+
+def test_every_curve_has_a_point_for_each_size_and_a_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    from fairserve.platform.bench.plots import draw
+
+    measured = measure_curves(1, scale=0.001)
+    assert [each.curve.name for each in measured] == [curve.name for curve in CURVES]
+    for each in measured:
+        points = each.to_plain()["points"]
+        assert [point["x"] for point in points] == list(each.curve.sizes)
+        assert all(point["value"] > 0 for point in points)
+    paths = draw(measured, tmp_path / "plots")
+    assert {path.name for path in paths} == {f"{curve.name}.png" for curve in CURVES}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_every_part_has_figures_of_its_own():
+    names = [figure.name for part in PARTS for figure in part.figures]
+    assert len(names) == len(set(names))
