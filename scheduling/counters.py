@@ -1,216 +1,335 @@
-"""Virtual counters: the service that each client has received, with the lift of VTC.
+"""Virtual counters: the service that each client has received, with the lift of VTC, by levels.
 
-VTC Algorithm 2 lines 6-13, shared by VTC and WSC (ALGORITHMS section 2). A client that had nothing
-queued is lifted when a call of its arrives: to the counter of the client that left the queue last if
-the queue is empty, else to the smallest counter among the queued clients. Charges that contain a
-prediction are kept apart (``reserve``), because lifting a newcomer to a level that is later given
-back would make it wait: the lift compares counters without outstanding predictions.
+VTC Algorithm 2 lines 6-13, shared by VTC and WSC (ALGORITHMS section 2). A client is a path of levels,
+outermost first. Clients form a tree, and every node of it (a tenant, its users) has a counter among its
+siblings. A node below which nothing was queued is lifted when a call arrives there: to the counter of
+the sibling that left the queue last if no sibling is queued, else to the smallest counter among the
+queued siblings. Selection takes the smallest counter level by level; a charge goes to the whole path.
+So a tenant has one tenant's share, however many users it names. A path of one level is VTC as published.
 
-The least client comes from a lazy heap of (counter, arrival of its earliest call, name): both only
-grow in the ordinary course, so a stale entry is a lower bound and is corrected when it reaches the
-top; where one falls (``release``, ``refund``, a call put back in front) a fresh entry is pushed.
-Amortised O(log clients) per arrival and selection, O(1) per charge. The lift scans the queued
-clients only when a client returns from idle while predictions are outstanding.
+Charges that contain a prediction are kept apart (``reserve``), because lifting a newcomer to a level
+that is later given back would make it wait: the lift compares counters without outstanding predictions.
+Ties go to the node with the earliest queued call, then to the smaller name.
+
+Cost, amortised: O(log siblings) per level for an arrival and for a selection, O(1) per level for a
+charge (the heaps are in :mod:`fairserve.scheduling.counter_node`).
+
+Paths of different lengths may be mixed: where a client's path is the beginning of another's, its own
+calls are a child named ``""`` beside the longer paths.
 """
 
 from __future__ import annotations
 
-import heapq
 from typing import Any
 
+from fairserve.interactions.call import ClientPath
+from fairserve.scheduling.counter_node import Node
+
 _SWEEP_MIN = 1024
-"""Counters of idle clients are looked through when there are about this many more."""
+"""Idle nodes are looked through when there are about this many more nodes."""
+
+_ROUNDING = 1e-9
+"""Of a prediction of which no more than this is left, nothing is left."""
 
 
 class VirtualCounters:
-    """Counters of clients by name, and how many calls each has queued."""
+    """A tree of counters.
+
+    ``arrive`` returns the node of the client, which the other methods take. It may be used as long as
+    a call of the client is queued or running here; without one it may be forgotten.
+    """
 
     def __init__(self) -> None:
-        self._value: dict[str, float] = {}
-        self._reserved: dict[str, float] = {}
-        self._queued: dict[str, int] = {}
-        self._running: dict[str, int] = {}
-        self._last_left: str | None = None
-        """The client that left the queue last; its present counter is what counts."""
-        self._earliest: dict[str, int] = {}
-        """Arrival number of each queued client's earliest call: ties go to the earlier one."""
-        self._heap: list[tuple[float, int, str]] = []
+        self._root = Node("", None)
+        self._nodes = 0
+        self._predicting = False
+        """Whether anything was ever reserved: then a lift looks at counters without predictions."""
         self._sweep_at = _SWEEP_MIN
 
-    def value(self, client: str) -> float:
-        """The client's counter, predictions included."""
-        return self._value.get(client, 0.0) + self._reserved.get(client, 0.0)
+    # --- the tree ---------------------------------------------------------------------------------
 
-    def queued(self, client: str) -> int:
-        """Calls of the client that wait in this queue."""
-        return self._queued.get(client, 0)
+    def client(self, path: ClientPath) -> Node:
+        """The node of the client's own calls, made if there is none. Raises ValueError for ()."""
+        if not path:
+            raise ValueError("a client path has no levels; allowed: one or more")
+        node = self._root
+        for name in path:
+            node = self._child(node, name)
+        if node.children:
+            node = self._child(node, "")
+        if not node.line:
+            node.become_leaf(path)
+        return node
+
+    def _child(self, parent: Node, name: str) -> Node:
+        if parent.line:
+            parent = self._split(parent)
+        child = parent.children.get(name)
+        if child is None:
+            child = parent.children[name] = Node(name, parent)
+            self._nodes += 1
+        return child
+
+    def _split(self, leaf: Node) -> Node:
+        """A client's path turns out to be the beginning of others: put a parent in its place."""
+        above = leaf.parent
+        parent = Node(leaf.name, above)
+        parent.served, parent.reserved = leaf.served, leaf.reserved
+        parent.queued, parent.calls, parent.earliest = leaf.queued, leaf.calls, leaf.earliest
+        above.children[leaf.name] = parent
+        if above.last_left is leaf:
+            above.last_left = parent
+        parent.children[""] = leaf
+        parent.active, parent.last_left = (1, None) if leaf.queued else (0, leaf)
+        leaf.name, leaf.parent = "", parent
+        leaf.become_leaf(leaf.path)
+        self._nodes += 1
+        parent.rank()
+        above.rank()
+        return parent
+
+    def _find(self, path: ClientPath) -> Node | None:
+        node = self._root
+        for name in path:
+            child = node.children.get(name)
+            if child is None:
+                return None
+            node = child
+        return node
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def value(self, path: ClientPath) -> float:
+        """The counter at the end of the path, predictions included; 0 for one that is unknown."""
+        node = self._find(path)
+        return 0.0 if node is None else node.served + node.reserved
+
+    def queued(self, path: ClientPath = ()) -> int:
+        """Queued calls at the end of the path and below."""
+        node = self._find(path)
+        return 0 if node is None else node.queued
+
+    def outstanding(self, path: ClientPath) -> float:
+        """Predictions that are charged to the end of the path and have not come true."""
+        node = self._find(path)
+        return 0.0 if node is None else node.reserved
 
     @property
-    def queued_clients(self) -> list[str]:
-        """Clients with something queued, in the order in which they became so."""
-        return list(self._queued)
+    def queued_clients(self) -> list[ClientPath]:
+        """Clients with something queued, in no particular order."""
+        return [node.path for node in self._root.below() if node.line and node.queued]
 
-    def arrive(self, client: str, arrival: int) -> None:
-        """A call with this arrival number enters the queue; lifts a client that had none there."""
-        if client in self._queued:
-            self._queued[client] += 1
-            if arrival < self._earliest[client]:
-                self._earliest[client] = arrival
-                self._push(client)
-            return
-        self._value[client] = max(self._value.get(client, 0.0), self._lift_level())
-        self._queued[client] = 1
-        self._earliest[client] = arrival
-        self._push(client)
-        if len(self._value) >= self._sweep_at:
+    def least(self) -> Node:
+        """The client to be served next. Raises IndexError if none has anything queued."""
+        node = self._root
+        while not node.line:
+            node = node.least()
+        return node
+
+    def minimum(self, path: ClientPath = ()) -> float:
+        """The smallest counter among the queued children of the node at the end of the path.
+
+        Raises IndexError if there is none.
+        """
+        node = self._find(path)
+        if node is None:
+            raise IndexError(f"there is nothing at {path!r}")
+        least = node.least()
+        return least.served + least.reserved
+
+    def within(self, client: Node, slack: float) -> tuple[float, ...] | None:
+        """The counters along the path of a queued client, outermost first.
+
+        None unless each is at most ``slack`` above the smallest among its queued siblings.
+        """
+        counters = []
+        for node in client.line:
+            counter = node.served + node.reserved
+            least = node.parent.least()
+            if least is not node and counter > least.served + least.reserved + slack:
+                return None
+            counters.append(counter)
+        return tuple(counters)
+
+    # --- the queue --------------------------------------------------------------------------------
+
+    def arrive(self, path: ClientPath, arrival: int) -> Node:
+        """A call with this arrival number enters the queue of the client; returns its node.
+
+        Lifts every node of the path below which nothing was queued. Raises ValueError for ().
+        """
+        client = self.client(path)
+        for node in client.line:
+            parent = node.parent
+            node.calls += 1
+            if node.queued:
+                node.queued += 1
+                if arrival < node.earliest:
+                    node.earliest = arrival
+                    parent.enter(node)
+                continue
+            node.served = max(node.served, self._lift_level(parent))
+            node.queued = 1
+            node.earliest = arrival
+            parent.active += 1
+            parent.enter(node)
+        if self._nodes >= self._sweep_at:
             self._sweep()
+        return client
 
-    def leave(self, client: str, earliest: int | None) -> None:
-        """A call of the client leaves the queue; ``earliest`` arrived first among the rest."""
-        left = self._queued[client] - 1
-        assert (left == 0) == (earliest is None), (client, left, earliest)
+    def _lift_level(self, parent: Node) -> float:
+        """What a child that had nothing queued is lifted to."""
+        if not parent.active:
+            return 0.0 if parent.last_left is None else parent.last_left.served
+        return parent.least_served() if self._predicting else parent.least().served
+
+    def leave(self, client: Node, earliest: int | None) -> None:
+        """A queued call leaves without running; ``earliest`` arrived first among the client's rest."""
+        self.dispatch(client, earliest)
+        self.done(client)
+
+    def dispatch(
+        self, client: Node, earliest: int | None, cost: float = 0.0, predicted: float = 0.0
+    ) -> None:
+        """A queued call leaves and runs; ``cost`` is charged, ``predicted`` reserved."""
+        assert (client.queued == 1) == (earliest is None), (client.path, client.queued, earliest)
         if earliest is not None:
-            self._queued[client] = left
-            self._earliest[client] = earliest
-        else:
-            del self._queued[client], self._earliest[client]
-            self._last_left = client
+            client.earliest = earliest
+        for node in client.line:
+            node.served += cost
+            node.queued -= 1
+            if not node.queued:
+                parent = node.parent
+                parent.active -= 1
+                parent.last_left = node
+        if predicted:
+            self.reserve(client, predicted)
 
-    def dispatch(self, client: str, earliest: int | None) -> None:
-        """A call of the client leaves the queue and runs."""
-        self.leave(client, earliest)
-        self._running[client] = self._running.get(client, 0) + 1
+    def done(self, client: Node) -> None:
+        """A running call of the client ended, or is about to return to the queue."""
+        for node in client.line:
+            node.calls -= 1
+            if node.reserved and node.calls == node.queued:
+                node.reserved = 0.0  # a rounding error: predictions belong to running calls
+                _fell(node)
 
-    def done(self, client: str) -> None:
-        """A running call of the client ended, or returned to the queue."""
-        left = self._running[client] - 1
-        if left:
-            self._running[client] = left
-        else:
-            del self._running[client]
-            if self._reserved.pop(client, None) and client in self._queued:
-                self._push(client)  # a rounding error: predictions belong to running calls
+    # --- charges ----------------------------------------------------------------------------------
 
-    def charge(self, client: str, cost: float) -> None:
+    def charge(self, client: Node, cost: float) -> None:
         """Add received service; never negative."""
         assert cost >= 0, cost
-        if cost:
-            self._value[client] = self._value.get(client, 0.0) + cost
+        for node in client.line:
+            node.served += cost
 
-    def reserve(self, client: str, cost: float) -> None:
+    def reserve(self, client: Node, cost: float) -> None:
         """Charge a prediction, to be released when it has come true or not."""
-        self._reserved[client] = self._reserved.get(client, 0.0) + cost
+        self._predicting = True
+        for node in client.line:
+            node.reserved += cost
 
-    def release(self, client: str, cost: float) -> None:
+    def release(self, client: Node, cost: float) -> None:
         """Give back part of a prediction."""
-        left = self._reserved.get(client, 0.0) - cost  # rounding may have ended it before
-        if left > 1e-9:
-            self._reserved[client] = left
-        else:
-            self._reserved.pop(client, None)
-        if client in self._queued:
-            self._push(client)
+        for node in client.line:
+            _reduce(node, cost)
+            _fell(node)
 
-    def realise(self, client: str, cost: float) -> None:
+    def realise(self, client: Node, cost: float) -> None:
         """Part of a prediction has come true: received service now, the sum stays as it was."""
-        before = self.value(client)
-        self._value[client] = self._value.get(client, 0.0) + cost
-        left = self._reserved.get(client, 0.0) - cost
-        if left > 1e-9:
-            self._reserved[client] = left
-        else:
-            self._reserved.pop(client, None)
-        if client in self._queued and self.value(client) < before:  # by rounding
-            self._push(client)
+        for node in client.line:
+            before = node.served + node.reserved
+            node.served += cost
+            _reduce(node, cost)
+            if node.served + node.reserved < before:  # by rounding
+                _fell(node)
 
-    def refund(self, client: str, cost: float) -> None:
+    def refund(self, client: Node, cost: float) -> None:
         """Take back a charge whose service was lost through no fault of the client."""
-        self._value[client] = max(0.0, self._value.get(client, 0.0) - cost)
-        if client in self._queued:
-            self._push(client)
+        for node in client.line:
+            node.served = max(0.0, node.served - cost)
+            if node.queued:
+                    node.parent.enter(node)
 
-    def least(self) -> str:
-        """The queued client to be served next. Raises IndexError if there is none."""
-        heap = self._heap
-        while True:
-            value, arrival, client = heap[0]
-            if client not in self._queued:
-                heapq.heappop(heap)
-                continue
-            present = (self.value(client), self._earliest[client])
-            if (value, arrival) == present:
-                return client
-            if (value, arrival) < present:
-                heapq.heapreplace(heap, (*present, client))
-            else:  # a fresher, lower entry of this client exists further down
-                heapq.heappop(heap)
-
-    def minimum(self) -> float:
-        """The smallest counter among queued clients. Raises IndexError if there is none."""
-        return self.value(self.least())
-
-    def up_to(self, slack: float) -> list[tuple[float, str]]:
-        """Queued clients whose counter is at most ``minimum + slack``, smallest first."""
-        bound = self.minimum() + slack
-        found = [
-            (value, client) for client in self._queued if (value := self.value(client)) <= bound
-        ]
-        found.sort()
-        return found
-
-    def _lift_level(self) -> float:
-        """What a client that had nothing queued is lifted to."""
-        if not self._queued:
-            return self._level_of_last()
-        if self._reserved:
-            return min(self._value.get(other, 0.0) for other in self._queued)
-        return self.minimum()
-
-    def _level_of_last(self) -> float:
-        return 0.0 if self._last_left is None else self._value.get(self._last_left, 0.0)
-
-    def _push(self, client: str) -> None:
-        if len(self._heap) > 2 * len(self._queued) + 64:  # mostly stale: begin anew
-            self._rebuild()
-        else:
-            heapq.heappush(self._heap, (self.value(client), self._earliest[client], client))
-
-    def _rebuild(self) -> None:
-        self._heap = [(self.value(c), self._earliest[c], c) for c in self._queued]
-        heapq.heapify(self._heap)
+    # --- forgetting -------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """Forget idle clients at or below every queued one: the lift makes that harmless."""
-        level = min((self._value.get(c, 0.0) for c in self._queued), default=self._level_of_last())
-        self._value = {
-            client: value
-            for client, value in self._value.items()
-            if value > level
-            or client in self._queued
-            or client in self._running
-            or client == self._last_left
+        """Forget idle nodes at or below every queued sibling: the lift makes that harmless.
+
+        What is below an idle parent goes with it. A difference between its children was at most what
+        their last running calls were charged, and nothing is owed between clients that are all away.
+        """
+        self._nodes = self._forget_below(self._root)
+        self._sweep_at = 2 * self._nodes + _SWEEP_MIN
+
+    def _forget_below(self, parent: Node) -> int:
+        """Returns the number of nodes that are left below."""
+        level = parent.least_served() if parent.active else self._lift_level(parent)
+        kept = {
+            name: node
+            for name, node in parent.children.items()
+            if node.served > level or node.calls or node is parent.last_left
         }
-        self._sweep_at = 2 * len(self._value) + _SWEEP_MIN
+        parent.children = kept
+        parent.rank()
+        return len(kept) + sum(
+            self._forget_below(node) for node in kept.values() if not node.line
+        )
+
+    # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """State as plain JSON values."""
         return {
-            "value": dict(self._value),
-            "reserved": dict(self._reserved),
-            "queued": dict(self._queued),
-            "running": dict(self._running),
-            "earliest": dict(self._earliest),
+            "root": _node_to_plain(self._root),
             "sweep_at": self._sweep_at,
-            "last_left": self._last_left,
+            "predicting": self._predicting,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot."""
-        self._value = dict(state["value"])
-        self._reserved = dict(state["reserved"])
-        self._queued = dict(state["queued"])
-        self._running = dict(state["running"])
-        self._last_left = state["last_left"]
-        self._earliest = dict(state["earliest"])
+        """Replace the state by an earlier snapshot. Nodes that were returned before are void."""
+        self._root = _node_from_plain(state["root"], None)
+        self._nodes = sum(1 for _ in self._root.below())
         self._sweep_at = state["sweep_at"]
-        self._rebuild()
+        self._predicting = state["predicting"]
+
+
+def _reduce(node: Node, cost: float) -> None:
+    left = node.reserved - cost  # rounding may have ended it before
+    node.reserved = left if left > _ROUNDING else 0.0
+
+
+def _fell(node: Node) -> None:
+    """The counter is smaller than before: where the node is queued, it may be next."""
+    if node.queued:
+        node.parent.fell(node)
+
+
+def _node_to_plain(node: Node) -> dict[str, Any]:
+    plain: dict[str, Any] = {"name": node.name, "served": node.served, "reserved": node.reserved}
+    if node.line:
+        plain["path"] = list(node.path)
+        plain["queued"], plain["calls"] = node.queued, node.calls
+        plain["earliest"] = node.earliest
+    else:
+        plain["last_left"] = None if node.last_left is None else node.last_left.name
+        plain["children"] = [_node_to_plain(child) for child in node.children.values()]
+    return plain
+
+
+def _node_from_plain(plain: dict[str, Any], parent: Node | None) -> Node:
+    node = Node(plain["name"], parent)
+    node.served, node.reserved = plain["served"], plain["reserved"]
+    if "children" not in plain:
+        node.become_leaf(tuple(plain["path"]))
+        node.queued, node.calls = plain["queued"], plain["calls"]
+        node.earliest = plain["earliest"]
+        return node
+    children = [_node_from_plain(child, node) for child in plain["children"]]
+    node.children = {child.name: child for child in children}
+    if plain["last_left"] is not None:
+        node.last_left = node.children[plain["last_left"]]
+    node.queued = sum(child.queued for child in children)
+    node.calls = sum(child.calls for child in children)
+    node.active = sum(1 for child in children if child.queued)
+    node.earliest = min((child.earliest for child in children if child.queued), default=0)
+    node.rank()
+    return node

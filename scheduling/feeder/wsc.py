@@ -6,10 +6,15 @@ calls of interactions under way first. Departures, each an option with the paper
 (ALGORITHMS section 3 has the measurements): ``charge`` (the paper: ``finish``), ``interaction_slack``
 (``inf``), ``locality_slack`` (0), ``max_bypass`` (0: never), ``charge_cached`` (yes), ``normalise``.
 
-Cost of a selection: O(log clients) for the least served client, O(clients) in the groups of calls with
-the longest matches (:mod:`fairserve.scheduling.waiting_index`), and where nothing matches O(clients with
-runs under way). Known limit: with ``charge_cached`` off the expected size still counts whole prompts, so
-an app whose prompts are mostly cached is served more of its typical calls.
+A client is a path of levels (:mod:`fairserve.scheduling.counters`) and every rule holds by levels: the
+least served client is found level by level, and a client is within a slack when at each level its
+counter is at most the smallest among its queued siblings plus the slack. So a tenant's share does not
+grow with the users that it names, and a slack's bound holds among tenants and among a tenant's users.
+
+Cost of a selection: O(log siblings) per level for the least served client, O(clients) in the groups of
+calls with the longest matches (:mod:`fairserve.scheduling.waiting_index`), and where nothing matches
+O(clients with runs under way). Known limit: with ``charge_cached`` off the expected size still counts
+whole prompts, so an app whose prompts are mostly cached is served more of its typical calls.
 """
 
 from __future__ import annotations
@@ -17,16 +22,19 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
-from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.interactions.profile import DEFAULT_PROFILE
 from fairserve.scheduling.cost import SliceWeights
+from fairserve.scheduling.counter_node import Node
 from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.waiting_index import WaitingIndex
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,8 @@ class _Queued:
 
 @dataclass(slots=True)
 class _Dispatched:
-    client: str
+    node: Node
+    """Of its client; not forgotten while the call runs."""
     seq: int
     per_token: float
     """Counter units per weighted token: E_i / w_aj, fixed at dispatch."""
@@ -87,100 +96,99 @@ class WscFeeder:
         self._counters = VirtualCounters()
         self._index = WaitingIndex(locality.tree)
         self._seq = 0
-        self._queue: dict[str, OrderedDict[str, _Queued]] = {}
-        """Queued calls by client, the earliest first."""
-        self._clients: dict[str, str] = {}
+        self._clients: dict[ClientPath, Node] = {}
+        """Clients with something queued; a node's ``queue`` has the calls, the earliest first."""
+        self._homes: dict[str, Node] = {}
         """Client of every queued call."""
         self._runs: dict[str, set[str]] = {}
         """Queued calls by interaction."""
         self._dispatched: dict[str, _Dispatched] = {}
         self._under_way: set[str] = set()
         """Interactions of which a call was dispatched and that have not ended."""
-        self._urgent: dict[str, set[str]] = {}
+        self._urgent: dict[ClientPath, set[str]] = {}
         """Queued calls of interactions under way, by client."""
 
     def __len__(self) -> int:
         """Number of queued calls."""
-        return len(self._clients)
+        return len(self._homes)
 
-    def counter(self, client: str) -> float:
-        """The client's counter, in typical calls."""
-        return self._counters.value(client)
+    def counter(self, path: ClientPath) -> float:
+        """The counter of a client or of a level above, in typical calls; 0 if it is not known."""
+        return self._counters.value(path)
 
     def waiting(self) -> Iterable[Call]:
         """The queued calls."""
-        return [entry.call for queue in self._queue.values() for entry in queue.values()]
+        return [entry.call for node in self._clients.values() for entry in node.queue.values()]
 
     # --- the queue --------------------------------------------------------------------------------
 
     def add(self, call: Call) -> None:
         """Queue a call, lifting its client. Raises ValueError for an id that is queued already."""
-        if call.call_id in self._clients:
+        if call.call_id in self._homes:
             raise ValueError(f"call {call.call_id!r} is queued already")
         self._seq += 1
         self._enqueue(_Queued(call, self._seq), front=False)
 
     def _enqueue(self, entry: _Queued, *, front: bool) -> None:
-        call = entry.call
-        client = "/".join(call.client)
-        self._counters.arrive(client, entry.seq)
-        self._place(client, entry)
+        node = self._counters.arrive(entry.call.client, entry.seq)
+        self._place(node, entry)
         if front:
-            self._queue[client].move_to_end(call.call_id, last=False)
+            node.queue.move_to_end(entry.call.call_id, last=False)
 
-    def _place(self, client: str, entry: _Queued) -> None:
+    def _place(self, node: Node, entry: _Queued) -> None:
         call = entry.call
-        self._queue.setdefault(client, OrderedDict())[call.call_id] = entry
-        self._clients[call.call_id] = client
+        if node.queue is None:
+            node.queue = OrderedDict()
+        node.queue[call.call_id] = entry
+        self._clients[node.path] = self._homes[call.call_id] = node
         self._runs.setdefault(call.interaction_id, set()).add(call.call_id)
         if call.interaction_id in self._under_way:
-            self._urgent.setdefault(client, set()).add(call.call_id)
+            self._urgent.setdefault(node.path, set()).add(call.call_id)
         if self.options.locality_slack:
             keys = self._locality.keys(call.call_id)
-            self._index.add(call.call_id, keys, client, entry.seq)
+            self._index.add(call.call_id, keys, node.path, entry.seq)
 
     def _dequeue(self, call_id: str) -> tuple[_Queued, int | None]:
         """Take a call out; also the sequence number of its client's next one."""
         self._index.remove(call_id)
-        client = self._clients.pop(call_id)
-        queue = self._queue[client]
-        entry = queue.pop(call_id)
+        node = self._homes.pop(call_id)
+        entry: _Queued = node.queue.pop(call_id)
         _discard(self._runs, entry.call.interaction_id, call_id)
-        _discard(self._urgent, client, call_id)
-        if queue:
-            return entry, self._first(client).seq
-        del self._queue[client]
+        _discard(self._urgent, node.path, call_id)
+        if node.queue:
+            return entry, _first(node).seq
+        del self._clients[node.path]
         return entry, None
 
     def remove(self, call_id: str) -> Call | None:
         """Drop a queued call."""
-        client = self._clients.get(call_id)
-        if client is None:
+        node = self._homes.get(call_id)
+        if node is None:
             return None
         entry, following = self._dequeue(call_id)
-        self._counters.leave(client, following)
+        self._counters.leave(node, following)
         return entry.call
 
     def interaction_ended(self, interaction_id: str) -> None:
         """Its calls have priority no longer."""
         self._under_way.discard(interaction_id)
         for call_id in self._runs.get(interaction_id, ()):
-            _discard(self._urgent, self._clients[call_id], call_id)
+            _discard(self._urgent, self._homes[call_id].path, call_id)
 
     def _begin(self, interaction_id: str) -> None:
         """A call of the interaction is dispatched: its queued calls have priority from now on."""
         if interaction_id not in self._under_way:
             self._under_way.add(interaction_id)
             for call_id in self._runs.get(interaction_id, ()):
-                self._urgent.setdefault(self._clients[call_id], set()).add(call_id)
+                self._urgent.setdefault(self._homes[call_id].path, set()).add(call_id)
 
     # --- selection --------------------------------------------------------------------------------
 
     def peek(self, open_workers: Collection[str]) -> Call | None:
         """Algorithm 1 lines 31-38, within the slacks. Deterministic."""
-        if not self._clients:
+        if not self._homes:
             return None
-        oldest = self._first(self._counters.least())
+        oldest = _first(self._counters.least())
         if self.options.max_bypass and oldest.bypassed >= self.options.max_bypass:
             return oldest.call
         chosen = self._longest_match(open_workers)
@@ -188,21 +196,19 @@ class WscFeeder:
             chosen = self._under_way_first()
         return (chosen or oldest).call
 
-    def _first(self, client: str) -> _Queued:
-        return next(iter(self._queue[client].values()))
-
     def _entry(self, call_id: str) -> _Queued:
-        return self._queue[self._clients[call_id]][call_id]
+        entry: _Queued = self._homes[call_id].queue[call_id]
+        return entry
 
     def _longest_match(self, open_workers: Collection[str]) -> _Queued | None:
         """Among clients within ``locality_slack`` the longest match at an open worker.
 
-        Ties go to the smaller counter, then to the earlier arrival.
+        Ties go to the smaller counter, compared level by level, then to the earlier arrival.
         """
-        if not self.options.locality_slack:
+        slack = self.options.locality_slack
+        if not slack:
             return None
-        bound = self._counters.minimum() + self.options.locality_slack
-        best: tuple[int, float, int, str] | None = None
+        best: tuple[int, tuple[float, ...], int, str] | None = None
         mask = self._locality.tree.mask(list(open_workers))
         for depth, match, group in self._index.longest_first(mask):
             if best is not None and depth < -best[0]:
@@ -210,48 +216,45 @@ class WscFeeder:
             if best is not None and match < -best[0]:
                 continue
             for client, calls in group.calls.items():
-                value = self._counters.value(client)
-                if value <= bound:
-                    key = (-match, value, *calls[0])
+                counters = self._counters.within(self._clients[client], slack)
+                if counters is not None:
+                    key = (-match, counters, *calls[0])
                     if best is None or key < best:
                         best = key
         return None if best is None else self._entry(best[3])
 
     def _under_way_first(self) -> _Queued | None:
         """The earliest call of a run under way, of the least served client that has one."""
-        if not self._urgent:
-            return None
-        bound = self._counters.minimum() + self.options.interaction_slack
-        best: tuple[float, int, str] | None = None
+        best: tuple[tuple[float, ...], int, str] | None = None
         for client, call_ids in self._urgent.items():
-            value = self._counters.value(client)
-            if value <= bound and (best is None or value <= best[0]):
+            counters = self._counters.within(self._clients[client], self.options.interaction_slack)
+            if counters is not None and (best is None or counters <= best[0]):
                 seq, call_id = min((self._entry(call_id).seq, call_id) for call_id in call_ids)
-                if best is None or (value, seq) < best[:2]:
-                    best = (value, seq, call_id)
+                if best is None or (counters, seq) < best[:2]:
+                    best = (counters, seq, call_id)
         return None if best is None else self._entry(best[2])
 
     # --- charges ----------------------------------------------------------------------------------
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Take a call out, reserve its expected slice; raises KeyError if it is not queued."""
-        client = self._clients[call_id]
-        oldest = self._first(self._counters.least())
+        node = self._homes[call_id]
+        oldest = _first(self._counters.least())
         if oldest.call.call_id != call_id:
             oldest.bypassed += 1
         entry, following = self._dequeue(call_id)
-        self._counters.dispatch(client, following)
+        self._counters.dispatch(node, following)
         call = entry.call
         self._begin(call.interaction_id)
         effort = 1.0 / self._directory.weight(call.tenant, call.user)
         typical = self._typical_of(self._directory.profile(call.app), call.stage)
-        record = _Dispatched(client, entry.seq, per_token=effort / typical, reserved=0.0)
+        record = _Dispatched(node, entry.seq, per_token=effort / typical, reserved=0.0)
         if self.options.charge == "expected":
             expected = TokenUsage(
                 call.input_tokens, call.system_tokens, cached_tokens, call.expected_output_tokens
             )
             record.reserved = self._cost(record, expected)
-            self._counters.reserve(client, record.reserved)
+            self._counters.reserve(node, record.reserved)
         self._dispatched[call_id] = record
         return record.per_token * self._reference
 
@@ -274,28 +277,28 @@ class WscFeeder:
         if more <= 0:
             return
         record.charged += more
-        self._counters.charge(record.client, more)
+        self._counters.charge(record.node, more)
         come_true = min(more, record.reserved)
         if come_true:
             record.reserved -= come_true
-            self._counters.release(record.client, come_true)
+            self._counters.release(record.node, come_true)
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """Charge what was used in all, give back what was reserved and not used."""
         record = self._dispatched.pop(call_id)
         self._charge_real(record, usage)
         if record.reserved > 0:
-            self._counters.release(record.client, record.reserved)
-        self._counters.done(record.client)
+            self._counters.release(record.node, record.reserved)
+        self._counters.done(record.node)
 
     def requeue(self, call: Call) -> None:
         """Its worker failed: take back every charge and put it first among its client's calls."""
         record = self._dispatched.pop(call.call_id)
         if record.reserved > 0:
-            self._counters.release(record.client, record.reserved)
+            self._counters.release(record.node, record.reserved)
         if record.charged:
-            self._counters.refund(record.client, record.charged)
-        self._counters.done(record.client)
+            self._counters.refund(record.node, record.charged)
+        self._counters.done(record.node)
         self._enqueue(_Queued(call, record.seq), front=True)
 
     # --- state ------------------------------------------------------------------------------------
@@ -306,10 +309,13 @@ class WscFeeder:
             "counters": self._counters.snapshot(),
             "seq": self._seq,
             "queue": [
-                [client, [[e.call.call_id, e.seq, e.bypassed] for e in queue.values()]]
-                for client, queue in self._queue.items()
+                [list(path), [[e.call.call_id, e.seq, e.bypassed] for e in node.queue.values()]]
+                for path, node in self._clients.items()
             ],
-            "dispatched": {key: asdict(record) for key, record in self._dispatched.items()},
+            "dispatched": {
+                call_id: [list(record.node.path), *_amounts(record)]
+                for call_id, record in self._dispatched.items()
+            },
             "under_way": sorted(self._under_way),
         }
 
@@ -317,16 +323,30 @@ class WscFeeder:
         """Replace the state by an earlier snapshot."""
         self._counters.restore(state["counters"])
         self._seq = state["seq"]
-        self._queue, self._clients, self._runs, self._urgent = {}, {}, {}, {}
+        self._clients, self._homes, self._runs, self._urgent = {}, {}, {}, {}
         self._index.clear()
         self._under_way = set(state["under_way"])
-        self._dispatched = {key: _Dispatched(**plain) for key, plain in state["dispatched"].items()}
-        for client, entries in state["queue"]:
+        self._dispatched = {
+            call_id: _Dispatched(self._counters.client(tuple(path)), *amounts)
+            for call_id, (path, *amounts) in state["dispatched"].items()
+        }
+        for path, entries in state["queue"]:
+            node = self._counters.client(tuple(path))
             for call_id, seq, bypassed in entries:
-                self._place(client, _Queued(calls[call_id], seq, bypassed))
+                self._place(node, _Queued(calls[call_id], seq, bypassed))
 
 
-def _discard(sets: dict[str, set[str]], key: str, value: str) -> None:
+def _first(node: Node) -> _Queued:
+    """The earliest queued call of a client that has one."""
+    entry: _Queued = next(iter(node.queue.values()))
+    return entry
+
+
+def _amounts(record: _Dispatched) -> tuple[int, float, float, float]:
+    return record.seq, record.per_token, record.reserved, record.charged
+
+
+def _discard(sets: dict[K, set[str]], key: K, value: str) -> None:
     """Take a value out of one of the sets; an empty set goes, too."""
     found = sets.get(key)
     if found is not None:

@@ -13,37 +13,40 @@ import math
 from abc import ABC, abstractmethod
 
 from fairserve.scheduling.base import LocalCall, PrefixCache
-from fairserve.scheduling.local.client_queues import ClientQueues
+from fairserve.scheduling.local.client_queues import Entry
 
 
 class ByClient(ABC):
     """The protocol of :class:`~fairserve.scheduling.base.LocalScheduler` over queues by client.
 
-    A subclass is told about every call after it has moved: ``_queued``, ``_cancelled``,
-    ``_started``, ``_preempted``, ``_ended``.
+    A subclass keeps a :class:`ClientQueue` with each client and is told what happens to a call. The
+    next offer may be fixed when a call is accepted; a call that comes between that and ``peek`` then
+    has its turn after it.
     """
 
     def __init__(self) -> None:
         self._arrivals = 0
-        self._queues = ClientQueues()
-        self._running: dict[str, LocalCall] = {}
-        self._offered: LocalCall | None = None
+        self._entries: dict[str, Entry] = {}
+        """Waiting and running calls."""
+        self._waiting = 0
+        self._offered: Entry | None = None
         self._stopped = False
 
     def __len__(self) -> int:
         """Number of waiting calls."""
-        return len(self._queues)
+        return self._waiting
 
     def add(self, call: LocalCall) -> None:
         """A call arrives. Raises ValueError for an id that is here, or a weight out of range."""
-        if call.call_id in self._queues or call.call_id in self._running:
+        if call.call_id in self._entries:
             raise ValueError(f"call {call.call_id!r} is already scheduled")
         if not 0 < call.weight < math.inf:
             raise ValueError(f"weight is {call.weight}; allowed: over 0, finite")
         self._arrivals += 1
         call.arrival = self._arrivals
-        self._queues.add(call)
-        self._queued(call)
+        entry = self._entries[call.call_id] = Entry(call)
+        self._waiting += 1
+        self._enqueue(entry)
 
     def start_pass(self, cache: PrefixCache) -> None:
         """Begin a step."""
@@ -52,18 +55,16 @@ class ByClient(ABC):
 
     def peek(self) -> LocalCall | None:
         """The earliest call of the client who is next, unless one did not fit in this pass."""
-        if self._offered is None and not self._stopped and len(self._queues):
-            self._offered = self._queues.earliest(self._next_client())
-        return self._offered
+        entry = self._offered
+        if entry is None:
+            if self._stopped or not self._waiting:
+                return None
+            entry = self._offered = self._choose()
+        return entry.call
 
+    @abstractmethod
     def accept(self, cached_tokens: int) -> None:
         """The peeked call runs."""
-        call = self._offered
-        assert call is not None, "accept follows a peek that offered a call"
-        self._offered = None
-        self._queues.remove(call.call_id)
-        self._running[call.call_id] = call
-        self._started(call, cached_tokens)
 
     def skip(self) -> None:
         """End the pass: nobody overtakes."""
@@ -73,45 +74,48 @@ class ByClient(ABC):
 
     def finish(self, call_id: str) -> None:
         """A call ended or was cancelled, waiting or running. Raises KeyError if unknown."""
-        call = self._running.pop(call_id, None)
-        if call is not None:
-            self._ended(call)
+        entry = self._entries.pop(call_id)
+        if not entry.waiting:
+            self._ended(entry)
             return
-        call = self._queues.remove(call_id)
-        if call is self._offered:
+        if entry is self._offered:
             self._offered = None
-        self._cancelled(call)
+        self._waiting -= 1
+        self._cancelled(entry)
 
     def requeue(self, call_id: str) -> None:
         """A running call was preempted: it waits again, at its old place."""
-        call = self._running.pop(call_id)
-        self._queues.add(call)
-        self._preempted(call)
+        entry = self._running(call_id)
+        self._waiting += 1
+        self._preempted(entry)
+
+    def _running(self, call_id: str) -> Entry:
+        """Raises KeyError if it does not run."""
+        entry = self._entries[call_id]
+        if entry.waiting:
+            raise KeyError(call_id)
+        return entry
 
     @abstractmethod
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge what a running call generated. Raises KeyError if it does not run."""
 
     @abstractmethod
-    def _next_client(self) -> str:
-        """Whose call is offered; at least one client has one waiting."""
+    def _choose(self) -> Entry:
+        """The call that is offered; at least one waits."""
 
     @abstractmethod
-    def _queued(self, call: LocalCall) -> None:
-        """It arrived."""
+    def _enqueue(self, entry: Entry) -> None:
+        """It arrived: put it into the queue of its client."""
 
     @abstractmethod
-    def _cancelled(self, call: LocalCall) -> None:
-        """It left the queue without running."""
+    def _cancelled(self, entry: Entry) -> None:
+        """It left without running: take it out of the queue of its client."""
 
     @abstractmethod
-    def _started(self, call: LocalCall, cached_tokens: int) -> None:
-        """It was selected."""
+    def _preempted(self, entry: Entry) -> None:
+        """It left the batch: put it back into the queue of its client."""
 
     @abstractmethod
-    def _preempted(self, call: LocalCall) -> None:
-        """It returned from the batch to the queue."""
-
-    @abstractmethod
-    def _ended(self, call: LocalCall) -> None:
+    def _ended(self, entry: Entry) -> None:
         """It left the batch for good."""

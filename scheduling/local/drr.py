@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.by_client import ByClient
+from fairserve.scheduling.local.client_queues import ClientQueue, Entry
 from fairserve.scheduling.local.vtc import check_token_weights
 
 _SWEEP_MIN = 1024
@@ -58,6 +58,7 @@ class _Client:
     ready: int = 0
     """The round in which the next visit finds the balance positive; true while calls wait."""
     running: int = 0
+    queue: ClientQueue = field(default_factory=ClientQueue)
 
 
 class Drr(ByClient):
@@ -74,42 +75,55 @@ class Drr(ByClient):
         self._heap: list[tuple[int, int, str]] = []
         """``(ready, place, client)``; an entry is replaced when it comes to the top too early."""
         self._sweep_at = _SWEEP_MIN
-        self._charged: set[str] = set()
-        """Calls whose prompt was charged: a preempted call pays for it once."""
 
     def balance(self, client_id: str) -> float:
         """``C`` of a client now; 0 for one that is not known."""
         client = self._clients.get(client_id)
         return 0.0 if client is None else self._settle(client).balance
 
+    def accept(self, cached_tokens: int) -> None:
+        """Charge the selected call's prompt, unless it was charged before a preemption."""
+        entry = self._offered
+        assert entry is not None, "accept follows a peek that offered a call"
+        self._offered = None
+        self._waiting -= 1
+        entry.client.queue.take()
+        entry.client.running += 1
+        if entry.cached_tokens < 0:
+            entry.cached_tokens = cached_tokens
+            self._charge(entry, self.options.wp * entry.call.prompt_tokens)
+
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge ``wq`` per token that a running call generated."""
-        self._charge(self._running[call_id], self.options.wq * tokens)
+        self._charge(self._running(call_id), self.options.wq * tokens)
 
-    def _next_client(self) -> str:
+    def _choose(self) -> Entry:
         heap = self._heap
         while True:
             ready, place, client_id = heap[0]
-            client = self._clients.get(client_id) if self._queues.has(client_id) else None
-            if client is None or client.place != place or ready > client.ready:
+            client = self._clients.get(client_id)
+            first = None if client is None else client.queue.first
+            if client is None or first is None or client.place != place or ready > client.ready:
                 heapq.heappop(heap)  # of an earlier time; a waiting client has another entry
             elif ready < client.ready:
                 heapq.heapreplace(heap, (client.ready, place, client_id))
             else:
                 self._round, self._place = ready, place
                 if self._settle(client).balance > 0:
-                    return client_id
+                    return first
                 self._await_credit(client)  # the division was rounded
 
-    def _queued(self, call: LocalCall) -> None:
-        client = self._clients.get(call.client_id)
+    def _enqueue(self, entry: Entry) -> None:
+        client_id = entry.call.client_id
+        client = self._clients.get(client_id)
         if client is None:
             if len(self._clients) >= self._sweep_at:
                 self._sweep()
             self._places += 1
-            client = _Client(place=self._places, visited=self._round)
-            self._clients[call.client_id] = client
-        if self._queues.size(call.client_id) > 1:
+            client = self._clients[client_id] = _Client(self._places, visited=self._round)
+        entry.client = client
+        client.queue.add(entry)
+        if len(client.queue) > 1:
             return
         self._settle(client)
         if client.balance <= 0:
@@ -122,32 +136,25 @@ class Drr(ByClient):
             self._heap = [
                 (other.ready, other.place, other_id)
                 for other_id, other in self._clients.items()
-                if self._queues.has(other_id)
+                if other.queue.first is not None
             ]
             heapq.heapify(self._heap)
         else:
-            heapq.heappush(self._heap, (client.ready, client.place, call.client_id))
+            heapq.heappush(self._heap, (client.ready, client.place, client_id))
 
-    def _cancelled(self, call: LocalCall) -> None:
-        self._charged.discard(call.call_id)
+    def _cancelled(self, entry: Entry) -> None:
+        entry.client.queue.remove(entry)
 
-    def _started(self, call: LocalCall, cached_tokens: int) -> None:
-        self._clients[call.client_id].running += 1
-        if call.call_id not in self._charged:
-            self._charged.add(call.call_id)
-            self._charge(call, self.options.wp * call.prompt_tokens)
+    def _preempted(self, entry: Entry) -> None:
+        entry.client.running -= 1
+        self._enqueue(entry)
 
-    def _preempted(self, call: LocalCall) -> None:
-        self._clients[call.client_id].running -= 1
-        self._queued(call)
+    def _ended(self, entry: Entry) -> None:
+        entry.client.running -= 1
 
-    def _ended(self, call: LocalCall) -> None:
-        self._clients[call.client_id].running -= 1
-        self._charged.discard(call.call_id)
-
-    def _charge(self, call: LocalCall, cost: float) -> None:
-        client = self._settle(self._clients[call.client_id])
-        client.balance -= cost / call.weight
+    def _charge(self, entry: Entry, cost: float) -> None:
+        client = self._settle(entry.client)
+        client.balance -= cost / entry.call.weight
         if client.balance <= 0:
             self._await_credit(client)
 
@@ -172,6 +179,6 @@ class Drr(ByClient):
         self._clients = {
             client_id: client
             for client_id, client in self._clients.items()
-            if client.running or self._queues.has(client_id) or self._settle(client).balance <= 0
+            if client.running or client.queue.first is not None or self._settle(client).balance <= 0
         }
         self._sweep_at = 2 * len(self._clients) + _SWEEP_MIN

@@ -5,14 +5,15 @@ keeps the credit of its absence, so it displaces everybody until it has caught u
 unfair over every interval. That is what the lift is for, and the weakness of this policy.
 
 Departure: without the lift, a counter is never harmless to forget, and the paper keeps them for ever.
-Here at most about ``remembered_clients`` idle clients are remembered; beyond that, those with the
-smallest counters are forgotten, who gain the least by it.
+Here at most about ``remembered_clients`` idle clients, idle levels above them included, are remembered;
+beyond that, those with the smallest counters are forgotten, who gain the least by it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairserve.scheduling.counter_node import Node
 from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.local.vtc import Vtc, VtcOptions, check_token_weights
 
@@ -39,15 +40,19 @@ class UnliftedCounters(VirtualCounters):
         self._remembered_clients = remembered_clients
         self._sweep_at = 2 * remembered_clients
 
-    def _lift_level(self) -> float:
+    def _lift_level(self, parent: Node) -> float:
         return 0.0
 
     def _sweep(self) -> None:
-        idle = [c for c in self._value if c not in self._queued and c not in self._running]
-        idle.sort(key=self._value.__getitem__)
-        for client in idle[: max(0, len(idle) - self._remembered_clients)]:
-            del self._value[client]
-        self._sweep_at = len(self._value) + self._remembered_clients
+        """A parent goes after all of its children, whose counters are part of its own."""
+        nodes = list(self._root.below())
+        idle = [node for node in reversed(nodes) if not node.calls]
+        idle.sort(key=lambda node: node.served)
+        forgotten = idle[: max(0, len(idle) - self._remembered_clients)]
+        for node in forgotten:
+            node.parent.forget(node)
+        self._nodes = len(nodes) - len(forgotten)
+        self._sweep_at = self._nodes + self._remembered_clients
 
 
 class Lcf(Vtc):

@@ -27,11 +27,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairserve.interactions.call import TokenUsage
+from fairserve.interactions.call import ClientPath, TokenUsage
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.cost import Cost, Extend, Profiled
 from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.local.by_client import ByClient
+from fairserve.scheduling.local.client_queues import ClientQueue, Entry
 from fairserve.scheduling.local.length_prediction import Prediction, make_predictor
 
 CostName = Literal["linear", "extend", "profiled"]
@@ -80,7 +81,6 @@ def make_cost(options: VtcOptions) -> Cost | None:
 class _Account:
     """What a call that was selected once has been charged; kept while it is preempted."""
 
-    cached_tokens: int
     charged: float
     """Its cost so far, before the division by its weight."""
     predicted: float
@@ -91,7 +91,7 @@ class _Account:
 
 
 class Vtc(ByClient):
-    """O(log clients) per selection, O(1) per decoded token, both amortised."""
+    """O(log siblings) per level and selection, O(1) per level and decoded token, both amortised."""
 
     def __init__(
         self, options: VtcOptions = VtcOptions(), *, counters: VirtualCounters | None = None
@@ -102,11 +102,12 @@ class Vtc(ByClient):
         self._cost = make_cost(options)
         self._predictor = make_predictor(options.predict, noise=options.noise, seed=options.seed)
         self._counters = VirtualCounters() if counters is None else counters
-        self._accounts: dict[str, _Account] = {}
+        self._by_token = self._cost is None and self._predictor is None
+        """A token costs ``wq`` whatever came before: calls need no account."""
 
-    def counter(self, client_id: str) -> float:
-        """The client's virtual counter, predictions included; 0 for one that is not known."""
-        return self._counters.value(client_id)
+    def counter(self, path: ClientPath) -> float:
+        """The virtual counter of a client or a level above, predictions included; 0 if unknown."""
+        return self._counters.value(path)
 
     def add(self, call: LocalCall) -> None:
         """A call arrives. Raises ValueError as the base does, and if an oracle lacks its length."""
@@ -114,65 +115,96 @@ class Vtc(ByClient):
             self._predictor.check(call)
         super().add(call)
 
+    def accept(self, cached_tokens: int) -> None:
+        """Charge the selected call to its client's path, and see who is next."""
+        entry = self._offered
+        assert entry is not None, "accept follows a peek that offered a call"
+        call, client = entry.call, entry.client
+        cost = predicted = 0.0
+        if entry.cached_tokens < 0:
+            entry.cached_tokens = cached_tokens
+            if self._by_token:
+                cost = self._wp * call.prompt_tokens / call.weight
+            else:
+                cost = self._open_account(entry)
+        if entry.account is not None:
+            predicted = self._reserve(entry)
+        following = client.queue.take()
+        self._waiting -= 1
+        earliest = None if following is None else following.call.arrival
+        self._counters.dispatch(client, earliest, cost, predicted)
+        self._offered = self._choose() if self._waiting else None
+
+    def _open_account(self, entry: Entry) -> float:
+        """Of a call that is selected for the first time; returns what it is charged."""
+        call = entry.call
+        charged = predicted = self._cost_of(entry, 0)
+        if self._predictor is not None:
+            predicted = self._cost_of(entry, self._predictor.predict(call))
+        entry.account = _Account(charged, predicted)
+        return charged / call.weight
+
+    def _reserve(self, entry: Entry) -> float:
+        """The part of a selected call's prediction that it has not generated yet."""
+        account: _Account = entry.account
+        if account.predicted > account.charged:
+            account.outstanding = (account.predicted - account.charged) / entry.call.weight
+        return account.outstanding
+
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge the growth of the cost, as far as it was not charged as a prediction."""
-        call = self._running[call_id]
-        account = self._accounts[call_id]
+        entry = self._running(call_id)
+        if self._by_token:
+            self._counters.charge(entry.client, self._wq * tokens / entry.call.weight)
+            return
+        account: _Account = entry.account
+        weight = entry.call.weight
         account.output_tokens += tokens
-        charged = self._cost_of(call, account.cached_tokens, account.output_tokens)
-        growth = max(0.0, charged - account.charged) / call.weight
+        charged = self._cost_of(entry, account.output_tokens)
+        growth = max(0.0, charged - account.charged) / weight
         account.charged = charged
         if account.outstanding:
-            left = max(0.0, account.predicted - charged) / call.weight
+            left = max(0.0, account.predicted - charged) / weight
             come_true = account.outstanding - left
             account.outstanding = left
-            self._counters.realise(call.client_id, come_true)
+            self._counters.realise(entry.client, come_true)
             growth = max(0.0, growth - come_true)
-        self._counters.charge(call.client_id, growth)
+        self._counters.charge(entry.client, growth)
 
-    def _next_client(self) -> str:
-        return self._counters.least()
+    def _choose(self) -> Entry:
+        first: Entry = self._counters.least().queue.first
+        return first
 
-    def _queued(self, call: LocalCall) -> None:
-        self._counters.arrive(call.client_id, call.arrival)
+    def _enqueue(self, entry: Entry) -> None:
+        call = entry.call
+        client = entry.client = self._counters.arrive(call.path, call.arrival)
+        if client.queue is None:
+            client.queue = ClientQueue()
+        client.queue.add(entry)
 
-    def _cancelled(self, call: LocalCall) -> None:
-        self._counters.leave(call.client_id, self._queues.earliest_arrival(call.client_id))
-        self._accounts.pop(call.call_id, None)
+    def _cancelled(self, entry: Entry) -> None:
+        first = entry.client.queue.remove(entry)
+        self._counters.leave(entry.client, None if first is None else first.call.arrival)
 
-    def _started(self, call: LocalCall, cached_tokens: int) -> None:
-        client = call.client_id
-        self._counters.dispatch(client, self._queues.earliest_arrival(client))
-        account = self._accounts.get(call.call_id)
-        if account is None:
-            charged = predicted = self._cost_of(call, cached_tokens, 0)
-            self._counters.charge(client, charged / call.weight)
-            if self._predictor is not None:
-                output_tokens = self._predictor.predict(call)
-                predicted = self._cost_of(call, cached_tokens, output_tokens)
-            account = self._accounts[call.call_id] = _Account(cached_tokens, charged, predicted)
-        if account.predicted > account.charged:
-            account.outstanding = (account.predicted - account.charged) / call.weight
-            self._counters.reserve(client, account.outstanding)
+    def _preempted(self, entry: Entry) -> None:
+        self._give_back(entry)
+        self._counters.done(entry.client)
+        self._enqueue(entry)
 
-    def _preempted(self, call: LocalCall) -> None:
-        self._give_back(call, self._accounts[call.call_id])
-        self._counters.done(call.client_id)
-        self._counters.arrive(call.client_id, call.arrival)
-
-    def _ended(self, call: LocalCall) -> None:
-        account = self._accounts.pop(call.call_id)
-        self._give_back(call, account)
-        self._counters.done(call.client_id)
+    def _ended(self, entry: Entry) -> None:
+        self._give_back(entry)
+        self._counters.done(entry.client)
         if self._predictor is not None:
-            self._predictor.ended(call.client_id, account.output_tokens)
+            self._predictor.ended(entry.call.client_id, entry.account.output_tokens)
 
-    def _give_back(self, call: LocalCall, account: _Account) -> None:
-        if account.outstanding:
-            self._counters.release(call.client_id, account.outstanding)
+    def _give_back(self, entry: Entry) -> None:
+        account: _Account | None = entry.account
+        if account is not None and account.outstanding:
+            self._counters.release(entry.client, account.outstanding)
             account.outstanding = 0.0
 
-    def _cost_of(self, call: LocalCall, cached_tokens: int, output_tokens: int) -> float:
+    def _cost_of(self, entry: Entry, output_tokens: int) -> float:
+        prompt_tokens = entry.call.prompt_tokens
         if self._cost is None:
-            return self._wp * call.prompt_tokens + self._wq * output_tokens
-        return self._cost(TokenUsage(call.prompt_tokens, 0, cached_tokens, output_tokens))
+            return self._wp * prompt_tokens + self._wq * output_tokens
+        return self._cost(TokenUsage(prompt_tokens, 0, entry.cached_tokens, output_tokens))

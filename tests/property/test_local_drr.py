@@ -72,7 +72,8 @@ def test_equal_to_rounds_that_are_executed(seed, quantum):
                 literal.queues[offered.client_id].pop(0)
                 literal.balance[offered.client_id] -= offered.prompt_tokens
         else:
-            for call_id in rng.sample(sorted(drr._running), min(3, len(drr._running))):
+            batch = sorted(key for key, entry in drr._entries.items() if not entry.waiting)
+            for call_id in rng.sample(batch, min(3, len(batch))):
                 drr.decoded(call_id, 2)
                 literal.balance[running[call_id].client_id] -= 4
                 if rng.random() < 0.5:

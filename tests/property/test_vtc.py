@@ -41,9 +41,10 @@ class Watch:
 
     def event(self):
         service, queued = self.worker.service, self.worker.backlogged()
-        counters = [self.worker.scheduler.counter(client) for client in queued]
-        reserved = self.worker.scheduler._counters._reserved
-        self.outstanding = max(self.outstanding, *reserved.values(), 0.0, 0.0)
+        scheduler = self.worker.scheduler
+        counters = [scheduler.counter((client,)) for client in queued]
+        reserved = [scheduler._counters.outstanding((client,)) for client in service]
+        self.outstanding = max(self.outstanding, *reserved)
         if counters:
             self.spread = max(self.spread, max(counters) - min(counters))
         self._at_start = {f: at for f, at in self._at_start.items() if f in queued}
@@ -335,16 +336,20 @@ def test_the_counter_is_the_service_once_everything_has_ended(seed, predict, cos
         "profiled": lambda p, o, c: 2.1 * p + o + 0.04 * p * o + 0.032 * o**2 + 11.46,
     }[cost]
 
+    def predicted(call_id):
+        account = scheduler._entries[call_id].account
+        return 0.0 if account is None else account.predicted
+
     def check():
         expected = dict.fromkeys(worker.service, 0.0)
         for call_id, output in worker.decoded.items():
             call, cached = calls[call_id], worker.cache.matched_tokens(calls[call_id])
             charged = service(call.prompt_tokens, output, cached)
             if call_id in worker.running:
-                charged = max(charged, scheduler._accounts[call_id].predicted)
+                charged = max(charged, predicted(call_id))
             expected[call.client_id] += charged / call.weight
         for client, value in expected.items():
-            assert scheduler.counter(client) == pytest.approx(value)
+            assert scheduler.counter((client,)) == pytest.approx(value)
 
     while worker.waiting or worker.running:
         worker.step()
@@ -355,8 +360,8 @@ def test_the_counter_is_the_service_once_everything_has_ended(seed, predict, cos
         if worker.running and rng.random() < 0.05:
             worker.finish(rng.choice(list(worker.running)))  # cancelled while it runs
             check()
-    assert not scheduler._accounts
-    assert not scheduler._counters._reserved
+    assert not scheduler._entries
+    assert not any(scheduler._counters.outstanding((client,)) for client in worker.service)
 
 
 @pytest.mark.parametrize("predicted", [4, 10, 25])
@@ -370,13 +375,13 @@ def test_what_is_charged_when(predicted):
     worker.waiting[call_id].output_tokens = predicted
     worker.admit()
     worker.running[call_id].output_tokens = 10
-    assert scheduler.counter("c") == 1 + 2 + 100 + 2 * predicted - 2 * 1
+    assert scheduler.counter(("c",)) == 1 + 2 + 100 + 2 * predicted - 2 * 1
     for generated in range(1, 10):
         worker.decode()
-        assert scheduler.counter("c") == 1 + 100 + 2 * max(predicted, generated)
+        assert scheduler.counter(("c",)) == 1 + 100 + 2 * max(predicted, generated)
     worker.decode()
     assert worker.ended[-1] == call_id
-    assert scheduler.counter("c") == 1 + 100 + 2 * 10
+    assert scheduler.counter(("c",)) == 1 + 100 + 2 * 10
 
 
 def test_a_newcomer_is_not_lifted_to_what_is_given_back():
@@ -385,9 +390,9 @@ def test_a_newcomer_is_not_lifted_to_what_is_given_back():
     worker.waiting[long].output_tokens = 400
     worker.add("busy", 10, 900)
     worker.admit()
-    assert worker.scheduler.counter("busy") == 10 + 2 * 400
+    assert worker.scheduler.counter(("busy",)) == 10 + 2 * 400
     worker.add("new", 10, 10)
-    assert worker.scheduler.counter("new") == 10
+    assert worker.scheduler.counter(("new",)) == 10
 
 
 @settings(max_examples=40, deadline=None)

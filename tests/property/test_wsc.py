@@ -75,6 +75,10 @@ def used(chosen, cached=0):
     return TokenUsage(chosen.input_tokens, 0, cached, chosen.max_output_tokens)
 
 
+def charge(feeder, user, cost):
+    feeder._counters.charge(feeder._counters.client(("t", user)), cost)
+
+
 def fill(feeder, user, count, **more):
     for number in range(count):
         queue(feeder, call(f"{user}-{number}", user, **more))
@@ -96,7 +100,7 @@ def test_a_call_of_the_expected_size_costs_one_whatever_the_app():
     fill(feeder, "l", 100, app="large", tokens=prompt((2, 1000)), output=100)
     users = [serve(feeder).user for _ in range(60)]
     assert abs(users.count("s") - users.count("l")) <= 1
-    assert feeder.counter("t/s") == pytest.approx(30.0)
+    assert feeder.counter(("t", "s")) == pytest.approx(30.0)
 
 
 def test_the_price_carries_weight_and_profile_to_the_other_layers():
@@ -138,9 +142,9 @@ def test_a_run_under_way_goes_first_only_within_the_slack():
         queue(feeder, call("other-2", "idle"))
         for number in range(3):  # three calls ahead of the idle user
             queue(feeder, call(f"more-{number}", "running", run="R"))
-        feeder._counters.charge("t/running", 3.0)
+        charge(feeder, "running", 3.0)
         assert feeder.peek(WORKERS).user == first
-    feeder._counters.charge("t/idle", 2.5)
+    charge(feeder, "idle", 2.5)
     assert feeder.peek(WORKERS).user == "running", "within one typical call of the least served"
 
 
@@ -202,7 +206,7 @@ def test_backlogged_counters_stay_within_slack_and_one_call(seed, slack):
             queue(feeder, call(f"{user}-{number}", user, output=output, tokens=tokens))
     for _ in range(60):
         serve(feeder)
-        values = [feeder.counter(f"t/{user}") for user in users]
+        values = [feeder.counter(("t", user)) for user in users]
         assert max(values) - min(values) <= slack + largest + 1e-9
 
 
@@ -238,7 +242,7 @@ def test_in_the_end_the_counter_is_the_service(seed, mode):
     for call_id, (_, output) in running.items():
         feeder.finish(call_id, TokenUsage(100, 0, 0, output))
         total += (100 + output) / 110
-    assert feeder.counter("t/u") == pytest.approx(total)
+    assert feeder.counter(("t", "u")) == pytest.approx(total)
 
 
 def test_normalising_by_the_interaction():
@@ -249,7 +253,7 @@ def test_normalising_by_the_interaction():
     fill(feeder, "u", 5)
     for _ in range(5):
         serve(feeder)
-    assert feeder.counter("t/u") == pytest.approx(1.0)
+    assert feeder.counter(("t", "u")) == pytest.approx(1.0)
 
 
 def test_cached_tokens_are_charged_only_on_demand():
@@ -257,7 +261,7 @@ def test_cached_tokens_are_charged_only_on_demand():
         feeder = made(directory(app=(100, 10)), WscOptions(charge_cached=charge_cached))
         fill(feeder, "u", 1)
         serve(feeder, cached=80)
-        assert feeder.counter("t/u") == pytest.approx(expected)
+        assert feeder.counter(("t", "u")) == pytest.approx(expected)
 
 
 def test_bad_options_and_ids():
