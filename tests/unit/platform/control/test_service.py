@@ -423,3 +423,30 @@ async def test_a_client_that_leaves_a_granted_call_is_recorded_with_its_usage(wo
     world.control.cancel(Cancel(grant.call_id))
     row = world.journal.row("row-run-c1")
     assert (row["outcome"], row["output_tokens"], row["wasted"]) == ("cancelled", 7, True)
+
+
+@pytest.mark.parametrize("levels", ["user", "tenant > app > user"])
+async def test_levels_change_while_calls_run_and_wait(levels):
+    world = World(capacity=130)
+    running = await world.submit("c1", run="r1")
+    assert running.client_id == "t/u"
+    other = await world.submit("c2", run="r2")
+    waiting = [world.submitted(f"c{n}", run=f"r{n}", user=f"u{n % 2}") for n in range(3, 7)]
+    await settle()
+    assert not any(task.done() for task in waiting)
+    world.control.apply_throttling("fairserve", {"levels": levels})
+    with pytest.raises(ValueError, match="levels is 'team'"):
+        world.control.apply_throttling("fairserve", {"levels": "team"})
+    world.control.apply_throttling("fairserve", {"levels": levels, "router.we": 2.0})
+    await world.release(running)
+    await world.release(other)
+    prefix = "t%2Fu" if levels == "user" else "t/app/u"
+    while waiting:
+        await settle()
+        granted = [task for task in waiting if task.done()]
+        assert granted, "nothing stalls"
+        for task in granted:
+            waiting.remove(task)
+            assert task.result().client_id.startswith(prefix)
+            await world.release(task.result())
+    await world.control.close()
