@@ -132,37 +132,40 @@ class _Order(Deficits):
 
     def next_call(self) -> Waiting | None:
         """The next call of the walk whose client may run, after the refills that are due."""
-        self.refill_starved()
+        if self.starved:
+            self.refill_starved()
         root = self.root
         assert isinstance(root, _Member)
-        return self._next_of(root)
+        item = self._next_of(root)
+        return None if item is None else item[2]
 
-    def _next_of(self, member: _Member) -> Waiting | None:
-        calls = member.calls
-        if calls:  # a client
-            item = calls[0]
-            if item < self._at:
-                self._behind.append(member)
-                index = bisect_left(calls, self._at)
-                return calls[index][2] if index < len(calls) else None
-            return item[2]
-        heap = member.heap
+    def _next_of(self, level: _Member) -> Item | None:
+        heap = level.heap
         while heap:
             entry = heap[0]
-            child = entry[2]
-            found = None
-            if child.first is entry:
-                found = self._next_of(child) if child.credit else None
-                if found is None:
-                    child.first = None
+            member = entry[2]
+            if member.first is not entry:
+                heapq.heappop(heap)
+                continue
+            item: Item | None = None
+            if member.credit:
+                calls = member.calls
+                if not calls:
+                    item = self._next_of(member)
+                elif calls[0] >= self._at:
+                    item = calls[0]
                 else:
-                    rank, arrival, _ = found.item
-                    if entry[1] == arrival and entry[0] == rank:
-                        return found
-                    child.first = (rank, arrival, child)
-                    heapq.heapreplace(heap, child.first)
-                    continue
-            heapq.heappop(heap)
+                    self._behind.append(member)
+                    index = bisect_left(calls, self._at)
+                    item = calls[index] if index < len(calls) else None
+            if item is None:
+                member.first = None
+                heapq.heappop(heap)
+            elif item[1] == entry[1] and item[0] == entry[0]:
+                return item
+            else:
+                member.first = (item[0], item[1], member)
+                heapq.heapreplace(heap, member.first)
         return None
 
 

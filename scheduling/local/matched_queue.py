@@ -78,15 +78,18 @@ class MatchedQueue:
     def remove(self, call_id: str) -> Waiting:
         """Take a call out. Raises KeyError if it does not wait."""
         waiting = self._waiting.pop(call_id)
-        self._displace(waiting)
-        self._unplaced.pop(waiting, None)
+        if waiting.place is None:
+            del self._unplaced[waiting]
+        else:
+            self._displace(waiting)
         self._unwatch(waiting)
         return waiting
 
     def pass_over(self, waiting: Waiting) -> None:
         """Set a call aside until the next pass."""
-        self._displace(waiting)
-        self._unplaced[waiting] = None
+        if waiting.place is not None:
+            self._displace(waiting)
+            self._unplaced[waiting] = None
 
     def start_pass(self, cache: PrefixCache) -> list[Waiting]:
         """Match what may have changed; returns the calls that were placed now, in any order."""
@@ -118,19 +121,20 @@ class MatchedQueue:
         return placed
 
     def _changed(self, names: Iterable[Hashable]) -> None:
-        self._news.update(dict.fromkeys(filter(self._watchers.__contains__, names)))
+        for name in names:
+            if name in self._watchers:
+                self._news[name] = None
 
     def _match(self, waiting: Waiting, cache: PrefixCache) -> None:
+        watchers = self._watchers
         waiting.matched_tokens, last, following = cache.match(waiting.call)
         waiting.last, waiting.following = last, following
-        watchers = self._watchers
         for name in (last, following):
             if name is not None:
-                there = watchers.get(name)
-                if there is None:
-                    watchers[name] = {waiting: None}
+                if name in watchers:
+                    watchers[name][waiting] = None
                 else:
-                    there[waiting] = None
+                    watchers[name] = {waiting: None}
 
     def _unwatch(self, waiting: Waiting) -> None:
         watchers = self._watchers
@@ -142,9 +146,9 @@ class MatchedQueue:
                     del watchers[name]
         waiting.last = waiting.following = None
 
-    def _displace(self, waiting: Waiting) -> None:
+    @staticmethod
+    def _displace(waiting: Waiting) -> None:
         place = waiting.place
-        if place is not None:
-            waiting.place = None
-            index = 0 if place[0] is waiting.item else bisect_left(place, waiting.item)
-            del place[index]
+        assert place is not None
+        waiting.place = None
+        del place[0 if place[0] is waiting.item else bisect_left(place, waiting.item)]
