@@ -1,157 +1,397 @@
-"""Virtual counters: VTC's Lemma 4.3 and Theorem 4.4 on random backlogs, and what the lift is for."""
+"""Virtual counters by levels: against the algorithm written down literally, and what the lift is for."""
 
+import json
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairserve.scheduling.counters import VirtualCounters
+from fairserve.scheduling.local.lcf import UnliftedCounters
 
 
 class Plain:
-    """Algorithm 2 lines 6-13 written down literally."""
+    """Algorithm 2 lines 6-13 written down literally, once for the children of every node."""
 
     def __init__(self):
-        self.value, self.queued, self.last_left = {}, {}, None
+        self.value, self.reserved, self.calls, self.last_left = {}, {}, {}, {}
+        """By path; a path with queued calls has their arrival numbers in ``calls``."""
 
-    def arrive(self, client, number):
-        if client not in self.queued:
-            level = min(
-                (self.value[c] for c in self.queued), default=self.value.get(self.last_left, 0.0)
-            )
-            self.value[client] = max(self.value.get(client, 0.0), level)
-        self.queued.setdefault(client, []).append(number)
+    def total(self, path):
+        return self.value.get(path, 0.0) + self.reserved.get(path, 0.0)
 
-    def leave(self, client):
+    def arrivals(self, path):
+        """Of the calls queued at or below a path."""
+        return [n for p, numbers in self.calls.items() if p[: len(path)] == path for n in numbers]
+
+    def children(self, path):
+        """Queued children of a path."""
+        depth = len(path)
+        waiting = [p for p, calls in self.calls.items() if calls and len(p) > depth]
+        return {p[: depth + 1] for p in waiting if p[:depth] == path}
+
+    def arrive(self, path, number):
+        for depth in range(len(path)):
+            parent, node = path[:depth], path[: depth + 1]
+            queued = self.children(parent)
+            if node not in queued:
+                last = self.last_left.get(parent)
+                level = min((self.value[p] for p in queued), default=self.value.get(last, 0.0))
+                self.value[node] = max(self.value.get(node, 0.0), level)
+        self.calls.setdefault(path, []).append(number)
+        self.calls[path].sort()
+
+    def leave(self, path):
         """The client's earliest call leaves; returns the arrival of its next one."""
-        del self.queued[client][0]
-        if self.queued[client]:
-            return self.queued[client][0]
-        del self.queued[client]
-        self.last_left = client
-        return None
+        before = [self.children(path[:depth]) for depth in range(len(path))]
+        self.calls[path].pop(0)
+        for depth, queued in enumerate(before):
+            if queued != self.children(path[:depth]):
+                self.last_left[path[:depth]] = path[: depth + 1]
+        return self.calls[path][0] if self.calls[path] else None
+
+    def add(self, path, cost, to=None):
+        """Change the counters of the whole path."""
+        counters = self.value if to is None else to
+        for depth in range(len(path)):
+            node = path[: depth + 1]
+            counters[node] = counters.get(node, 0.0) + cost
 
     def least(self):
-        """Smallest counter, ties by arrival."""
-        return min(self.queued, key=lambda c: (self.value[c], self.queued[c][0]))
+        """Smallest counter level by level, ties by arrival."""
+        path = ()
+        while queued := self.children(path):
+            path = min(queued, key=lambda p: (self.total(p), min(self.arrivals(p))))
+        return path
 
+    def within(self, path, slack):
+        return all(
+            self.total(path[: depth + 1])
+            <= min(self.total(p) for p in self.children(path[:depth])) + slack
+            for depth in range(len(path))
+        )
+
+
+PATHS = {
+    1: [(f"c{n}",) for n in range(5)],
+    2: [(f"t{n % 2}", f"c{n}") for n in range(6)],
+    3: [(f"t{n % 2}", f"a{n % 3}", f"c{n}") for n in range(9)],
+}
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["arrive", "dispatch", "charge", "done"]),
-        st.integers(0, 4),
-        st.integers(0, 50),
+        st.sampled_from(
+            ["arrive", "arrive", "dispatch", "dispatch", "cancel", "charge", "done", "back"]
+        ),
+        st.integers(0, 8),
+        st.integers(0, 12),
     ),
     max_size=120,
 )
 
 
-@settings(max_examples=200, deadline=None)
-@given(operations)
-def test_equal_to_the_literal_algorithm(steps):
-    counters, plain, running = VirtualCounters(), Plain(), []
-    for step, (kind, number, cost) in enumerate(steps):
-        client = f"c{number}"
+class Both:
+    """The counters and the literal algorithm, driven in step; costs are whole numbers."""
+
+    def __init__(self, levels):
+        self.paths = PATHS[levels]
+        self.counters, self.plain = VirtualCounters(), Plain()
+        self.nodes, self.running = {}, []
+        """Nodes of clients that have calls; ``(path, arrival, reserved)`` of running calls."""
+
+    def do(self, number, kind, which, cost):
+        path = self.paths[which % len(self.paths)]
+        queued = self.plain.calls.get(path)
         if kind == "arrive":
-            counters.arrive(client, step)
-            plain.arrive(client, step)
-        elif kind == "dispatch" and client in plain.queued:
-            counters.dispatch(client, plain.leave(client))
-            running.append(client)
-        elif kind == "charge" and client in running:
-            counters.charge(client, cost)
-            plain.value[client] += cost
-        elif kind == "done" and client in running:
-            counters.done(client)
-            running.remove(client)
-        for other in plain.queued:
-            assert counters.value(other) == plain.value[other]
-        if plain.queued:
-            lowest = min(plain.value[c] for c in plain.queued)
-            assert counters.minimum() == lowest
-            assert counters.least() == plain.least()
-            assert [value for value, _ in counters.up_to(10)] == sorted(
-                plain.value[c] for c in plain.queued if plain.value[c] <= lowest + 10
-            )
+            self.nodes[path] = self.counters.arrive(path, number)
+            self.plain.arrive(path, number)
+        elif kind == "dispatch" and queued:
+            arrival, reserved = queued[0], cost // 2
+            self.counters.dispatch(self.nodes[path], self.plain.leave(path), cost, reserved)
+            self.plain.add(path, cost)
+            self.plain.add(path, reserved, self.plain.reserved)
+            self.running.append((path, arrival, reserved))
+        elif kind == "cancel" and queued:
+            self.counters.leave(self.nodes[path], self.plain.leave(path))
+        elif self.running:
+            path, arrival, reserved = self.running.pop(which % len(self.running))
+            node = self.nodes[path]
+            if kind == "charge":
+                true = min(cost, reserved)
+                self.counters.charge(node, cost)
+                self.counters.realise(node, true)
+                self.plain.add(path, cost + true)
+                self.plain.add(path, -true, self.plain.reserved)
+                self.running.append((path, arrival, reserved - true))
+                return
+            if reserved:
+                self.counters.release(node, reserved)
+                self.plain.add(path, -reserved, self.plain.reserved)
+            if kind == "done":
+                self.counters.done(node)
+            elif kind == "back":
+                self.counters.refund(node, min(cost, self.plain.value[path]))
+                self.plain.add(path, -min(cost, self.plain.value[path]))
+                self.counters.done(node)
+                self.nodes[path] = self.counters.arrive(path, arrival)
+                self.plain.arrive(path, arrival)
+            else:
+                self.counters.done(node)
+
+    def check(self):
+        counters, plain = self.counters, self.plain
+        for path in self.paths:
+            for depth in range(1, len(path) + 1):
+                assert counters.value(path[:depth]) == plain.total(path[:depth])
+                assert counters.queued(path[:depth]) == len(plain.arrivals(path[:depth]))
+        queued = {path for path in self.paths if plain.calls.get(path)}
+        assert set(counters.queued_clients) == queued
+        for path in queued:
+            values = tuple(plain.total(path[: depth + 1]) for depth in range(len(path)))
+            for slack in (0, 5):
+                expected = values if plain.within(path, slack) else None
+                assert counters.within(self.nodes[path], slack) == expected
+        if queued:
+            assert counters.least().path == plain.least()
+            assert counters.minimum() == min(plain.total(path) for path in plain.children(()))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([1, 2, 3]), operations)
+def test_equal_to_the_literal_algorithm(levels, steps):
+    """Joins and leaves, predictions, cancellations, preemptions and refunds, at every level."""
+    both = Both(levels)
+    for number, step in enumerate(steps):
+        both.do(number, *step)
+        both.check()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([1, 2, 3]), operations)
+def test_equal_when_nobody_looks_in_between(levels, steps):
+    """The heaps are lazy: what accumulates in them between two questions must not matter."""
+    both = Both(levels)
+    for number, step in enumerate(steps):
+        both.do(number, *step)
+        if number % 17 == 16:
+            both.check()
+    both.check()
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_in_a_long_run(levels, seed):
+    """Long enough for the heaps to be made anew, with ties all the time."""
+    rng = random.Random(seed)
+    both = Both(levels)
+    kinds = ["arrive", "arrive", "dispatch", "charge", "charge", "charge", "done", "back"]
+    for number in range(3000):
+        both.do(number, rng.choice(kinds), rng.randrange(9), rng.randrange(3))
+        if number % 40 == 0:
+            both.check()
+    assert len(both.running) + len(both.counters.queued_clients) > 3
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([1, 2, 3]), operations, st.integers(0, 120))
+def test_a_snapshot_goes_on_as_the_original_does(levels, steps, middle):
+    """Plain JSON on the way; the same continuation ends in the same state."""
+    both = Both(levels)
+    for number, step in enumerate(steps[:middle]):
+        both.do(number, *step)
+    restored = VirtualCounters()
+    restored.restore(json.loads(json.dumps(both.counters.snapshot())))
+    assert restored.snapshot() == both.counters.snapshot()
+    other = Both(levels)
+    other.counters, other.plain = restored, both.plain
+    other.running = list(both.running)
+    other.nodes = {path: restored.client(path) for path in both.nodes}
+    shadow = json.loads(json.dumps([[list(p), v] for p, v in both.plain.value.items()]))
+    plain = Plain()
+    plain.value = {tuple(p): v for p, v in shadow}
+    plain.reserved = dict(both.plain.reserved)
+    plain.calls = {p: list(numbers) for p, numbers in both.plain.calls.items()}
+    plain.last_left = dict(both.plain.last_left)
+    other.plain = plain
+    for number, step in enumerate(steps[middle:], len(steps)):
+        both.do(number, *step)
+        other.do(number, *step)
+    other.check()
+    assert restored.snapshot() == both.counters.snapshot()
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**32), st.integers(2, 6))
-def test_queued_counters_stay_within_one_call(seed, clients):
-    """Lemma 4.3: max - min <= U over queued clients, when each selection charges at most U."""
+@given(st.integers(0, 2**32), st.integers(2, 6), st.integers(1, 3))
+def test_queued_counters_stay_within_one_call(seed, clients, levels):
+    """Lemma 4.3 among siblings: max - min <= U over queued ones, a selection charging at most U."""
     rng = random.Random(seed)
     counters, plain = VirtualCounters(), Plain()
+    paths = [(f"t{n % 2}", f"a{n % 3}", f"c{n}")[3 - levels :] for n in range(clients)]
     largest = 30.0
     for step in range(300):
-        client = f"c{rng.randrange(clients)}"
-        if rng.random() < 0.5 and counters.queued(client) < 20:
-            counters.arrive(client, step)
-            plain.arrive(client, step)
+        path = rng.choice(paths)
+        if rng.random() < 0.5 and counters.queued(path) < 20:
+            counters.arrive(path, step)
+            plain.arrive(path, step)
         elif counters.queued_clients:
             chosen = counters.least()
-            counters.dispatch(chosen, plain.leave(chosen))
-            counters.charge(chosen, rng.uniform(0, largest))
+            counters.dispatch(chosen, plain.leave(chosen.path), rng.uniform(0, largest))
             counters.done(chosen)
-        queued = [counters.value(c) for c in counters.queued_clients]
-        if queued:
-            assert max(queued) - min(queued) <= largest + 1e-9
+        for above in {path[:depth] for path in paths for depth in range(levels)}:
+            queued = [counters.value(p) for p in plain.children(above)]
+            if queued:
+                assert max(queued) - min(queued) <= largest + 1e-9
 
 
 def test_the_lift_denies_credit_for_idling():
     counters = VirtualCounters()
-    counters.arrive("busy", 1)
-    counters.arrive("busy", 2)
-    counters.charge("busy", 1000.0)
-    counters.arrive("returned", 3)
-    assert counters.value("returned") == 1000.0
+    counters.arrive(("busy",), 1)
+    busy = counters.arrive(("busy",), 2)
+    counters.charge(busy, 1000.0)
+    counters.arrive(("returned",), 3)
+    assert counters.value(("returned",)) == 1000.0
+
+
+def test_the_lift_holds_at_every_level():
+    """A tenant that was away is lifted among tenants, its users among its users."""
+    counters = VirtualCounters()
+    counters.charge(counters.arrive(("busy", "u"), 1), 1000.0)
+    counters.arrive(("returned", "a"), 2)
+    assert counters.value(("returned",)) == 1000.0
+    assert counters.value(("returned", "a")) == 0.0, "it has no sibling to be lifted to"
+    counters.charge(counters.arrive(("returned", "a"), 3), 7.0)
+    counters.arrive(("returned", "b"), 4)
+    assert counters.value(("returned", "b")) == 7.0
+    assert counters.value(("returned",)) == 1007.0, "already queued: no lift"
+    assert counters.least().path == ("busy", "u")
 
 
 def test_the_lift_ignores_predictions():
     """A newcomer is not lifted to a level that will be given back."""
     counters = VirtualCounters()
-    counters.arrive("busy", 1)
-    counters.arrive("busy", 2)
-    counters.dispatch("busy", 2)
-    counters.reserve("busy", 500.0)
-    counters.arrive("new", 3)
-    assert counters.value("new") == 0.0
-    counters.release("busy", 500.0)
-    assert counters.value("busy") == 0.0
+    counters.arrive(("busy", "u"), 1)
+    busy = counters.arrive(("busy", "u"), 2)
+    counters.dispatch(busy, 2)
+    counters.reserve(busy, 500.0)
+    counters.arrive(("new", "u"), 3)
+    assert counters.value(("new",)) == 0.0
+    counters.arrive(("busy", "v"), 4)
+    assert counters.value(("busy", "v")) == 0.0
+    counters.release(busy, 500.0)
+    assert counters.value(("busy",)) == 0.0
+
+
+def test_a_lift_under_predictions_does_not_look_at_everybody():
+    """500 queued clients with predictions, 500 that come: each looks at a few entries of a heap."""
+    counters = VirtualCounters()
+    looked = 0
+
+    class Watched(float):
+        def __lt__(self, other):
+            nonlocal looked
+            looked += 1
+            return float(self) < other
+
+    for number in range(1000):
+        if number == 500:
+            looked = 0
+        path = (f"c{number}",)
+        client = counters.arrive(path, 2 * number)
+        counters.arrive(path, 2 * number + 1)
+        counters.dispatch(client, 2 * number + 1, Watched(number % 7), 3.0)
+        client.served = Watched(client.served)
+    assert 0 < looked < 500 * 40
 
 
 def test_idle_counters_are_forgotten_when_the_lift_makes_it_harmless():
     counters = VirtualCounters()
-    counters.arrive("anchor", 0)
-    counters.charge("anchor", 1e6)
+    counters.charge(counters.arrive(("anchor",), 0), 1e6)
     for number in range(5000):
-        counters.arrive(f"c{number}", number + 1)
-        counters.dispatch(f"c{number}", None)
-        counters.done(f"c{number}")
-    assert len(counters._value) < 3000
-    assert len(counters._heap) < 3000
+        client = counters.arrive((f"c{number}",), number + 1)
+        counters.dispatch(client, None)
+        counters.done(client)
+    assert counters._nodes == sum(1 for _ in counters._root.below()) < 3000
+    assert len(counters._root.by_counter) < 3000
+    assert counters.value(("anchor",)) == 1e6
+
+
+@pytest.mark.parametrize("made", [VirtualCounters, lambda: UnliftedCounters(500)])
+def test_idle_nodes_are_forgotten_at_every_level(made):
+    """Users of a tenant that stays, users of tenants that go, and what all of them cost."""
+    rng = random.Random(1)
+    counters = made()
+    anchor = counters.arrive(("stays", "anchor"), 0)
+    most = 0
+    for number in range(1, 8000):
+        counters.charge(anchor, 1.0)
+        tenant = "stays" if number % 2 else f"t{number // 8}"
+        client = counters.arrive((tenant, f"u{number}"), number)
+        counters.dispatch(client, None, rng.randint(0, 40))
+        counters.done(client)
+        counters.least()
+        most = max(most, sum(1 for _ in counters._root.below()))
+    assert most < 4000
+    assert counters._nodes == sum(1 for _ in counters._root.below())
+    kept = counters._root.children["stays"]
+    assert len(kept.by_counter) + len(kept.by_arrival or ()) < 4000
+    assert counters.least() is anchor
+
+
+def test_a_counter_above_the_others_is_not_forgotten():
+    counters = VirtualCounters()
+    counters.arrive(("busy", "u"), 0)
+    ahead = counters.arrive(("ahead", "u"), 1)
+    counters.dispatch(ahead, None, 500.0)
+    counters.done(ahead)
+    for number in range(3000):
+        client = counters.arrive(("busy", f"c{number}"), number + 2)
+        counters.dispatch(client, None)
+        counters.done(client)
+    assert counters._nodes < 3000
+    assert counters.value(("ahead",)) == 500.0
 
 
 def test_ties_go_to_the_earlier_call_also_after_it_was_put_back():
     counters = VirtualCounters()
-    counters.arrive("b", 1)
-    counters.arrive("a", 2)
-    assert counters.least() == "b"
-    counters.dispatch("b", None)
-    assert counters.least() == "a"
-    counters.done("b")
-    counters.arrive("b", 1)
-    assert counters.least() == "b"
-    counters.arrive("a", 0)
-    assert counters.least() == "a"
+    b = counters.arrive(("b",), 1)
+    counters.arrive(("a",), 2)
+    assert counters.least().path == ("b",)
+    counters.dispatch(b, None)
+    assert counters.least().path == ("a",)
+    counters.done(b)
+    counters.arrive(("b",), 1)
+    assert counters.least().path == ("b",)
+    counters.arrive(("a",), 0)
+    assert counters.least().path == ("a",)
 
 
-def test_snapshot_restores():
+def test_a_client_whose_path_begins_others_is_one_of_them():
+    """Its own calls compete with the longer paths as a child named "", whichever came first."""
     counters = VirtualCounters()
-    for arrival, client in enumerate(("a", "b", "a")):
-        counters.arrive(client, arrival)
-    counters.dispatch("a", 2)
-    counters.reserve("a", 3.0)
-    other = VirtualCounters()
-    other.restore(counters.snapshot())
-    assert other.snapshot() == counters.snapshot()
-    assert other.minimum() == counters.minimum()
+    early = counters.arrive(("t",), 1)
+    counters.dispatch(early, None, 5.0)
+    other = counters.arrive(("o",), 2)
+    counters.arrive(("t", "u"), 3)
+    assert counters.value(("t",)) == 5.0
+    assert counters.value(("t", "")) == 5.0
+    counters.charge(early, 1.0)  # it still runs, and its node is still good
+    assert counters.value(("t",)) == counters.value(("t", "")) == 6.0
+    assert counters.value(("t", "u")) == 5.0
+    counters.charge(other, 10.0)
+    assert counters.least().path == ("t", "u")
+    assert counters.arrive(("t",), 4) is early
+    restored = VirtualCounters()
+    restored.restore(json.loads(json.dumps(counters.snapshot())))
+    assert restored.snapshot() == counters.snapshot()
+    assert set(restored.queued_clients) == {("t",), ("o",), ("t", "u")}
+
+
+def test_questions_about_nothing():
+    counters = VirtualCounters()
+    assert counters.value(("nobody", "here")) == counters.queued(("nobody",)) == 0
+    for question in (counters.least, counters.minimum, lambda: counters.minimum(("nobody",))):
+        with pytest.raises(IndexError):
+            question()
+    with pytest.raises(ValueError, match="a client path has no levels; allowed: one or more"):
+        counters.arrive((), 1)
