@@ -118,12 +118,12 @@ class BlockMap:
     def __init__(self) -> None:
         self._used = False
         self._nodes: dict[int, Node] = {}
-        """By block key: the node, or one below it that was split off since."""
+        """By block key, some of blocks that have gone."""
         self._new: list[Node] = []
         self._sweep_at = _SWEEP_MIN
 
     def added(self, node: Node) -> None:
-        """A node was made."""
+        """A node was made, or has got keys of another one."""
         if self._used:
             self._new.append(node)
             if len(self._new) > _NEW_MAX:  # nobody asks any more
@@ -135,13 +135,13 @@ class BlockMap:
         """The node of a cached block and the block's place in it. ``heads`` has all nodes."""
         self._catch_up(heads)
         node = self._nodes.get(key)
-        while node is not None:
-            try:
-                return node, node.keys.index(key)
-            except ValueError:
-                node = node.parent
-        self._nodes.pop(key, None)
-        return None
+        if node is None:
+            return None
+        try:
+            return node, node.keys.index(key)
+        except ValueError:
+            del self._nodes[key]
+            return None
 
     def _catch_up(self, heads: dict[int, Node]) -> None:
         if not self._used:

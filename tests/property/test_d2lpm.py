@@ -224,13 +224,15 @@ def test_a_user_in_debt_does_not_spend_for_its_tenant():
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([100.0, 512.0, float("inf")]))
 def test_credit_is_equal_to_plain_deficits(seed, quantum):
-    """Against a table of one number per worker, refilled round by round."""
+    """Against a table of one number per worker, refilled round by round, by quanta that change."""
     rng = random.Random(seed)
+    quanta = [quantum, quantum / 2, quantum / 8]
     credit, plain = Credit(), dict.fromkeys(range(5), 0.0)
     for _ in range(60):
         action = rng.random()
         allowed = rng.sample(sorted(plain), rng.randint(1, len(plain)))
         mask = sum(1 << slot for slot in allowed)
+        quantum = rng.choice(quanta)
         if action < 0.5:
             slot, cost = rng.choice(sorted(plain)), rng.choice([0, 7, 100, 333, 5000])
             credit.charge(slot, cost)

@@ -206,6 +206,35 @@ def test_locked_paths_stay(history, capacity):
     assert not locked_blocks(tree)
 
 
+def test_a_split_keeps_its_locks():
+    tree = PrefixTree()
+    tree.add_worker("w0", 4)
+    tree.insert([1, 2, 3], "w0")
+    node = tree.lock([1, 2, 3], "w0")
+    tree.insert([1, 4], "w0")
+    tree.insert([5, 6, 7, 8], "w0")  # wants everything else gone
+    assert tree.match([1, 2, 3], 1) == (3, 1)
+    tree.unlock(node, "w0")
+    tree.insert([5, 6, 7, 8], "w0")
+    assert tree.match([1, 2, 3], 1) == (0, 0)
+
+
+def test_a_lock_is_of_what_the_worker_holds():
+    """Not of what another one holds below, which the worker may compute and lock later."""
+    tree = PrefixTree()
+    tree.add_worker("w0", 3)
+    tree.add_worker("w1", 9)
+    tree.insert([1], "w0")
+    tree.insert([1, 2, 3], "w1")
+    first = tree.lock([1, 2, 3], "w0")
+    tree.insert([1, 2, 3], "w0")
+    second = tree.lock([1, 2, 3], "w0")
+    tree.unlock(first, "w0")
+    tree.insert([7, 8], "w0")
+    assert tree.match([1, 2, 3], tree.mask(["w0"]))[0] == 3
+    tree.unlock(second, "w0")
+
+
 def test_news_of_a_block_in_the_middle_takes_what_is_below_it():
     tree = PrefixTree()
     for name in WORKERS[:2]:
