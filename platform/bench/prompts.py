@@ -1,13 +1,12 @@
 """Prompts as agents send them: many share a system prefix and some of what comes after it.
 
-25 trees. A tree is a system prefix with three branches of three branches each, and every prompt follows
-one path from the root; the token ids of a tree are fixed. A prompt shares a part of such a path, between
-50 and 84 % of its length, drawn evenly (two thirds on average), and goes on with tokens that nobody else
-has. Lengths are 1,014 to 4,096 tokens with a mean of 3,076, drawn from a beta distribution that leans
-towards long prompts. Everything follows from the seed.
-
-A prompt whose shared part has been seen by nobody yet must compute it once, so the ideal hit rate of a
-long sequence is a little below two thirds.
+25 trees. A tree is a system prefix (12 to 20 % of the longest prompt) with three branches (20 to 28 %
+more) of three branches each (28 to 38 % more); its token ids and lengths are fixed. A prompt follows one
+path from the root to the end of one of its three levels and goes on with tokens that nobody else has, as
+a template does that is filled in: prompts part only where levels end. The level is the one whose end is
+nearest to a share of the prompt's length that is drawn evenly from 54 to 85 %; this makes 65 % of all
+tokens shared, 27 to 90 % of a prompt. Lengths are 1,014 to 4,096 tokens with a mean of 3,076, drawn from
+a beta distribution that leans towards long prompts. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ SHORTEST_TOKENS = 1014
 LONGEST_TOKENS = 4096
 MEAN_SHARE = 0.669
 """Where the mean length lies between the shortest and the longest: 3,076 in the default range."""
-SHARED = (0.50, 0.84)
-"""Least and greatest share of a prompt that it has in common with others."""
+SHARED = (0.54, 0.85)
+"""What share of a prompt is wanted to be shared; the nearest end of a level is taken."""
+MOST_SHARED = 0.9
+"""No prompt shares more of itself."""
 BRANCHES = 3
-_LEVELS = (0.20, 0.25)
-"""Length of the system prefix and of the first branches, in longest prompts; on average."""
+_LEVELS = ((0.12, 0.20), (0.20, 0.28), (0.28, 0.38))
+"""Least and greatest length of each level's segments, in longest prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,10 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tree:
-    system_tokens: int
-    paths: tuple[TokenIds, ...]
-    """One for each leaf; every path is as long as the longest shared part."""
+class _Path:
+    token_ids: TokenIds
+    ends: tuple[int, ...]
+    """Where each level ends."""
 
 
 class PromptTrees:
@@ -69,28 +70,29 @@ class PromptTrees:
 
     def prompt(self, tree: int) -> Prompt:
         """The next prompt of a tree."""
-        random, planted = self._random, self._trees[tree]
+        random, paths = self._random, self._trees[tree]
         span = self._longest - self._shortest
         length = self._shortest + round(span * random.random() ** (1 / MEAN_SHARE - 1))
-        shared = int(length * random.uniform(*SHARED))
-        path = planted.paths[random.integers(len(planted.paths))]
+        wanted = length * random.uniform(*SHARED)
+        path = paths[random.integers(len(paths))]
+        ends = [end for end in path.ends if end <= length * MOST_SHARED]
+        shared = min(ends, key=lambda end: abs(end - wanted))
         token_ids = np.empty(length, dtype=np.uint32)
-        token_ids[:shared] = path[:shared]
+        token_ids[:shared] = path.token_ids[:shared]
         token_ids[shared:] = self._tokens(length - shared)
-        return Prompt(token_ids, tree, shared, min(shared, planted.system_tokens))
+        return Prompt(token_ids, tree, shared, path.ends[0])
 
-    def _tree(self) -> _Tree:
-        whole = int(self._longest * SHARED[1]) + 1
-        system, first = (
-            int(self._longest * share * self._random.uniform(0.75, 1.25)) for share in _LEVELS
-        )
-        prefix = self._tokens(system)
-        paths = []
-        for _ in range(BRANCHES):
-            branch = np.concatenate([prefix, self._tokens(first)])
-            rest = whole - len(branch)
-            paths += [np.concatenate([branch, self._tokens(rest)]) for _ in range(BRANCHES)]
-        return _Tree(system, tuple(paths))
+    def _tree(self) -> list[_Path]:
+        paths = [_Path(self._tokens(0), ())]
+        for level, shares in enumerate(_LEVELS):
+            branches = BRANCHES if level else 1
+            paths = [self._longer(path, shares) for path in paths for _ in range(branches)]
+        return paths
+
+    def _longer(self, path: _Path, shares: tuple[float, float]) -> _Path:
+        more = self._tokens(int(self._longest * self._random.uniform(*shares)))
+        token_ids = np.concatenate([path.token_ids, more])
+        return _Path(token_ids, (*path.ends, len(token_ids)))
 
     def _tokens(self, count: int) -> TokenIds:
         return self._random.integers(0, VOCABULARY, size=count, dtype=np.uint32)
