@@ -1,0 +1,304 @@
+"""DLPM's incremental walk against one that matches, sorts and refills everything anew."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairserve.interactions.call import client_id
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.prefix_tree import PrefixTree
+
+BLOCK = 4
+
+
+class TreeCache:
+    """A bounded prefix cache: a tree with one worker, which tells what changed."""
+
+    def __init__(self, blocks):
+        self.tree = PrefixTree()
+        self.tree.add_worker("w", blocks)
+        self.keys = {}
+
+    def tokens(self, call):
+        blocks, _ = self.tree.match(self.keys[call.call_id], -1)
+        return min(BLOCK * blocks, call.prompt_tokens - 1)
+
+    def match(self, call):
+        keys = self.keys[call.call_id]
+        blocks, _ = self.tree.match(keys, -1)
+        last = self.tree.find(keys)[1] if blocks else None
+        return self.tokens(call), last, keys[blocks] if blocks < len(keys) else None
+
+    def follow(self, changed):
+        self.tree.follow(lambda first: changed([first]), lambda node, kept: changed([node]))
+
+
+def prefixes(path):
+    return [path[:end] for end in range(1, len(path) + 1)]
+
+
+class PlainDlpm:
+    """The rules of the specification, nothing kept between passes but deficits and bypasses."""
+
+    def __init__(self, options, tokens):
+        self.options, self.tokens = options, tokens
+        self.q, self.waiting, self.running = {}, {}, {}
+        self.paid, self.bypassed, self.arrivals = set(), {}, 0
+
+    def add(self, call):
+        self.arrivals += 1
+        call.arrival = self.arrivals
+        self._wait(call)
+
+    def _wait(self, call):
+        self.waiting[call.call_id] = call
+        self.bypassed[call.call_id] = 0
+        for prefix in prefixes(call.path):
+            self.q.setdefault(prefix, 0.0)
+
+    def charge(self, call, cost):
+        for prefix in prefixes(call.path):
+            self.q[prefix] -= cost / call.weight
+
+    def decoded(self, call_id, tokens):
+        self.charge(self.running[call_id], self.options.wq * tokens)
+
+    def finish(self, call_id):
+        call = self.running.pop(call_id, None) or self.waiting.pop(call_id)
+        self.paid.discard(call_id)
+        here = [each.path for each in [*self.running.values(), *self.waiting.values()]]
+        for prefix in reversed(prefixes(call.path)):  # idle and in credit: forgotten
+            busy = any(path[: len(prefix)] == prefix for path in here)
+            below = any(len(p) > len(prefix) and p[: len(prefix)] == prefix for p in self.q)
+            if busy or below or self.q[prefix] <= 0:
+                break
+            del self.q[prefix]
+
+    def requeue(self, call_id):
+        self._wait(self.running.pop(call_id))
+
+    def refill(self):
+        """Algorithm 1 lines 3-8 for every group of siblings, literally."""
+        while True:
+            waiting = {p for call in self.waiting.values() for p in prefixes(call.path)}
+            due = {p[:-1] for p in waiting} - {p[:-1] for p in waiting if self.q[p] > 0}
+            if not due:
+                return
+            for parent in due:
+                self.refill_below(parent)
+
+    def refill_below(self, parent):
+        """Algorithm 1 lines 6-7, among siblings."""
+        for prefix in self.q:
+            if prefix[:-1] == parent and self.q[prefix] <= 0:
+                self.q[prefix] += self.options.quantum
+
+    def eligible(self, call):
+        return all(self.q[prefix] > 0 for prefix in prefixes(call.path))
+
+    def rounds(self, call):
+        needed = []
+        for prefix in prefixes(call.path):
+            q, rounds = self.q[prefix], 0
+            while q <= 0:
+                q, rounds = q + self.options.quantum, rounds + 1
+            needed.append(rounds)
+        return needed
+
+    def walk(self):
+        """Yields a call; is sent its cached tokens, or None if it does not fit; yields None."""
+        limit = self.options.max_bypass
+        self.admitted, skipped = 0, []
+        exhausted = {i for i, passed in self.bypassed.items() if limit and passed >= limit}
+        order = sorted(
+            self.waiting.values(),
+            key=lambda call: (call.call_id not in exhausted, -self.tokens(call), call.arrival),
+        )
+
+        def offer(call, rounds):
+            order.remove(call)
+            cached = yield call
+            if cached is not None:
+                for prefix, count in zip(prefixes(call.path), rounds, strict=True):
+                    for _ in range(count):
+                        self.refill_below(prefix[:-1])
+                self.admit(call, cached)
+            else:
+                skipped.append(call)
+            yield
+            stop = cached is None and 0 < limit <= self.bypassed[call.call_id] + self.admitted
+            return cached is not None, stop
+
+        def walk_on():
+            """As far as the clients in credit go, to the end and then from the top again."""
+            at = 0
+            while order:
+                self.refill()
+                ahead = [call for call in order[at:] if self.eligible(call)]
+                if ahead:
+                    at = order.index(ahead[0])
+                    _, stop = yield from offer(ahead[0], [0] * len(ahead[0].path))
+                    if stop:
+                        return True
+                elif at:
+                    at = 0
+                else:
+                    return False
+            return True
+
+        def walk_past_stuck():
+            for call in sorted(order, key=self.rounds):
+                admitted, stop = yield from offer(call, self.rounds(call))
+                if admitted or stop:
+                    return stop
+            return True
+
+        try:
+            over = False
+            while not over:
+                over = yield from walk_on()
+                if not over:
+                    over = not self.options.refill_when_stuck or (yield from walk_past_stuck())
+        finally:
+            for call in skipped:
+                self.bypassed[call.call_id] += self.admitted
+
+    def admit(self, call, cached):
+        self.running[call.call_id] = self.waiting.pop(call.call_id)
+        del self.bypassed[call.call_id]
+        self.admitted += 1
+        if call.call_id not in self.paid:
+            self.paid.add(call.call_id)
+            self.charge(call, self.options.we * max(0, call.prompt_tokens - cached))
+
+
+class Both:
+    """DLPM and the plain one, told the same; the engine is a number of tokens."""
+
+    def __init__(self, seed, options, clients, capacity=300, blocks=40):
+        self.rng = random.Random(seed)
+        self.clients, self.capacity = clients, capacity
+        self.cache = TreeCache(blocks)
+        self.plain = PlainDlpm(options, self.cache.tokens)
+        self.dlpm = Dlpm(options)
+        self.numbers = self.offers = 0
+        self.held = {}
+
+    def arrive(self):
+        rng = self.rng
+        self.numbers += 1
+        call_id = f"x{self.numbers}"
+        chain, keys = (), []
+        for _ in range(rng.randint(0, 7)):
+            chain = (*chain, rng.randrange(2))
+            keys.append(hash(chain) & (2**64 - 1))
+        self.cache.keys[call_id] = keys
+        call = LocalCall(
+            call_id,
+            client_id(rng.choice(self.clients)),
+            BLOCK * len(keys) + rng.randint(1, 20),
+            rng.randint(1, 30),
+            weight=rng.choice([1.0, 1.0, 0.5, 4.0]),
+        )
+        self.dlpm.add(call)
+        self.plain.add(call)
+
+    def one(self, calls):
+        return self.rng.choice(sorted(calls))
+
+    def happen(self):
+        """Anything between two passes."""
+        rng, plain = self.rng, self.plain
+        for _ in range(rng.choice([0, 0, 1, 2, 6])):
+            self.arrive()
+        for _ in range(rng.choice([0, 1, 2])):
+            if plain.waiting:
+                self.cache.tree.insert(self.cache.keys[self.one(plain.waiting)], "w")
+        if plain.waiting and rng.random() < 0.3:
+            keys = self.cache.keys[self.one(plain.waiting)]
+            self.cache.tree.evict(keys[rng.randint(0, len(keys)) :], "w")
+        if plain.waiting and rng.random() < 0.2:
+            self.end(self.one(plain.waiting))
+        for call_id in list(plain.running):
+            tokens = rng.randrange(4)
+            self.dlpm.decoded(call_id, tokens)
+            plain.decoded(call_id, tokens)
+            if rng.random() < 0.2:
+                self.end(call_id)
+            elif rng.random() < 0.05:
+                del self.held[call_id]
+                self.dlpm.requeue(call_id)
+                plain.requeue(call_id)
+
+    def end(self, call_id):
+        self.held.pop(call_id, None)
+        self.dlpm.finish(call_id)
+        self.plain.finish(call_id)
+
+    def step(self):
+        """One pass, abandoned at times: every offer is the same."""
+        rng, walk = self.rng, self.plain.walk()
+        self.dlpm.start_pass(self.cache)
+        for _ in range(rng.choice([0, 1, 4, 1000, 1000])):
+            offered, expected = self.dlpm.peek(), next(walk, None)
+            assert offered is expected
+            if offered is None:
+                break
+            matched = self.cache.tokens(offered)
+            need = offered.prompt_tokens - matched + offered.max_output_tokens
+            if sum(self.held.values()) + need <= self.capacity:
+                self.held[offered.call_id] = need
+                self.dlpm.accept(matched)
+                walk.send(matched)
+            else:
+                self.dlpm.skip()
+                walk.send(None)
+            self.offers += 1
+        walk.close()
+
+    def same_deficits(self):
+        for prefix, q in self.plain.q.items():
+            assert self.dlpm.deficit(client_id(prefix)) == pytest.approx(q, abs=1e-6)
+
+
+FLAT = [(f"c{number}",) for number in range(6)]
+NESTED = [(f"t{tenant}", f"u{user}") for tenant in range(3) for user in range(2 + 2 * tenant)]
+DEEP = [(f"t{t}", f"a{a}", f"u{u}") for t in range(2) for a in range(2) for u in range(3)]
+UNEVEN = [*FLAT[:2], *NESTED, *DEEP[:6]]
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([FLAT, FLAT[:2], NESTED, DEEP, UNEVEN]),
+    st.sampled_from([1.0, 16.0, 64.0, 1024.0]),
+    st.sampled_from([0, 1, 3, 16]),
+    st.booleans(),
+)
+def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, refill_when_stuck):
+    options = DlpmOptions(
+        quantum=quantum, max_bypass=max_bypass, refill_when_stuck=refill_when_stuck
+    )
+    both = Both(seed, options, clients)
+    for _ in range(60):
+        both.happen()
+        both.step()
+        both.same_deficits()
+        assert len(both.dlpm) == len(both.plain.waiting)
+    assert both.offers
+
+
+def test_nothing_is_left_of_what_ended():
+    both = Both(1, DlpmOptions(quantum=1e6), NESTED)
+    for _ in range(100):
+        both.happen()
+        both.step()
+    for call_id in [*both.plain.waiting, *both.plain.running]:
+        both.end(call_id)
+    order, queue = both.dlpm._order, both.dlpm._queue
+    assert all(order.value(path) <= 0 for path in order._clients), "in debt, or never refilled"
+    assert not any((queue._watchers, queue._unplaced, queue._waiting, order.starved))
+    assert not any((both.dlpm._clients, both.dlpm._charged, both.dlpm._running))
