@@ -19,6 +19,10 @@ _SLACK = 64
 """A heap is made anew when it has so many more entries than twice the children that belong there."""
 
 
+Entry = tuple[float, int, str, "Node"]
+"""Counter, arrival of the earliest call, name (so that nodes are never compared), node."""
+
+
 class Node:
     """A client (a leaf), or a level above clients (a parent): its counter, its calls, its children."""
 
@@ -30,6 +34,7 @@ class Node:
         "calls",
         "children",
         "earliest",
+        "entry",
         "last_left",
         "line",
         "name",
@@ -66,7 +71,9 @@ class Node:
         """The child that left the queue last; its present counter is what counts."""
         self.active = 0
         """Number of children with something queued."""
-        self.by_counter: list[tuple[float, int, str, Node]] = []
+        self.entry: Entry | None = None
+        """What stands for it in its parent's heap by counter; None if that is out of date."""
+        self.by_counter: list[Entry] = []
         self.by_served: list[tuple[float, str, Node]] | None = None
         self.by_arrival: list[tuple[int, str, Node]] | None = None
 
@@ -106,34 +113,35 @@ class Node:
     def fell(self, child: Node) -> None:
         """The counter of a child with something queued is smaller than it was."""
         heap = self.by_counter
-        heappush(heap, (child.served + child.reserved, child.earliest, child.name, child))
+        heappush(heap, child.renew())
         if len(heap) > 2 * self.active + _SLACK:  # mostly stale: begin anew
             self._rank_by_counter({entry[-1] for entry in heap})
 
-    def least(self) -> Node:
-        """The child to be served next. Raises IndexError if none has anything queued."""
+    def renew(self) -> Entry:
+        """An entry with the present counter, which is the valid one from now on."""
+        entry = self.entry = (self.served + self.reserved, self.earliest, self.name, self)
+        return entry
+
+    def least(self, *, client: bool = False) -> Node:
+        """The child to be served next; with ``client`` the leaf, by the same rule level by level.
+
+        Raises IndexError if nothing is queued below.
+        """
         heap = self.by_counter
         while True:
-            value, arrival, _, child = heap[0]
-            if not child.queued:
-                heappop(heap)
-                continue
-            present = child.served + child.reserved
-            if value == present and arrival == child.earliest:
-                if child.line or not self._tied(value):
+            entry = heap[0]
+            child = entry[3]
+            if child.entry is entry:
+                if child.line:
                     return child
-                if child.settle_earliest() == arrival:
-                    return child
-                heapreplace(heap, (present, child.earliest, child.name, child))
-            elif value < present or (value == present and arrival < child.earliest):
-                heapreplace(heap, (present, child.earliest, child.name, child))
-            else:  # a fresher, lower entry of this child exists further down
+                if not _tied(heap) or child.settle_earliest() == entry[1]:
+                    if not client:
+                        return child
+                    heap = child.by_counter
+            elif child.entry is None and child.queued:
+                heapreplace(heap, child.renew())
+            else:  # nothing is queued, or a fresher entry exists further down
                 heappop(heap)
-
-    def _tied(self, value: float) -> bool:
-        """Whether another entry may have this smallest counter, too, so that arrivals decide."""
-        heap = self.by_counter
-        return any(entry[0] == value for entry in heap[1:3])
 
     def least_served(self) -> float:
         """The smallest counter without predictions. Raises IndexError as ``least`` does."""
@@ -165,7 +173,9 @@ class Node:
                 continue
             present = child.settle_earliest()
             if arrival == present:
-                self.earliest = arrival
+                if self.earliest != arrival:
+                    self.earliest = arrival
+                    self.entry = None
                 return arrival
             if arrival < present:
                 heapreplace(heap, (present, child.name, child))
@@ -182,11 +192,7 @@ class Node:
             self._rank_by_arrival(children)
 
     def _rank_by_counter(self, children: Iterable[Node]) -> None:
-        self.by_counter = [
-            (child.served + child.reserved, child.earliest, child.name, child)
-            for child in children
-            if child.queued
-        ]
+        self.by_counter = [child.renew() for child in children if child.queued]
         heapify(self.by_counter)
 
     def _rank_by_served(self, children: Iterable[Node]) -> None:
@@ -194,5 +200,13 @@ class Node:
         heapify(self.by_served)
 
     def _rank_by_arrival(self, children: Iterable[Node]) -> None:
-        self.by_arrival = [(child.earliest, child.name, child) for child in children if child.queued]
+        self.by_arrival = [
+            (child.earliest, child.name, child) for child in children if child.queued
+        ]
         heapify(self.by_arrival)
+
+
+def _tied(heap: list[Entry]) -> bool:
+    """Whether another entry may have the smallest counter, too, so that exact arrivals decide."""
+    value = heap[0][0]
+    return any(entry[0] == value for entry in heap[1:3])

@@ -20,6 +20,7 @@ calls are a child named ``""`` beside the longer paths.
 
 from __future__ import annotations
 
+from heapq import heapreplace
 from typing import Any
 
 from fairserve.interactions.call import ClientPath
@@ -121,10 +122,7 @@ class VirtualCounters:
 
     def least(self) -> Node:
         """The client to be served next. Raises IndexError if none has anything queued."""
-        node = self._root
-        while not node.line:
-            node = node.least()
-        return node
+        return self._root.least(client=True)
 
     def minimum(self, path: ClientPath = ()) -> float:
         """The smallest counter among the queued children of the node at the end of the path.
@@ -190,20 +188,33 @@ class VirtualCounters:
 
     def dispatch(
         self, client: Node, earliest: int | None, cost: float = 0.0, predicted: float = 0.0
-    ) -> None:
-        """A queued call leaves and runs; ``cost`` is charged, ``predicted`` reserved."""
-        assert (client.queued == 1) == (earliest is None), (client.path, client.queued, earliest)
+    ) -> Node | None:
+        """A queued call leaves and runs; ``cost`` is charged, ``predicted`` reserved.
+
+        ``earliest`` is as in ``leave``. Returns the client to be served next, None if there is none:
+        a pass over a queue asks for nothing else.
+        """
         if earliest is not None:
             client.earliest = earliest
-        for node in client.line:
-            node.served += cost
-            node.queued -= 1
-            if not node.queued:
-                parent = node.parent
-                parent.active -= 1
-                parent.last_left = node
         if predicted:
             self.reserve(client, predicted)
+        for node in client.line:
+            served = node.served = node.served + cost
+            node.queued = left = node.queued - 1
+            parent = node.parent
+            if not left:
+                node.entry = None
+                parent.active -= 1
+                parent.last_left = node
+            elif (heap := parent.by_counter)[0][3] is node:
+                node.entry = entry = (served + node.reserved, node.earliest, node.name, node)
+                heapreplace(heap, entry)
+            else:
+                node.entry = None
+        heap = self._root.by_counter
+        if heap and (next_entry := heap[0])[3].entry is next_entry and next_entry[3].line:
+            return next_entry[3]  # what follows would find it, too, with more steps
+        return self._root.least(client=True) if self._root.active else None
 
     def done(self, client: Node) -> None:
         """A running call of the client ended, or is about to return to the queue."""
@@ -220,12 +231,14 @@ class VirtualCounters:
         assert cost >= 0, cost
         for node in client.line:
             node.served += cost
+            node.entry = None
 
     def reserve(self, client: Node, cost: float) -> None:
         """Charge a prediction, to be released when it has come true or not."""
         self._predicting = True
         for node in client.line:
             node.reserved += cost
+            node.entry = None
 
     def release(self, client: Node, cost: float) -> None:
         """Give back part of a prediction."""
@@ -239,6 +252,7 @@ class VirtualCounters:
             before = node.served + node.reserved
             node.served += cost
             _reduce(node, cost)
+            node.entry = None
             if node.served + node.reserved < before:  # by rounding
                 _fell(node)
 
@@ -247,7 +261,7 @@ class VirtualCounters:
         for node in client.line:
             node.served = max(0.0, node.served - cost)
             if node.queued:
-                    node.parent.enter(node)
+                node.parent.enter(node)
 
     # --- forgetting -------------------------------------------------------------------------------
 
@@ -270,9 +284,7 @@ class VirtualCounters:
         }
         parent.children = kept
         parent.rank()
-        return len(kept) + sum(
-            self._forget_below(node) for node in kept.values() if not node.line
-        )
+        return len(kept) + sum(self._forget_below(node) for node in kept.values() if not node.line)
 
     # --- state ------------------------------------------------------------------------------------
 

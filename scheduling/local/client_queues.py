@@ -17,10 +17,12 @@ from fairserve.scheduling.base import LocalCall
 class Entry:
     """A call in a scheduler, from its arrival to its end."""
 
-    __slots__ = ("account", "cached_tokens", "call", "client", "waiting")
+    __slots__ = ("account", "arrival", "cached_tokens", "call", "client", "cost", "waiting")
 
     def __init__(self, call: LocalCall) -> None:
         self.call = call
+        self.arrival = call.arrival
+        self.cost = -1.0
         self.waiting = True
         """In a queue, as opposed to running or ended."""
         self.cached_tokens = -1
@@ -34,55 +36,50 @@ class Entry:
 class ClientQueue:
     """O(1) per call, O(log returned calls of the client) for one that was preempted; amortised."""
 
-    __slots__ = ("_cancelled", "_returned", "first", "fresh")
+    __slots__ = ("_gone", "_returned", "first", "fresh", "in_order")
 
     def __init__(self) -> None:
         self.first: Entry | None = None
         """The call that arrived first."""
         self.fresh: deque[Entry] = deque()
         """In order of arrival."""
+        self.in_order = True
+        """All wait in ``fresh``: nothing was cancelled, nothing came back. Its front is the first."""
         self._returned: list[tuple[int, Entry]] = []
-        self._cancelled = 0
+        self._gone = 0
         """Entries that do not wait any more."""
 
     def __len__(self) -> int:
         """Number of waiting calls."""
-        return len(self.fresh) + len(self._returned) - self._cancelled
+        return len(self.fresh) + len(self._returned) - self._gone
 
     def add(self, entry: Entry) -> None:
         """Queue a call at the place that its arrival number gives it."""
         entry.waiting = True
-        arrival = entry.call.arrival
+        arrival = entry.arrival
         fresh = self.fresh
-        if not fresh or arrival > fresh[-1].call.arrival:
+        if not fresh or arrival > fresh[-1].arrival:
             fresh.append(entry)
         else:
             heapq.heappush(self._returned, (arrival, entry))
-        if self.first is None or arrival < self.first.call.arrival:
+            self.in_order = False
+        if self.first is None or arrival < self.first.arrival:
             self.first = entry
 
-    def take(self) -> Entry | None:
-        """Remove the first call; returns the following one."""
-        first = self.first
-        assert first is not None, "take from a queue that has calls"
-        first.waiting = False
-        fresh = self.fresh
-        if self._cancelled or self._returned:
-            self._cancelled += 1
-            return self._settle()
-        fresh.popleft()
-        self.first = following = fresh[0] if fresh else None
-        return following
-
     def remove(self, entry: Entry) -> Entry | None:
-        """Remove a call that was cancelled; returns the first of the others."""
+        """Take out a call, most often the first; returns the first of the others."""
         entry.waiting = False
-        self._cancelled += 1
-        if 2 * self._cancelled > len(self.fresh) + len(self._returned) + 16:
-            self.fresh = deque(other for other in self.fresh if other.waiting)
-            self._returned = [other for other in self._returned if other[1].waiting]
-            heapq.heapify(self._returned)
-            self._cancelled = 0
+        if self.in_order and entry is self.first:
+            self.fresh.popleft()
+            self.first = self.fresh[0] if self.fresh else None
+            return self.first
+        self._gone += 1
+        if 2 * self._gone > len(self.fresh) + len(self._returned) + 16:
+            # a set: a call that left from behind the first and came back may stand here twice
+            standing = {*self.fresh, *(other for _, other in self._returned)}
+            waiting = [other for other in standing if other.waiting]
+            self.fresh = deque(sorted(waiting, key=lambda other: other.arrival))
+            self._returned, self._gone = [], 0
         return self._settle()
 
     def _settle(self) -> Entry | None:
@@ -90,12 +87,13 @@ class ClientQueue:
         fresh, returned = self.fresh, self._returned
         while fresh and not fresh[0].waiting:
             fresh.popleft()
-            self._cancelled -= 1
+            self._gone -= 1
         while returned and not returned[0][1].waiting:
             heapq.heappop(returned)
-            self._cancelled -= 1
-        if returned and not (fresh and fresh[0].call.arrival < returned[0][0]):
+            self._gone -= 1
+        if returned and not (fresh and fresh[0].arrival < returned[0][0]):
             self.first = returned[0][1]
         else:
             self.first = fresh[0] if fresh else None
+        self.in_order = not self._gone and not returned
         return self.first

@@ -87,7 +87,7 @@ class Drr(ByClient):
         assert entry is not None, "accept follows a peek that offered a call"
         self._offered = None
         self._waiting -= 1
-        entry.client.queue.take()
+        entry.client.queue.remove(entry)
         entry.client.running += 1
         if entry.cached_tokens < 0:
             entry.cached_tokens = cached_tokens

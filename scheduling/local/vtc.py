@@ -119,37 +119,33 @@ class Vtc(ByClient):
         """Charge the selected call to its client's path, and see who is next."""
         entry = self._offered
         assert entry is not None, "accept follows a peek that offered a call"
-        call, client = entry.call, entry.client
-        cost = predicted = 0.0
-        if entry.cached_tokens < 0:
-            entry.cached_tokens = cached_tokens
-            if self._by_token:
-                cost = self._wp * call.prompt_tokens / call.weight
-            else:
-                cost = self._open_account(entry)
-        if entry.account is not None:
-            predicted = self._reserve(entry)
-        following = client.queue.take()
         self._waiting -= 1
-        earliest = None if following is None else following.call.arrival
-        self._counters.dispatch(client, earliest, cost, predicted)
-        self._offered = self._choose() if self._waiting else None
+        cost, predicted = entry.cost, 0.0
+        if cost < 0:
+            cost, predicted = self._select(entry, cached_tokens)
+        else:
+            entry.cost = 0.0  # not again after a preemption
+        client = entry.client
+        following = client.queue.remove(entry)
+        earliest = None if following is None else following.arrival
+        upcoming = self._counters.dispatch(client, earliest, cost, predicted)
+        self._offered = None if upcoming is None else upcoming.queue.first
 
-    def _open_account(self, entry: Entry) -> float:
-        """Of a call that is selected for the first time; returns what it is charged."""
+    def _select(self, entry: Entry, cached_tokens: int) -> tuple[float, float]:
+        """What a selected call is charged, and what of its prediction it has yet to generate."""
         call = entry.call
-        charged = predicted = self._cost_of(entry, 0)
-        if self._predictor is not None:
-            predicted = self._cost_of(entry, self._predictor.predict(call))
-        entry.account = _Account(charged, predicted)
-        return charged / call.weight
-
-    def _reserve(self, entry: Entry) -> float:
-        """The part of a selected call's prediction that it has not generated yet."""
-        account: _Account = entry.account
+        account: _Account | None = entry.account
+        cost = 0.0
+        if account is None:
+            entry.cached_tokens = cached_tokens
+            charged = predicted = self._cost_of(entry, 0)
+            if self._predictor is not None:
+                predicted = self._cost_of(entry, self._predictor.predict(call))
+            account = entry.account = _Account(charged, predicted)
+            cost = charged / call.weight
         if account.predicted > account.charged:
-            account.outstanding = (account.predicted - account.charged) / entry.call.weight
-        return account.outstanding
+            account.outstanding = (account.predicted - account.charged) / call.weight
+        return cost, account.outstanding
 
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge the growth of the cost, as far as it was not charged as a prediction."""
@@ -181,6 +177,8 @@ class Vtc(ByClient):
         if client.queue is None:
             client.queue = ClientQueue()
         client.queue.add(entry)
+        if self._by_token and entry.cost < 0:
+            entry.cost = self._wp * call.prompt_tokens / call.weight
 
     def _cancelled(self, entry: Entry) -> None:
         first = entry.client.queue.remove(entry)
