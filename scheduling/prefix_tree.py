@@ -33,6 +33,9 @@ Appeared = Callable[[int], None]
 Disappeared = Callable[["Node", int], None]
 """Is given a node that lost its last holder beyond its first ``kept`` blocks; 0: it is gone."""
 
+Merged = Callable[["Node", "Node"], None]
+"""Is given two nodes of which the upper one has become part of the lower one."""
+
 
 _NEW_MAX = 10_000
 """So many nodes are made without a question for a block, and the map of blocks is given up."""
@@ -168,14 +171,16 @@ class PrefixTree:
         self._caches: dict[int, _Cache] = {}
         self._appeared: list[Appeared] = []
         self._disappeared: list[Disappeared] = []
+        self._merged: list[Merged] = []
 
-    def follow(self, appeared: Appeared, disappeared: Disappeared) -> None:
+    def follow(self, appeared: Appeared, disappeared: Disappeared, merged: Merged) -> None:
         """Tell of blocks that get their first holder, and of those that lose their last one.
 
         Who watches for the block after a match is told at its key, which is the first of the run.
         """
         self._appeared.append(appeared)
         self._disappeared.append(disappeared)
+        self._merged.append(merged)
 
     def __len__(self) -> int:
         """Distinct blocks that are cached somewhere."""
@@ -279,13 +284,14 @@ class PrefixTree:
         blocks, node = self.find(keys)
         if blocks < node.end and not (blocks == len(keys) and node.mask & cache.bit):
             node = self._split(node, blocks)
-        grown = None
-        if blocks < len(keys):
-            grown = node = self._add_child(node, array("Q", keys[blocks:]))
+        grown = blocks < len(keys)
+        if grown:
+            node = self._add_child(node, array("Q", keys[blocks:]))
         self._touch(node, cache)
-        if grown is not None:
+        self._merge_path(node)
+        if grown:
             for appeared in self._appeared:
-                appeared(grown.keys[0])
+                appeared(keys[blocks])
         if cache.blocks > cache.capacity:
             self._shrink(cache)
 
@@ -336,6 +342,42 @@ class PrefixTree:
         self._heads[upper.keys[0]] = upper
         self._heads[lower.keys[0]] = lower
         return upper
+
+    def _merge_path(self, node: Node) -> None:
+        """Undo what splits have left on a path that was just used: branches that have gone since.
+
+        A node and its only child become one if the same workers hold and lock both.
+        """
+        while node.parent is not None and node.parent.parent is not None:
+            upper = node.parent
+            assert upper.children is not None
+            if (
+                upper.mask == node.mask
+                and len(upper.children) == 1
+                and all(link.locks == upper.links[slot].locks for slot, link in node.links.items())
+            ):
+                self._merge(upper, node)
+            else:
+                node = upper
+
+    def _merge(self, upper: Node, lower: Node) -> None:
+        """The inverse of :meth:`_split`; the lower part is as recent as the upper one from now on."""
+        parent = upper.parent
+        assert parent is not None
+        assert parent.children is not None
+        del parent.children[upper], self._heads[lower.keys[0]]
+        parent.children[lower] = None
+        self._heads[upper.keys[0]] = lower
+        lower.parent, lower.start, lower.keys = parent, upper.start, upper.keys + lower.keys
+        for slot, link in lower.links.items():
+            twin = upper.links[slot]
+            link.unlink()
+            link.insert_before(twin)
+            twin.unlink()
+        upper.keys = upper.keys[:0]
+        self._block_map.added(lower)
+        for merged in self._merged:
+            merged(upper, lower)
 
     def _shrink(self, cache: _Cache) -> None:
         """Evict the worker's least recently used blocks down to its capacity, as far as unlocked."""

@@ -56,7 +56,7 @@ class WaitingIndex:
 
     def __init__(self, tree: PrefixTree) -> None:
         self._tree = tree
-        tree.follow(self._appeared, self._disappeared)
+        tree.follow(self._appeared, self._disappeared, self._merged)
         self._calls: dict[str, _Waiting] = {}
         self._groups: dict[int, Group] = {}
         """By the key of the deepest cached block."""
@@ -164,6 +164,14 @@ class WaitingIndex:
                     assert group.node.parent is not None
                     group.node = group.node.parent
                 self._at.setdefault(group.node, {})[group] = None
+
+    def _merged(self, upper: Node, lower: Node) -> None:
+        """A node has become part of another one: so have its groups."""
+        groups = self._at.pop(upper, None)
+        if groups:
+            for group in groups:
+                group.node = lower
+            self._at.setdefault(lower, {}).update(groups)
 
     def _match_again(self, call_ids: Iterable[str] | None) -> None:
         for call_id in list(call_ids or ()):

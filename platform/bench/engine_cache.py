@@ -40,7 +40,7 @@ class EngineCache:
         return tokens, node if blocks else None, keys[blocks] if blocks < len(keys) else None
 
     def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
-        """Tell of first blocks of what was stored, and of nodes that lost blocks."""
+        """Tell of first blocks of what was stored, and of nodes that lost blocks or have gone."""
 
         def appeared(first: int) -> None:
             changed((first,))
@@ -48,7 +48,10 @@ class EngineCache:
         def disappeared(node: Node, kept: int) -> None:
             changed((node,))
 
-        self._tree.follow(appeared, disappeared)
+        def merged(upper: Node, lower: Node) -> None:
+            changed((upper,))
+
+        self._tree.follow(appeared, disappeared, merged)
 
     def lock(self, call: LocalCall) -> Node:
         """Keep what a call that is admitted shares."""

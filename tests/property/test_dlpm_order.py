@@ -33,7 +33,11 @@ class TreeCache:
         return self.tokens(call), last, keys[blocks] if blocks < len(keys) else None
 
     def follow(self, changed):
-        self.tree.follow(lambda first: changed([first]), lambda node, kept: changed([node]))
+        self.tree.follow(
+            lambda first: changed([first]),
+            lambda node, kept: changed([node]),
+            lambda upper, lower: changed([upper]),
+        )
 
 
 def prefixes(path):

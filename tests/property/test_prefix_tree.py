@@ -254,7 +254,9 @@ def test_news_of_a_block_in_the_middle_takes_what_is_below_it():
 def test_followers_are_told_of_first_and_last_holders():
     tree, told = PrefixTree(), []
     tree.follow(
-        lambda key: told.append(("+", key)), lambda node, kept: told.append(("-", node.end, kept))
+        lambda key: told.append(("+", key)),
+        lambda node, kept: told.append(("-", node.end, kept)),
+        lambda upper, lower: told.append(("=", lower.start, lower.end)),
     )
     tree.add_worker("w0", 4)
     tree.add_worker("w1", 4)
@@ -266,10 +268,10 @@ def test_followers_are_told_of_first_and_last_holders():
     assert told[2:] == [("+", 5), ("-", 2, 0), ("-", 2, 0)]
     tree.insert([5, 6, 7], "w0")  # and one of what only this worker holds
     tree.evict([6], "w0")
-    assert told[5:] == [("+", 7), ("-", 2, 0), ("-", 1, 1)]
+    assert told[5:] == [("=", 0, 3), ("+", 7), ("-", 2, 0), ("-", 1, 1)]
     tree.remove_worker("w0")
     tree.remove_worker("w1")
-    assert told[8:] == [("-", 0, 0), ("-", 0, 0)]
+    assert told[9:] == [("-", 0, 0), ("-", 0, 0)]
     assert len(tree) == 0
 
 
@@ -291,6 +293,31 @@ def test_the_map_of_blocks_is_made_when_news_come_and_given_up_when_none_come(mo
     tree.insert([1, 2, 5], "w")  # a split after the map was made
     tree.evict([2], "w")
     assert tree.match([1, 2, 3, 4], -1) == (1, 1)
+
+
+def test_splits_are_undone_when_their_branches_have_gone():
+    """Else a prefix that many prompts left at different points would be cut to single blocks."""
+    tree, rng = PrefixTree(), random.Random(0)
+    for name in WORKERS:
+        tree.add_worker(name, 300)
+    shared = list(range(100))
+    for number in range(3000):
+        cut = rng.randint(1, 100)
+        tail = [1000 + 100 * number + n for n in range(rng.randint(1, 20))]
+        tree.insert(shared[:cut] + tail, rng.choice(WORKERS))
+        check_structure(tree) if number % 100 == 0 else None
+    for name in WORKERS:
+        tree.insert(shared, name)
+    branches = sum(len(node.children or ()) > 1 for node in set(tree._heads.values()))
+    assert len(set(tree._heads.values())) <= 3 * branches + 10
+
+
+def test_a_conversation_is_one_node():
+    tree = PrefixTree()
+    tree.add_worker("w", 1000)
+    for turn in range(1, 50):
+        tree.insert(list(range(5 * turn)), "w")
+    assert len(tree._heads) == 1
 
 
 def test_a_long_chain_of_turns():
