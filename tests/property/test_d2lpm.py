@@ -60,6 +60,15 @@ def test_without_a_match_the_least_loaded_worker_in_credit():
     assert sorted(placed) == sorted(WORKERS * 3)
 
 
+def test_the_output_is_charged_when_the_call_ends():
+    made, locality = router(quantum=1000.0)
+    new = make_call("a", tokens=prompt((1, 100)))
+    worker = place(made, locality, new, price=2.0)
+    made.finished(new, worker, 2.0, output_tokens=30)
+    for client in (("t",), ("t", "u")):
+        assert made.deficit(client, worker) == 1000.0 - 2.0 * 100 - 2.0 * 2 * 30
+
+
 def test_only_open_workers_and_no_refill_for_credit_elsewhere():
     made, locality = router(quantum=1000.0)
     first = place(made, locality, make_call("a", tokens=document("d", 0)))
@@ -254,6 +263,7 @@ def test_credit_is_equal_to_plain_deficits(seed, quantum):
         everywhere = sum(1 << slot for slot in plain)
         expected = sum(1 << slot for slot, q in plain.items() if q > 0)
         assert credit.within(everywhere) == expected
+        assert credit.harmless == (expected == everywhere and credit._elsewhere > 0)
         copy = Credit.restored(json.loads(json.dumps(credit.snapshot())))
         assert copy.snapshot() == credit.snapshot()
         assert copy.within(everywhere) == expected
