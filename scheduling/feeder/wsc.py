@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -96,8 +96,8 @@ class WscFeeder:
         self._counters = VirtualCounters()
         self._index = WaitingIndex(locality.tree)
         self._seq = 0
-        self._clients: dict[ClientPath, Node] = {}
-        """Clients with something queued; a node's ``queue`` has the calls, the earliest first."""
+        self._clients: dict[Hashable, Node] = {}
+        """By path, clients with something queued. A node's ``queue`` has the calls, the earliest first."""
         self._homes: dict[str, Node] = {}
         """Client of every queued call."""
         self._runs: dict[str, set[str]] = {}
@@ -309,8 +309,11 @@ class WscFeeder:
             "counters": self._counters.snapshot(),
             "seq": self._seq,
             "queue": [
-                [list(path), [[e.call.call_id, e.seq, e.bypassed] for e in node.queue.values()]]
-                for path, node in self._clients.items()
+                [
+                    list(node.path),
+                    [[e.call.call_id, e.seq, e.bypassed] for e in node.queue.values()],
+                ]
+                for node in self._clients.values()
             ],
             "dispatched": {
                 call_id: [list(record.node.path), *_amounts(record)]
