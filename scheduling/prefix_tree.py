@@ -37,6 +37,9 @@ Merged = Callable[["Node", "Node"], None]
 """Is given two nodes of which the upper one has become part of the lower one."""
 
 
+_SHORT_BLOCKS = 8
+"""A node that is shorter is joined with its only child, or parent, when it is used."""
+
 _NEW_MAX = 10_000
 """So many nodes are made without a question for a block, and the map of blocks is given up."""
 
@@ -279,14 +282,18 @@ class PrefixTree:
         May evict others of its blocks. Unknown workers are ignored.
         """
         cache = self._cache(worker_id)
-        if cache is None or not len(keys):
+        wanted = len(keys)
+        if cache is None or not wanted:
             return
         blocks, node = self.find(keys)
-        if blocks < node.end and not (blocks == len(keys) and node.mask & cache.bit):
+        if blocks < node.start + len(node.keys) and (blocks < wanted or not node.mask & cache.bit):
             node = self._split(node, blocks)
-        grown = blocks < len(keys)
+        grown = blocks < wanted
         if grown:
-            node = self._add_child(node, array("Q", keys[blocks:]))
+            rest = keys[blocks:]
+            node = self._add_child(
+                node, blocks, rest if isinstance(rest, array) else array("Q", rest)
+            )
         self._touch(node, cache)
         self._merge_path(node)
         if grown:
@@ -295,8 +302,8 @@ class PrefixTree:
         if cache.blocks > cache.capacity:
             self._shrink(cache)
 
-    def _add_child(self, parent: Node, keys: array[int]) -> Node:
-        node = Node(parent, parent.end, keys)
+    def _add_child(self, parent: Node, start: int, keys: array[int]) -> Node:
+        node = Node(parent, start, keys)
         if parent.children is None:
             parent.children = {}
         parent.children[node] = None
@@ -346,19 +353,21 @@ class PrefixTree:
     def _merge_path(self, node: Node) -> None:
         """Undo what splits have left on a path that was just used: branches that have gone since.
 
-        A node and its only child become one if the same workers hold and lock both.
+        A node and its only child become one if the same workers hold and lock both, and one of the
+        two is short: long parts are left for the next branch to come.
         """
-        while node.parent is not None and node.parent.parent is not None:
-            upper = node.parent
-            assert upper.children is not None
+        upper = node.parent
+        while upper is not None and upper.children is not None and upper.parent is not None:
             if (
                 upper.mask == node.mask
                 and len(upper.children) == 1
+                and min(len(upper.keys), len(node.keys)) < _SHORT_BLOCKS
                 and all(link.locks == upper.links[slot].locks for slot, link in node.links.items())
             ):
                 self._merge(upper, node)
             else:
                 node = upper
+            upper = node.parent
 
     def _merge(self, upper: Node, lower: Node) -> None:
         """The inverse of :meth:`_split`; the lower part is as recent as the upper one from now on."""
@@ -381,17 +390,17 @@ class PrefixTree:
 
     def _shrink(self, cache: _Cache) -> None:
         """Evict the worker's least recently used blocks down to its capacity, as far as unlocked."""
-        for link in cache:
-            excess = cache.blocks - cache.capacity
-            if excess <= 0:
-                return
-            node = link.node
-            if link.locks:
-                continue
-            if node.mask == cache.bit and excess < len(node.keys):
-                self._truncate(node, len(node.keys) - excess, cache)
-            else:
-                self._drop(node, cache)
+        edge = cache.edge
+        link, excess = edge.newer, cache.blocks - cache.capacity
+        while excess > 0 and link is not edge:
+            node, newer = link.node, link.newer
+            if not link.locks:
+                if node.mask == cache.bit and excess < len(node.keys):
+                    self._truncate(node, len(node.keys) - excess, cache)
+                else:
+                    self._drop(node, cache)
+                excess = cache.blocks - cache.capacity
+            link = newer
 
     def evict(self, keys: BlockKeys, worker_id: str) -> None:
         """The worker says that it dropped these blocks, in any order; unknown ones are ignored.
@@ -512,7 +521,7 @@ class PrefixTree:
         nodes: list[Node] = []
         for parent, keys in state["nodes"]:
             above = self._root if parent < 0 else nodes[parent]
-            nodes.append(self._add_child(above, array("Q", keys)))
+            nodes.append(self._add_child(above, above.end, array("Q", keys)))
         for worker_id, plain in state["held"].items():
             slot = self.workers.slot(worker_id)
             cache = self._caches[slot] = _Cache(slot, plain["capacity"], self._root)
