@@ -97,7 +97,7 @@ class WscFeeder:
         self._index = WaitingIndex(locality.tree)
         self._seq = 0
         self._clients: dict[Hashable, Node] = {}
-        """By path, clients with something queued. A node's ``queue`` has the calls, the earliest first."""
+        """By path: clients with queued calls, which a node's ``queue`` has, the earliest first."""
         self._homes: dict[str, Node] = {}
         """Client of every queued call."""
         self._runs: dict[str, set[str]] = {}

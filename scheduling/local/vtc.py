@@ -91,7 +91,12 @@ class _Account:
 
 
 class Vtc(ByClient):
-    """O(log siblings) per level and selection, O(1) per level and decoded token, both amortised."""
+    """O(log siblings) per level and admission, O(1) per level for what was decoded, both amortised.
+
+    An admission moves one heap entry per level, and one more for every sibling that was charged since
+    the last pass when it comes to the top. The next offer is found by ``accept``: ``peek`` only
+    reads it.
+    """
 
     def __init__(
         self, options: VtcOptions = VtcOptions(), *, counters: VirtualCounters | None = None
