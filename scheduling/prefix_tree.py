@@ -171,6 +171,8 @@ class PrefixTree:
         """Nodes by their first key."""
         self._blocks = 0
         self._block_map = BlockMap()
+        self._found: tuple[BlockKeys | None, tuple[int, Node]] = (None, (0, self._root))
+        """The last answer of :meth:`find`, until a node changes: one call asks several times."""
         self._caches: dict[int, _Cache] = {}
         self._appeared: list[Appeared] = []
         self._disappeared: list[Disappeared] = []
@@ -230,6 +232,16 @@ class PrefixTree:
 
     def find(self, keys: BlockKeys) -> tuple[int, Node]:
         """How many blocks are cached anywhere, and the node of the last of them."""
+        if keys is self._found[0]:
+            return self._found[1]
+        found = self._walk(keys)
+        self._found = (keys, found)
+        return found
+
+    def _forget_found(self) -> None:
+        self._found = (None, (0, self._root))
+
+    def _walk(self, keys: BlockKeys) -> tuple[int, Node]:
         heads = self._heads
         node, depth, wanted = self._root, 0, len(keys)
         while depth < wanted:
@@ -309,6 +321,7 @@ class PrefixTree:
         parent.children[node] = None
         self._heads[keys[0]] = node
         self._blocks += len(keys)
+        self._forget_found()
         self._block_map.added(node)
         return node
 
@@ -331,6 +344,7 @@ class PrefixTree:
 
     def _split(self, lower: Node, depth: int) -> Node:
         """Cut a node at a depth inside it; returns the new upper part, the lower keeps its identity."""
+        self._forget_found()
         parent = lower.parent
         assert parent is not None
         assert parent.children is not None
@@ -384,6 +398,7 @@ class PrefixTree:
             link.insert_before(twin)
             twin.unlink()
         upper.keys = upper.keys[:0]
+        self._forget_found()
         self._block_map.added(lower)
         for merged in self._merged:
             merged(upper, lower)
@@ -456,6 +471,7 @@ class PrefixTree:
         self._forget(node, kept)
 
     def _forget(self, node: Node, kept: int) -> None:
+        self._forget_found()
         self._blocks -= len(node.keys) - kept
         node.keys = node.keys[:kept]
         for disappeared in self._disappeared:
@@ -518,6 +534,7 @@ class PrefixTree:
         self._root = Node(None, 0, array("Q"))
         self._heads, self._caches = {}, {}
         self._blocks, self._block_map = 0, BlockMap()
+        self._forget_found()
         nodes: list[Node] = []
         for parent, keys in state["nodes"]:
             above = self._root if parent < 0 else nodes[parent]
