@@ -6,7 +6,7 @@ random coefficients per position, so that crafted prompts collide with probabili
 (tokens below 2^18) and one tenant cannot send its calls onto another's match. A salt adds a secret
 offset. A match of keys only chooses a worker or an order; engines compare tokens.
 
-Cost: one pass over the tokens in numpy, about 7 us for 3,000 tokens.
+Cost: one pass over the tokens in numpy, about 5 us for 3,000 tokens.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ class BlockHasher:
         self._seed = seed
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._coefficients: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
-        self._starts: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        """Positions of the first tokens of the blocks."""
         self._ones: npt.NDArray[np.uint64] = np.zeros(0, dtype=np.uint64)
         """What the ``+ 1`` of every token adds to each key."""
         self._offsets: dict[str, np.uint64] = {"": np.uint64(0)}
@@ -48,14 +46,13 @@ class BlockHasher:
         blocks = len(token_ids) // self.block_tokens
         if blocks == 0:
             return array("Q")
-        if blocks > len(self._starts):
+        if blocks > len(self._ones):
             self._extend(blocks)
         used = blocks * self.block_tokens
-        terms = token_ids[:used].astype(np.uint64)
-        terms *= self._coefficients[:used]
-        keys = np.add.reduceat(terms, self._starts[:blocks])
-        np.add.accumulate(keys, out=keys)
-        keys += self._ones[:blocks]
+        sums = token_ids[:used].astype(np.uint64)
+        sums *= self._coefficients[:used]
+        np.add.accumulate(sums, out=sums)  # twice as fast as sums by block and then over blocks
+        keys = sums[self.block_tokens - 1 :: self.block_tokens] + self._ones[:blocks]
         if salt:
             keys += self._offset(salt)
         return array("Q", keys.tobytes())
@@ -66,10 +63,8 @@ class BlockHasher:
                 0, 2**64, size=_COEFFICIENT_CHUNK, dtype=np.uint64, endpoint=False
             )
             self._coefficients = np.concatenate([self._coefficients, more])
-        blocks = len(self._coefficients) // self.block_tokens
-        self._starts = np.arange(blocks, dtype=np.int64) * self.block_tokens
-        sums = np.add.reduceat(self._coefficients[: blocks * self.block_tokens], self._starts)
-        self._ones = np.cumsum(sums, dtype=np.uint64)
+        sums = np.cumsum(self._coefficients, dtype=np.uint64)
+        self._ones = sums[self.block_tokens - 1 :: self.block_tokens].copy()
 
     def _offset(self, salt: str) -> np.uint64:
         offset = self._offsets.get(salt)
