@@ -276,7 +276,7 @@ class VirtualCounters:
 
     def _forget_below(self, parent: Node) -> int:
         """Returns the number of nodes that are left below."""
-        level = parent.least_served() if parent.active else self._lift_level(parent)
+        level = self._lift_level(parent)
         kept = {
             name: node
             for name, node in parent.children.items()

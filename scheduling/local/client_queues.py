@@ -22,11 +22,12 @@ class Entry:
     def __init__(self, call: LocalCall) -> None:
         self.call = call
         self.arrival = call.arrival
-        self.cost = -1.0
         self.waiting = True
         """In a queue, as opposed to running or ended."""
         self.cached_tokens = -1
-        """Prompt tokens from the cache when it was first selected; -1 before, never reset."""
+        """Prompt tokens from the cache when it was first selected, for who charges by them; else -1."""
+        self.cost = -1.0
+        """What its selection costs, where that is known before; -1 where it is not."""
         self.client: Any = None
         """For the scheduler: what it knows about the client."""
         self.account: Any = None
