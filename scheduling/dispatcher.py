@@ -222,13 +222,18 @@ class Dispatcher:
         lives = [(self._dispatched(call_id), tokens) for call_id, tokens in event.totals]
         charge = self.feeder.charge
         for live, tokens in lives:
-            if tokens <= live.output_tokens and live.started:
-                continue
-            live.output_tokens = max(live.output_tokens, tokens)
-            if live.started:
-                self._hold(live)
-            else:
+            more = tokens - live.output_tokens
+            if not live.started:
+                live.output_tokens = max(live.output_tokens, tokens)
                 self._start(live)
+            elif more > 0:
+                live.output_tokens = tokens
+                live.demand_tokens += more
+                worker = self._worker_of(live)
+                if worker is not None:
+                    self.pool.add_demand(worker, more)
+            else:
+                continue
             charge(live.call.call_id, live.usage())
         return self._pump()
 
