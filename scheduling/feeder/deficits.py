@@ -7,10 +7,10 @@ accounts of its path are in credit. With paths of one level this is Algorithm 1.
 
 Refills are counted, not executed: a number of rounds per group of siblings, and per account the round
 at which its deficit was last true, give the deficit now in O(1). Waiting accounts that are out of credit
-stand in a heap by the round in which they will be in credit, so that rounds which change nothing but
-the counts are jumped over at once. Cost: O(levels) per charge, O(log accounts) per account that gains or
-loses credit. An account first seen starts at 0; one that is idle and in credit may be forgotten, since
-coming back at 0 is then no gain.
+stand in lists by the round in which they will be in credit, so that rounds which change nothing but
+the counts are jumped over at once. Cost: O(levels) per charge, O(log rounds ahead) per account that
+gains or loses credit. An account first seen starts at 0; one that is idle and in credit may be
+forgotten, since coming back at 0 is then no gain.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class Account:
         "credit",
         "deficit",
         "in_credit",
-        "number",
         "parent",
         "parked",
+        "parked_rounds",
         "path",
         "round",
         "rounds",
         "ticket",
+        "tickets",
         "waiting",
     )
 
-    def __init__(self, path: ClientPath, parent: Account | None, number: int) -> None:
+    def __init__(self, path: ClientPath, parent: Account | None) -> None:
         self.path = path
         self.parent = parent
         """None for the root of all levels, which has no deficit."""
-        self.number = number
         self.deficit = 0.0
         self.round: int = 0 if parent is None else parent.rounds
         """The siblings' round at which the deficit was true."""
@@ -64,9 +64,13 @@ class Account:
         """Refills of the accounts one level below."""
         self.in_credit = 0
         """How many of these have ``credit``."""
-        self.parked: list[tuple[int, int, Account]] = []
-        """``(round, number, account)`` of those out of credit. The round may be too early, since
-        charges postpone it; entries of accounts that do not wait any more are dropped at the top."""
+        self.parked: dict[int, list[Account]] = {}
+        """Those out of credit, by round. The round may be too early, since charges postpone it, and
+        the account may wait no longer: who looks at a list puts that right."""
+        self.parked_rounds: list[int] = []
+        """Its keys, a heap."""
+        self.tickets = 0
+        """How many accounts stand in its lists."""
 
     def in_round(self, round_number: int, quantum: float) -> float:
         """The deficit when the siblings come to this round. Changes nothing."""
@@ -87,23 +91,22 @@ class Deficits:
 
     def __init__(self, quantum: float) -> None:
         self.quantum = quantum
-        self.root = self._make((), None, 0)
+        self.root = self._make((), None)
         self.starved: dict[Account, None] = {}
         """Accounts below which calls wait and nobody who waits is in credit: refills are due."""
         self._clients: dict[ClientPath, Account] = {}
         self._outer: dict[ClientPath, Account] = {(): self.root}
-        self._numbers = 0
         self._sweep_at = _SWEEP_MIN
 
     def __len__(self) -> int:
         """Known clients."""
         return len(self._clients)
 
-    def _make(self, path: ClientPath, parent: Account | None, number: int) -> Account:
-        return Account(path, parent, number)
+    def _make(self, path: ClientPath, parent: Account | None) -> Account:
+        return Account(path, parent)
 
-    def _gained(self, account: Account) -> None:
-        """An account with waiting calls is in credit now."""
+    def _gained(self, parent: Account, accounts: list[Account]) -> None:
+        """Accounts below this one that have waiting calls are in credit now."""
 
     def value(self, path: ClientPath) -> float:
         """``q`` of a client or an outer level now; 0 for one that is not known. Changes nothing."""
@@ -135,8 +138,7 @@ class Deficits:
         if parent is None:
             parent = self._outer[path[:-1]] = self._child(path[:-1])
         parent.busy += 1
-        self._numbers += 1
-        return self._make(path, parent, self._numbers)
+        return self._make(path, parent)
 
     def wait(self, client: Account) -> None:
         """One more call of the client waits: a new one, or one that ran."""
@@ -145,7 +147,7 @@ class Deficits:
             account.waiting += 1
             if account.waiting == 1:
                 if account.in_round(parent.rounds, self.quantum) > 0:
-                    self._enter_credit(account, parent)
+                    self._enter_credit(parent, [account])
                 else:
                     self._park(account, parent)
                     if not parent.in_credit:
@@ -197,32 +199,39 @@ class Deficits:
 
     def next_round(self, parent: Account) -> int:
         """The round in which the first waiting account below is in credit; one waits, out of it."""
-        parked = parent.parked
         while True:
-            ready, number, account = parked[0]
-            if account.credit or not account.waiting:
-                heapq.heappop(parked)
+            first = parent.parked_rounds[0]
+            there = parent.parked[first]
+            while there:
+                account = there[-1]
+                if account.waiting and not account.credit:
+                    ready = self._ready(account, parent)
+                    if ready <= first:
+                        return first
+                there.pop()
                 account.ticket = False
-            elif ready != (now := max(account.ready(self.quantum), parent.rounds + 1)):
-                heapq.heapreplace(parked, (now, number, account))
-            else:
-                return ready
+                parent.tickets -= 1
+                if account.waiting and not account.credit:
+                    self._park(account, parent)
+            heapq.heappop(parent.parked_rounds)
+            del parent.parked[first]
 
     def refill_to(self, parent: Account, round_number: int) -> None:
-        """So many rounds in all for the accounts below; those that gain credit leave the heap."""
+        """So many rounds in all for the accounts below; those that gain credit leave the lists."""
         parent.rounds = max(parent.rounds, round_number)
-        parked = parent.parked
-        while parked and parked[0][0] <= parent.rounds:
-            _, number, account = parked[0]
-            out = account.waiting and not account.credit
-            if out and account.in_round(parent.rounds, self.quantum) <= 0:
-                later = max(account.ready(self.quantum), parent.rounds + 1)
-                heapq.heapreplace(parked, (later, number, account))
-                continue
-            heapq.heappop(parked)
-            account.ticket = False
-            if out:
-                self._enter_credit(account, parent)
+        while parent.parked_rounds and parent.parked_rounds[0] <= parent.rounds:
+            gained: list[Account] = []
+            there = parent.parked.pop(heapq.heappop(parent.parked_rounds))
+            parent.tickets -= len(there)
+            for account in there:
+                account.ticket = False
+                if account.waiting and not account.credit:
+                    if account.in_round(parent.rounds, self.quantum) > 0:
+                        gained.append(account)
+                    else:
+                        self._park(account, parent)
+            if gained:
+                self._enter_credit(parent, gained)
 
     def may_run(self, client: Account) -> bool:
         """Whether a waiting client is in credit at every level, or will be by the refills due now."""
@@ -235,11 +244,12 @@ class Deficits:
             account = parent
         return True
 
-    def _enter_credit(self, account: Account, parent: Account) -> None:
-        account.credit = True
-        parent.in_credit += 1
+    def _enter_credit(self, parent: Account, accounts: list[Account]) -> None:
+        for account in accounts:
+            account.credit = True
+        parent.in_credit += len(accounts)
         self.starved.pop(parent, None)
-        self._gained(account)
+        self._gained(parent, accounts)
 
     def _leave_credit(self, account: Account, parent: Account) -> None:
         account.credit = False
@@ -247,24 +257,35 @@ class Deficits:
         if not parent.in_credit and parent.waiting:
             self.starved[parent] = None
 
+    def _ready(self, account: Account, parent: Account) -> int:
+        """The round to wait for; not the present one, should a division have been rounded."""
+        return max(account.ready(self.quantum), parent.rounds + 1)
+
     def _park(self, account: Account, parent: Account) -> None:
         if account.ticket:
-            return  # at an earlier round: it is corrected when it comes to the top
+            return  # at an earlier round: that is put right when it comes
         account.ticket = True
-        if len(parent.parked) > 2 * parent.busy + 64:
-            self._drop_tickets(parent)
-        heapq.heappush(parent.parked, (account.ready(self.quantum), account.number, account))
+        parent.tickets += 1
+        ready = self._ready(account, parent)
+        there = parent.parked.get(ready)
+        if there is None:
+            parent.parked[ready] = [account]
+            heapq.heappush(parent.parked_rounds, ready)
+        else:
+            there.append(account)
 
     @staticmethod
     def _drop_tickets(parent: Account) -> None:
-        kept = []
-        for entry in parent.parked:
-            if entry[2].waiting and not entry[2].credit:
-                kept.append(entry)
-            else:
-                entry[2].ticket = False
-        parent.parked = kept
-        heapq.heapify(kept)
+        """Most accounts in the lists are forgotten ones: keep those that wait."""
+        parked: dict[int, list[Account]] = {}
+        for round_number, there in parent.parked.items():
+            for account in there:
+                account.ticket = account.waiting > 0 and not account.credit
+            if kept := [account for account in there if account.ticket]:
+                parked[round_number] = kept
+        parent.parked, parent.parked_rounds = parked, list(parked)
+        heapq.heapify(parent.parked_rounds)
+        parent.tickets = sum(map(len, parked.values()))
 
     # --- forgetting -------------------------------------------------------------------------------
 
@@ -278,6 +299,8 @@ class Deficits:
                 return
             del known[account.path]
             parent.busy -= 1
+            if parent.tickets > 2 * parent.busy + 64:
+                self._drop_tickets(parent)
             account, known = parent, self._outer
 
     def _sweep(self) -> None:
@@ -304,7 +327,7 @@ class Deficits:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace the state by an earlier snapshot: accounts without calls."""
-        self.root = self._make((), None, 0)
+        self.root = self._make((), None)
         self.starved, self._clients, self._outer = {}, {}, {(): self.root}
         self._sweep_at = state["sweep_at"]
         for path, deficit, at, rounds in state["outer"]:

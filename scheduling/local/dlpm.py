@@ -57,6 +57,9 @@ class DlpmOptions:
 _EXHAUSTED = 1 << 40
 """Taken from the rank of a call that was passed over as often as is allowed: it goes first."""
 
+_MANY = 16
+"""Members that come into credit at once are put into the heap together from this number on."""
+
 _Key = tuple[int, int]
 """Rank and arrival: the place of a call in the walk."""
 
@@ -70,8 +73,8 @@ class _Member(Account):
 
     parent: _Member | None
 
-    def __init__(self, path: ClientPath, parent: Account | None, number: int) -> None:
-        super().__init__(path, parent, number)
+    def __init__(self, path: ClientPath, parent: Account | None) -> None:
+        super().__init__(path, parent)
         self.calls: list[Item] = []
         """Of a client: what it may be offered in this pass."""
         self.heap: list[_Entry] = []
@@ -94,12 +97,30 @@ class _Order(Deficits):
         self._behind: list[_Member] = []
         """Clients with calls that the walk had passed when they gained credit."""
 
-    def _make(self, path: ClientPath, parent: Account | None, number: int) -> _Member:
-        return _Member(path, parent, number)
+    def _make(self, path: ClientPath, parent: Account | None) -> _Member:
+        return _Member(path, parent)
 
-    def _gained(self, account: Account) -> None:
-        assert isinstance(account, _Member)
-        self.offer(account)
+    def _gained(self, parent: Account, accounts: list[Account]) -> None:
+        assert isinstance(parent, _Member)
+        if len(accounts) < _MANY:
+            for account in accounts:
+                assert isinstance(account, _Member)
+                self.offer(account)
+            return
+        for account in accounts:
+            assert isinstance(account, _Member)
+            ordered: list[Item] | list[_Entry] = account.calls or account.heap
+            if ordered:
+                rank, arrival, _ = ordered[0]
+                account.first = (rank, arrival, account)
+                parent.heap.append(account.first)
+        self._rebuild(parent)
+        self.offer(parent)
+
+    @staticmethod
+    def _rebuild(level: _Member) -> None:
+        level.heap = [entry for entry in level.heap if entry[2].first is entry]
+        heapq.heapify(level.heap)
 
     def offer(self, member: _Member) -> None:
         """A member may have an earlier first call than it had: tell the levels above it."""
@@ -113,8 +134,7 @@ class _Order(Deficits):
             if first is not None and (first[0], first[1]) <= (rank, arrival):
                 return
             if len(parent.heap) > 2 * parent.in_credit + 64:
-                parent.heap = [entry for entry in parent.heap if entry[2].first is entry]
-                heapq.heapify(parent.heap)
+                self._rebuild(parent)
             member.first = (rank, arrival, member)
             heapq.heappush(parent.heap, member.first)
             member, parent = parent, parent.parent
