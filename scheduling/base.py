@@ -54,23 +54,26 @@ class LocalCall:
 class PrefixCache(Protocol):
     """An engine's prefix cache, as its local scheduler sees it: matches, and news of what changed.
 
-    Blocks have names, any hashable values; a name stands for a block with the whole prefix before it.
-    A waiting call's match changes only when the last block of its match goes or the one after it
-    comes, so a scheduler matches a call again only when it hears one of these two names.
+    A waiting call's match changes only when the last block of its match goes or the one after it comes.
+    The cache gives these two names, any hashable values, and tells the names whose blocks changed; so a
+    scheduler matches a call again only when it hears one of its two names. To be told of a name without
+    need costs a match; not to be told leaves the call in a wrong place.
     """
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
         """``(tokens, last, following)`` of a waiting call; no side effects.
 
-        Prompt tokens that are cached now, the name of the last block of that match, and the name of
-        the block that would make it longer (None if the whole prompt matches).
+        Prompt tokens that are cached now; a name that is told when the last block of that match is
+        evicted (None if nothing matches and nothing can be evicted); and one that is told when the
+        block after it is stored (None if the whole prompt matches).
         """
         ...
 
     def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
         """Call ``changed`` with the names of blocks that were stored or evicted, from now on.
 
-        Of blocks stored in one run, one after another, the name of the first is enough.
+        Of blocks stored in one run, one after another, the name of the first is enough: nobody waits
+        for those behind it.
         """
         ...
 
