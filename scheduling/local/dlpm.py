@@ -11,7 +11,7 @@ its members in credit in a heap by their first call; a member that is out of cre
 walk goes forward only: a client that gains credit in mid-walk goes on behind the call offered last, and
 what it has before that waits for the next walk of the same step. An engine may stop asking at any point;
 the next pass begins at the top. Cost: O(levels * log clients) per call offered, and per client that
-gains or loses credit.
+gains or loses credit; O(calls) in a pass in which nothing in credit fits.
 
 Departures, both options: ``refill_when_stuck`` (the paper is not work conserving when the calls of the
 clients in credit do not fit) and ``max_bypass`` (a call that does not fit is passed over at most so

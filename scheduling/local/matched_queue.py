@@ -131,19 +131,21 @@ class MatchedQueue:
         waiting.last, waiting.following = last, following
         for name in (last, following):
             if name is not None:
-                if name in watchers:
-                    watchers[name][waiting] = None
-                else:
+                there = watchers.get(name)
+                if there is None:
                     watchers[name] = {waiting: None}
+                else:
+                    there[waiting] = None
 
     def _unwatch(self, waiting: Waiting) -> None:
         watchers = self._watchers
         for name in (waiting.last, waiting.following):
             if name is not None:
                 there = watchers[name]
-                del there[waiting]
-                if not there:
+                if len(there) == 1:
                     del watchers[name]
+                else:
+                    del there[waiting]
         waiting.last = waiting.following = None
 
     @staticmethod
