@@ -139,7 +139,9 @@ class Node:
                         return child
                     heap = child.by_counter
             elif child.entry is None and child.queued:
-                heapreplace(heap, child.renew())
+                entry = (child.served + child.reserved, child.earliest, child.name, child)
+                child.entry = entry  # ``renew``, without the call
+                heapreplace(heap, entry)
             else:  # nothing is queued, or a fresher entry exists further down
                 heappop(heap)
 

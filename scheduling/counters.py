@@ -199,22 +199,29 @@ class VirtualCounters:
         if predicted:
             self.reserve(client, predicted)
         for node in client.line:
-            served = node.served = node.served + cost
+            node.served += cost
             node.queued = left = node.queued - 1
             parent = node.parent
-            if not left:
+            if left:
+                heap = parent.by_counter
+                if heap[0][3] is node:
+                    entry = (node.served + node.reserved, node.earliest, node.name, node)
+                    node.entry = entry
+                    heapreplace(heap, entry)
+                else:
+                    node.entry = None
+            else:
                 node.entry = None
                 parent.active -= 1
                 parent.last_left = node
-            elif (heap := parent.by_counter)[0][3] is node:
-                node.entry = entry = (served + node.reserved, node.earliest, node.name, node)
-                heapreplace(heap, entry)
-            else:
-                node.entry = None
-        heap = self._root.by_counter
-        if heap and (next_entry := heap[0])[3].entry is next_entry and next_entry[3].line:
-            return next_entry[3]  # what follows would find it, too, with more steps
-        return self._root.least(client=True) if self._root.active else None
+        root = self._root
+        if not root.active:
+            return None
+        entry = root.by_counter[0]
+        upcoming = entry[3]
+        if upcoming.entry is entry and upcoming.line:
+            return upcoming  # what follows would find it, too, with more steps
+        return root.least(client=True)
 
     def done(self, client: Node) -> None:
         """A running call of the client ended, or is about to return to the queue."""

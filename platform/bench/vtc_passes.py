@@ -92,13 +92,15 @@ class VtcPasses:
     def _select(self, places: int) -> list[LocalCall]:
         """One pass."""
         scheduler = self._scheduler
+        peek, accept = scheduler.peek, scheduler.accept
         taken: list[LocalCall] = []
         scheduler.start_pass(self._cache)
-        while (call := scheduler.peek()) is not None:
-            if len(taken) == places:
+        while (call := peek()) is not None:
+            if not places:
                 scheduler.skip()
-                continue
-            scheduler.accept(0)
+                break
+            places -= 1
+            accept(0)
             taken.append(call)
         self._running.extend(taken)
         return taken

@@ -56,10 +56,11 @@ class ByClient(ABC):
     def peek(self) -> LocalCall | None:
         """The earliest call of the client who is next, unless one did not fit in this pass."""
         entry = self._offered
-        if entry is None:
-            if self._stopped or not self._waiting:
-                return None
-            entry = self._offered = self._choose()
+        if entry is not None:
+            return entry.call
+        if self._stopped or not self._waiting:
+            return None
+        self._offered = entry = self._choose()
         return entry.call
 
     @abstractmethod
