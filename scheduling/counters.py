@@ -20,6 +20,7 @@ calls are a child named ``""`` beside the longer paths.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapreplace
 from typing import Any
 
@@ -135,19 +136,36 @@ class VirtualCounters:
         least = node.least()
         return least.served + least.reserved
 
-    def within(self, client: Node, slack: float) -> tuple[float, ...] | None:
-        """The counters along the path of a queued client, outermost first.
+    def reach(self, slack: float) -> Callable[[Node], tuple[float, ...] | None]:
+        """Who is within a slack now: a question to be asked about any number of queued clients.
 
-        None unless each is at most ``slack`` above the smallest among its queued siblings.
+        The answer is the counters along the client's path, outermost first, or None unless each is
+        at most ``slack`` above the smallest among its queued siblings. It holds until something is
+        queued, leaves or is charged. O(1) a client, once the levels above it are known.
         """
-        counters = []
-        for node in client.line:
-            counter = node.served + node.reserved
-            least = node.parent.least()
-            if least is not node and counter > least.served + least.reserved + slack:
+        known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
+
+        def below(parent: Node) -> tuple[tuple[float, ...], float] | None:
+            """The parent's own counters, and the most that a child's counter may be."""
+            above = () if parent is self._root else within(parent)
+            if above is None:
                 return None
-            counters.append(counter)
-        return tuple(counters)
+            least = parent.least()
+            return above, least.served + least.reserved + slack
+
+        def within(node: Node) -> tuple[float, ...] | None:
+            parent = node.parent
+            if parent in known:
+                found = known[parent]
+            else:
+                found = known[parent] = below(parent)
+            if found is None:
+                return None
+            above, most = found
+            counter = node.served + node.reserved
+            return None if counter > most else (*above, counter)
+
+        return within
 
     # --- the queue --------------------------------------------------------------------------------
 

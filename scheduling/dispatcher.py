@@ -21,7 +21,7 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.live_call import LiveCall
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.locality import EVERYWHERE, Locality
 from fairserve.scheduling.pool import Pool, Worker
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
 from fairserve.scheduling.system import SystemConfig
@@ -118,7 +118,7 @@ class Dispatcher:
 
         self.tracker.accept(call, now_s)
         self.locality.register(call)
-        cached = self.locality.matched_tokens(call, self.pool.serving())
+        cached, _ = self.locality.match(call, EVERYWHERE)
         live = LiveCall(
             call, demand_tokens=call.prompt_tokens - cached + call.expected_output_tokens
         )
@@ -164,7 +164,8 @@ class Dispatcher:
     def _dispatch(self, live: LiveCall, worker: Worker) -> ev.Admit:
         call = live.call
         self._queued_demand -= live.demand_tokens
-        live.cached_tokens = self.locality.matched_tokens(call, [worker.worker_id])
+        there = 1 << self.locality.workers.slot(worker.worker_id)
+        live.cached_tokens, _ = self.locality.match(call, there)
         live.price = self.feeder.dispatch(call.call_id, live.cached_tokens)
         self.router.dispatched(call, worker.worker_id, live.price)
         self.locality.placed(call, worker.worker_id)
@@ -279,7 +280,7 @@ class Dispatcher:
         live.avoid.append(live.worker_id)
         live.worker_id = None
         live.cached_tokens = live.output_tokens = 0
-        cached = self.locality.matched_tokens(live.call, self.pool.serving())
+        cached, _ = self.locality.match(live.call, EVERYWHERE)
         live.demand_tokens = live.call.prompt_tokens - cached + live.call.expected_output_tokens
         self._queued_demand += live.demand_tokens
         self.feeder.requeue(live.call)

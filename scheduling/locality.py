@@ -14,6 +14,9 @@ from fairserve.scheduling.block_keys import BlockHasher, BlockKeys
 from fairserve.scheduling.prefix_tree import PrefixTree
 from fairserve.scheduling.workers import Workers, WorkerSet
 
+EVERYWHERE = -1
+"""The mask of all workers."""
+
 
 class Locality:
     """The cluster's prefix caches as the router believes them to be."""

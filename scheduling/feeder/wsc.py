@@ -209,14 +209,16 @@ class WscFeeder:
         if not slack:
             return None
         best: tuple[int, tuple[float, ...], int, str] | None = None
-        mask = self._locality.tree.mask(list(open_workers))
+        within, clients = self._counters.reach(slack), self._clients
+        mask = self._locality.workers.mask(open_workers)
         for depth, match, group in self._index.longest_first(mask):
-            if best is not None and depth < -best[0]:
-                break
-            if best is not None and match < -best[0]:
-                continue
+            if best is not None:
+                if depth < -best[0]:
+                    break
+                if match < -best[0]:
+                    continue
             for client, calls in group.calls.items():
-                counters = self._counters.within(self._clients[client], slack)
+                counters = within(clients[client])
                 if counters is not None:
                     key = (-match, counters, *calls[0])
                     if best is None or key < best:
@@ -226,8 +228,9 @@ class WscFeeder:
     def _under_way_first(self) -> _Queued | None:
         """The earliest call of a run under way, of the least served client that has one."""
         best: tuple[tuple[float, ...], int, str] | None = None
+        within = self._counters.reach(self.options.interaction_slack)
         for client, call_ids in self._urgent.items():
-            counters = self._counters.within(self._clients[client], self.options.interaction_slack)
+            counters = within(self._clients[client])
             if counters is not None and (best is None or counters <= best[0]):
                 seq, call_id = min((self._entry(call_id).seq, call_id) for call_id in call_ids)
                 if best is None or (counters, seq) < best[:2]:
@@ -277,11 +280,12 @@ class WscFeeder:
         if more <= 0:
             return
         record.charged += more
-        self._counters.charge(record.node, more)
         come_true = min(more, record.reserved)
         if come_true:
             record.reserved -= come_true
-            self._counters.release(record.node, come_true)
+            self._counters.realise(record.node, come_true)
+        if more > come_true:
+            self._counters.charge(record.node, more - come_true)
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """Charge what was used in all, give back what was reserved and not used."""

@@ -6,12 +6,10 @@ per decoded token; all known siblings at or below zero get the quantum when none
 (:mod:`fairserve.scheduling.feeder.deficits`). ``quantum -> 0`` behaves as VTC with the extend cost,
 ``quantum -> inf`` as LPM.
 
-The walk is not executed call by call. Each client has its waiting calls in order; each outer level has
-its members in credit in a heap by their first call; a member that is out of credit is not looked at. A
-walk goes forward only: a client that gains credit in mid-walk goes on behind the call offered last, and
-what it has before that waits for the next walk of the same step. An engine may stop asking at any point;
-the next pass begins at the top. Cost: O(levels * log clients) per call offered, and per client that
-gains or loses credit; O(calls) in a pass in which nothing in credit fits.
+The walk is not executed call by call (:mod:`fairserve.scheduling.local.dlpm_order`), and a call is
+matched again only on news of its blocks (:mod:`fairserve.scheduling.local.matched_queue`). An engine may
+stop asking at any point; the next pass begins at the top. Cost: O(levels * log clients) per call
+offered, and per client that gains or loses credit; O(calls) in a pass in which nothing in credit fits.
 
 Departures, both options: ``refill_when_stuck`` (the paper is not work conserving when the calls of the
 clients in credit do not fit) and ``max_bypass`` (a call that does not fit is passed over at most so
@@ -24,13 +22,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fairserve.interactions.call import ClientPath, path_of_id
+from fairserve.interactions.call import path_of_id
 from fairserve.scheduling.base import LocalCall, PrefixCache
-from fairserve.scheduling.feeder.deficits import Account, Deficits
+from fairserve.scheduling.local.dlpm_order import DlpmOrder, Member
 from fairserve.scheduling.local.matched_queue import Item, MatchedQueue, Waiting
 
 
@@ -57,137 +54,6 @@ class DlpmOptions:
 _EXHAUSTED = 1 << 40
 """Taken from the rank of a call that was passed over as often as is allowed: it goes first."""
 
-_MANY = 16
-"""Members that come into credit at once are put into the heap together from this number on."""
-
-_Key = tuple[int, int]
-"""Rank and arrival: the place of a call in the walk."""
-
-_TOP: _Key = (-(1 << 62), 0)
-
-
-class _Member(Account):
-    """A client with its waiting calls, or an outer level with its members in credit, in order."""
-
-    __slots__ = ("calls", "first", "heap")
-
-    parent: _Member | None
-
-    def __init__(self, path: ClientPath, parent: Account | None) -> None:
-        super().__init__(path, parent)
-        self.calls: list[Item] = []
-        """Of a client: what it may be offered in this pass."""
-        self.heap: list[_Entry] = []
-        """Of an outer level. Each member in credit that has calls is here, at its first call or
-        before it; an entry that is not its member's ``first`` is left over."""
-        self.first: _Entry | None = None
-
-
-_Entry = tuple[int, int, _Member]
-"""Rank and arrival of a member's first call, as it was when the entry was made, and the member."""
-
-
-class _Order(Deficits):
-    """The deficits, and among the calls of those in credit the one that the walk meets next."""
-
-    def __init__(self, quantum: float) -> None:
-        super().__init__(quantum)
-        self._at: _Key = _TOP
-        """Where the walk is."""
-        self._behind: list[_Member] = []
-        """Clients with calls that the walk had passed when they gained credit."""
-
-    def _make(self, path: ClientPath, parent: Account | None) -> _Member:
-        return _Member(path, parent)
-
-    def _gained(self, parent: Account, accounts: list[Account]) -> None:
-        assert isinstance(parent, _Member)
-        if len(accounts) < _MANY:
-            for account in accounts:
-                assert isinstance(account, _Member)
-                self.offer(account)
-            return
-        for account in accounts:
-            assert isinstance(account, _Member)
-            ordered: list[Item] | list[_Entry] = account.calls or account.heap
-            if ordered:
-                rank, arrival, _ = ordered[0]
-                account.first = (rank, arrival, account)
-                parent.heap.append(account.first)
-        self._rebuild(parent)
-        self.offer(parent)
-
-    @staticmethod
-    def _rebuild(level: _Member) -> None:
-        level.heap = [entry for entry in level.heap if entry[2].first is entry]
-        heapq.heapify(level.heap)
-
-    def offer(self, member: _Member) -> None:
-        """A member may have an earlier first call than it had: tell the levels above it."""
-        parent = member.parent
-        while parent is not None and member.credit:
-            ordered: list[Item] | list[_Entry] = member.calls or member.heap
-            if not ordered:
-                return
-            rank, arrival, _ = ordered[0]
-            first = member.first
-            if first is not None and (first[0], first[1]) <= (rank, arrival):
-                return
-            if len(parent.heap) > 2 * parent.in_credit + 64:
-                self._rebuild(parent)
-            member.first = (rank, arrival, member)
-            heapq.heappush(parent.heap, member.first)
-            member, parent = parent, parent.parent
-
-    def to_the_top(self) -> None:
-        """The walk begins anew."""
-        self._at = _TOP
-        for client in self._behind:
-            self.offer(client)
-        self._behind.clear()
-
-    def advance(self, waiting: Waiting) -> None:
-        """The walk has come to this call."""
-        self._at = waiting.item[:2]
-
-    def next_call(self) -> Waiting | None:
-        """The next call of the walk whose client may run, after the refills that are due."""
-        if self.starved:
-            self.refill_starved()
-        root = self.root
-        assert isinstance(root, _Member)
-        item = self._next_of(root)
-        return None if item is None else item[2]
-
-    def _next_of(self, level: _Member) -> Item | None:
-        heap = level.heap
-        while heap:
-            entry = heap[0]
-            member = entry[2]
-            if member.first is not entry:
-                heapq.heappop(heap)
-                continue
-            item: Item | None = None
-            if member.credit:
-                calls = member.calls
-                if not calls:
-                    item = self._next_of(member)
-                elif calls[0] >= self._at:
-                    item = calls[0]
-                else:
-                    self._behind.append(member)
-                    index = bisect_left(calls, self._at)
-                    item = calls[index] if index < len(calls) else None
-            if item is None:
-                member.first = None
-                heapq.heappop(heap)
-            elif item[1] == entry[1] and item[0] == entry[0]:
-                return item
-            else:
-                member.first = (item[0], item[1], member)
-                heapq.heapreplace(heap, member.first)
-        return None
-
 
 class Dlpm:
     """The local scheduler of the DLPM paper."""
@@ -196,8 +62,8 @@ class Dlpm:
         self.options = options
         self._arrivals = 0
         self._queue = MatchedQueue(self._placement)
-        self._order = _Order(options.quantum)
-        self._clients: dict[str, _Member] = {}
+        self._order = DlpmOrder(options.quantum)
+        self._clients: dict[str, Member] = {}
         """Of every call that is here."""
         self._running: dict[str, LocalCall] = {}
         self._charged: set[str] = set()
@@ -231,7 +97,7 @@ class Dlpm:
         call.arrival = self._arrivals
         self._queue.add(call)
         client = self._order.arrive(call.path)
-        assert isinstance(client, _Member)
+        assert isinstance(client, Member)
         self._clients[call.call_id] = client
 
     def finish(self, call_id: str) -> None:
@@ -341,7 +207,7 @@ class Dlpm:
 
         The refill is carried out only when a call is taken, so a full batch refills nobody.
         """
-        clients: dict[tuple[int, ...], dict[_Member, None]] = {}
+        clients: dict[tuple[int, ...], dict[Member, None]] = {}
         for client in dict.fromkeys(self._clients.values()):
             if client.calls:
                 clients.setdefault(self._rounds_to_credit(client), {})[client] = None
@@ -350,7 +216,7 @@ class Dlpm:
                 if waiting.place is not None:  # neither cancelled nor passed over since
                     yield waiting
 
-    def _rounds_to_credit(self, client: _Member) -> tuple[int, ...]:
+    def _rounds_to_credit(self, client: Member) -> tuple[int, ...]:
         """Per level, the outermost first."""
         rounds: list[int] = []
         member = client
@@ -360,7 +226,7 @@ class Dlpm:
             member = parent
         return tuple(reversed(rounds))
 
-    def _refill_for(self, client: _Member) -> None:
+    def _refill_for(self, client: Member) -> None:
         """Refill, at every level, as if only this client's calls were waiting."""
         member = client
         while (parent := member.parent) is not None:

@@ -151,7 +151,7 @@ class Both:
             values = tuple(plain.total(path[: depth + 1]) for depth in range(len(path)))
             for slack in (0, 5):
                 expected = values if plain.within(path, slack) else None
-                assert counters.within(self.nodes[path], slack) == expected
+                assert counters.reach(slack)(self.nodes[path]) == expected
         if queued:
             assert counters.least().path == plain.least()
             assert counters.minimum() == min(plain.total(path) for path in plain.children(()))

@@ -272,12 +272,14 @@ FLAT = [(f"c{number}",) for number in range(6)]
 NESTED = [(f"t{tenant}", f"u{user}") for tenant in range(3) for user in range(2 + 2 * tenant)]
 DEEP = [(f"t{t}", f"a{a}", f"u{u}") for t in range(2) for a in range(2) for u in range(3)]
 UNEVEN = [*FLAT[:2], *NESTED, *DEEP[:6]]
+CROWD = [*((f"k{number}",) for number in range(40)), *(("t0", f"u{n}") for n in range(20))]
+"""So many that refills bring dozens into credit at once."""
 
 
 @settings(max_examples=120, deadline=None)
 @given(
     st.integers(0, 2**32),
-    st.sampled_from([FLAT, FLAT[:2], NESTED, DEEP, UNEVEN]),
+    st.sampled_from([FLAT, FLAT[:2], NESTED, DEEP, UNEVEN, CROWD]),
     st.sampled_from([1.0, 16.0, 64.0, 1024.0]),
     st.sampled_from([0, 1, 3, 16]),
     st.booleans(),
