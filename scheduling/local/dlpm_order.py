@@ -1,0 +1,151 @@
+"""The walk of DLPM over the calls of clients in credit, without looking at the others.
+
+Each client has its waiting calls in order; each outer level has its members in credit in a heap by their
+first call. A member that is out of credit leaves the heap when it comes to the top, and returns when a
+refill brings it back. A walk goes forward only, as in Algorithm 1: a client that gains credit in
+mid-walk goes on behind the call offered last, and what it has before that waits for the next walk of the
+same step.
+
+Cost: O(levels * log clients) per call offered, and per client that gains or loses credit.
+Weakness: in mid-walk a client may so be offered a later call before an earlier one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+
+from fairserve.interactions.call import ClientPath
+from fairserve.scheduling.feeder.deficits import Account, Deficits
+from fairserve.scheduling.local.matched_queue import Item, Waiting
+
+_MANY = 16
+"""Members that come into credit at once are put into the heap together from this number on."""
+
+_Key = tuple[int, int]
+"""Rank and arrival: the place of a call in the walk."""
+
+_TOP: _Key = (-(1 << 62), 0)
+
+
+class Member(Account):
+    """A client with its waiting calls, or an outer level with its members in credit, in order."""
+
+    __slots__ = ("calls", "first", "heap")
+
+    parent: Member | None
+
+    def __init__(self, path: ClientPath, parent: Account | None) -> None:
+        super().__init__(path, parent)
+        self.calls: list[Item] = []
+        """Of a client: what it may be offered in this pass."""
+        self.heap: list[_Entry] = []
+        """Of an outer level. Each member in credit that has calls is here, at its first call or
+        before it; an entry that is not its member's ``first`` is left over."""
+        self.first: _Entry | None = None
+
+
+_Entry = tuple[int, int, Member]
+"""Rank and arrival of a member's first call, as it was when the entry was made, and the member."""
+
+
+class DlpmOrder(Deficits):
+    """The deficits, and among the calls of those in credit the one that the walk meets next."""
+
+    def __init__(self, quantum: float) -> None:
+        super().__init__(quantum)
+        self._at: _Key = _TOP
+        """Where the walk is."""
+        self._behind: list[Member] = []
+        """Clients with calls that the walk had passed when they gained credit."""
+
+    def _make(self, path: ClientPath, parent: Account | None) -> Member:
+        return Member(path, parent)
+
+    def _gained(self, parent: Account, accounts: list[Account]) -> None:
+        assert isinstance(parent, Member)
+        if len(accounts) < _MANY:
+            for account in accounts:
+                assert isinstance(account, Member)
+                self.offer(account)
+            return
+        for account in accounts:
+            assert isinstance(account, Member)
+            ordered: list[Item] | list[_Entry] = account.calls or account.heap
+            if ordered:
+                rank, arrival, _ = ordered[0]
+                account.first = (rank, arrival, account)
+                parent.heap.append(account.first)
+        self._rebuild(parent)
+        self.offer(parent)
+
+    @staticmethod
+    def _rebuild(level: Member) -> None:
+        level.heap = [entry for entry in level.heap if entry[2].first is entry]
+        heapq.heapify(level.heap)
+
+    def offer(self, member: Member) -> None:
+        """A member may have an earlier first call than it had: tell the levels above it."""
+        parent = member.parent
+        while parent is not None and member.credit:
+            ordered: list[Item] | list[_Entry] = member.calls or member.heap
+            if not ordered:
+                return
+            rank, arrival, _ = ordered[0]
+            first = member.first
+            if first is not None and (first[0], first[1]) <= (rank, arrival):
+                return
+            if len(parent.heap) > 2 * parent.in_credit + 64:
+                self._rebuild(parent)
+            member.first = (rank, arrival, member)
+            heapq.heappush(parent.heap, member.first)
+            member, parent = parent, parent.parent
+
+    def to_the_top(self) -> None:
+        """The walk begins anew."""
+        self._at = _TOP
+        for client in self._behind:
+            self.offer(client)
+        self._behind.clear()
+
+    def advance(self, waiting: Waiting) -> None:
+        """The walk has come to this call."""
+        self._at = waiting.item[:2]
+
+    def next_call(self) -> Waiting | None:
+        """The next call of the walk whose client may run, after the refills that are due."""
+        if self.starved:
+            self.refill_starved()
+        root = self.root
+        assert isinstance(root, Member)
+        item = self._next_of(root)
+        return None if item is None else item[2]
+
+    def _next_of(self, level: Member) -> Item | None:
+        heap = level.heap
+        while heap:
+            entry = heap[0]
+            member = entry[2]
+            if member.first is not entry:
+                heapq.heappop(heap)
+                continue
+            item: Item | None = None
+            if member.credit:
+                calls = member.calls
+                if not calls:
+                    item = self._next_of(member)
+                elif calls[0] >= self._at:
+                    item = calls[0]
+                else:
+                    self._behind.append(member)
+                    index = bisect_left(calls, self._at)
+                    item = calls[index] if index < len(calls) else None
+            if item is None:
+                member.first = None
+                heapq.heappop(heap)
+            elif item[1] == entry[1] and item[0] == entry[0]:
+                return item
+            else:
+                member.first = (item[0], item[1], member)
+                heapq.heapreplace(heap, member.first)
+        return None
