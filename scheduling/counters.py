@@ -274,11 +274,12 @@ class VirtualCounters:
     def realise(self, client: Node, cost: float) -> None:
         """Part of a prediction has come true: received service now, the sum stays as it was."""
         for node in client.line:
-            before = node.served + node.reserved
-            node.served += cost
-            _reduce(node, cost)
+            served, reserved = node.served, node.reserved
+            node.served = now_served = served + cost
+            left = reserved - cost
+            node.reserved = left = left if left > _ROUNDING else 0.0
             node.entry = None
-            if node.served + node.reserved < before:  # by rounding
+            if now_served + left < served + reserved:  # by rounding
                 _fell(node)
 
     def refund(self, client: Node, cost: float) -> None:

@@ -221,7 +221,7 @@ class Dispatcher:
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
         lives = [(self._dispatched(call_id), tokens) for call_id, tokens in event.totals]
-        charge = self.feeder.charge
+        charge, workers = self.feeder.charge, self.pool.workers
         for live, tokens in lives:
             more = tokens - live.output_tokens
             if not live.started:
@@ -230,8 +230,8 @@ class Dispatcher:
             elif more > 0:
                 live.output_tokens = tokens
                 live.demand_tokens += more
-                worker = self._worker_of(live)
-                if worker is not None:
+                worker = workers.get(live.worker_id or "")
+                if worker is not None and worker.epoch == live.epoch:
                     self.pool.add_demand(worker, more)
             else:
                 continue

@@ -17,13 +17,15 @@ no longer match can come.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.prefix_tree import Node, PrefixTree
 
-Client = Hashable
+Client = Any
+"""Whatever the feeder keeps per client; hashable."""
 
 
 class Group:

@@ -22,6 +22,8 @@ class SlidingLog:
             raise ValueError(f"window_s is {window_s}; allowed: over 0")
         self.window_s = window_s
         self._times: dict[str, list[float]] = {}
+        self._forgotten_s: float | None = None
+        """When idle keys were dropped last."""
 
     def __len__(self) -> int:
         """Number of keys remembered."""
@@ -59,15 +61,24 @@ class SlidingLog:
         return LimitUse(limit, used, self.free_after_s(key, 1, now_s, record_now=False))
 
     def forget_idle(self, now_s: float) -> None:
-        """Drop the keys without an event in the window. O(keys)."""
+        """Drop the keys without an event in the window. O(keys), at most twice in a window."""
+        if self._forgotten_s is not None and now_s - self._forgotten_s < self.window_s / 2:
+            return
+        self._forgotten_s = now_s
         horizon = now_s - self.window_s
         for key in [key for key, times in self._times.items() if not times or times[-1] <= horizon]:
             del self._times[key]
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Ages of the remembered events."""
-        return {key: [now_s - time for time in times] for key, times in self._times.items()}
+        last_s = self._forgotten_s
+        return {
+            "forgotten_age_s": None if last_s is None else now_s - last_s,
+            "ages": {key: [now_s - time for time in times] for key, times in self._times.items()},
+        }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        self._times = {key: [now_s - age for age in ages] for key, ages in state.items()}
+        age_s = state["forgotten_age_s"]
+        self._forgotten_s = None if age_s is None else now_s - age_s
+        self._times = {key: [now_s - age for age in ages] for key, ages in state["ages"].items()}

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -80,6 +80,10 @@ class _Dispatched:
     """Counter units per weighted token: E_i / w_aj, fixed at dispatch."""
     reserved: float
     charged: float = 0.0
+    prompt: tuple[int, ...] = ()
+    """Input, system and cached tokens of the last cost that was asked for."""
+    prompt_cost: float = 0.0
+    """Its part that does not depend on the output: all reports of a running call but the first."""
 
 
 class WscFeeder:
@@ -96,8 +100,8 @@ class WscFeeder:
         self._counters = VirtualCounters()
         self._index = WaitingIndex(locality.tree)
         self._seq = 0
-        self._clients: dict[Hashable, Node] = {}
-        """By path: clients with queued calls, which a node's ``queue`` has, the earliest first."""
+        self._clients: dict[Node, None] = {}
+        """Clients with queued calls, which a node's ``queue`` has, the earliest first."""
         self._homes: dict[str, Node] = {}
         """Client of every queued call."""
         self._runs: dict[str, set[str]] = {}
@@ -105,7 +109,7 @@ class WscFeeder:
         self._dispatched: dict[str, _Dispatched] = {}
         self._under_way: set[str] = set()
         """Interactions of which a call was dispatched and that have not ended."""
-        self._urgent: dict[ClientPath, set[str]] = {}
+        self._urgent: dict[Node, set[str]] = {}
         """Queued calls of interactions under way, by client."""
 
     def __len__(self) -> int:
@@ -118,7 +122,7 @@ class WscFeeder:
 
     def waiting(self) -> Iterable[Call]:
         """The queued calls."""
-        return [entry.call for node in self._clients.values() for entry in node.queue.values()]
+        return [entry.call for node in self._clients for entry in node.queue.values()]
 
     # --- the queue --------------------------------------------------------------------------------
 
@@ -140,13 +144,14 @@ class WscFeeder:
         if node.queue is None:
             node.queue = OrderedDict()
         node.queue[call.call_id] = entry
-        self._clients[node.path] = self._homes[call.call_id] = node
+        self._clients[node] = None
+        self._homes[call.call_id] = node
         self._runs.setdefault(call.interaction_id, set()).add(call.call_id)
         if call.interaction_id in self._under_way:
-            self._urgent.setdefault(node.path, set()).add(call.call_id)
+            self._urgent.setdefault(node, set()).add(call.call_id)
         if self.options.locality_slack:
             keys = self._locality.keys(call.call_id)
-            self._index.add(call.call_id, keys, node.path, entry.seq)
+            self._index.add(call.call_id, keys, node, entry.seq)
 
     def _dequeue(self, call_id: str) -> tuple[_Queued, int | None]:
         """Take a call out; also the sequence number of its client's next one."""
@@ -154,10 +159,10 @@ class WscFeeder:
         node = self._homes.pop(call_id)
         entry: _Queued = node.queue.pop(call_id)
         _discard(self._runs, entry.call.interaction_id, call_id)
-        _discard(self._urgent, node.path, call_id)
+        _discard(self._urgent, node, call_id)
         if node.queue:
             return entry, _first(node).seq
-        del self._clients[node.path]
+        del self._clients[node]
         return entry, None
 
     def remove(self, call_id: str) -> Call | None:
@@ -173,14 +178,14 @@ class WscFeeder:
         """Its calls have priority no longer."""
         self._under_way.discard(interaction_id)
         for call_id in self._runs.get(interaction_id, ()):
-            _discard(self._urgent, self._homes[call_id].path, call_id)
+            _discard(self._urgent, self._homes[call_id], call_id)
 
     def _begin(self, interaction_id: str) -> None:
         """A call of the interaction is dispatched: its queued calls have priority from now on."""
         if interaction_id not in self._under_way:
             self._under_way.add(interaction_id)
             for call_id in self._runs.get(interaction_id, ()):
-                self._urgent.setdefault(self._homes[call_id].path, set()).add(call_id)
+                self._urgent.setdefault(self._homes[call_id], set()).add(call_id)
 
     # --- selection --------------------------------------------------------------------------------
 
@@ -209,7 +214,7 @@ class WscFeeder:
         if not slack:
             return None
         best: tuple[int, tuple[float, ...], int, str] | None = None
-        within, clients = self._counters.reach(slack), self._clients
+        within = self._counters.reach(slack)
         mask = self._locality.workers.mask(open_workers)
         for depth, match, group in self._index.longest_first(mask):
             if best is not None:
@@ -218,7 +223,7 @@ class WscFeeder:
                 if match < -best[0]:
                     continue
             for client, calls in group.calls.items():
-                counters = within(clients[client])
+                counters = within(client)
                 if counters is not None:
                     key = (-match, counters, *calls[0])
                     if best is None or key < best:
@@ -230,7 +235,7 @@ class WscFeeder:
         best: tuple[tuple[float, ...], int, str] | None = None
         within = self._counters.reach(self.options.interaction_slack)
         for client, call_ids in self._urgent.items():
-            counters = within(self._clients[client])
+            counters = within(client)
             if counters is not None and (best is None or counters <= best[0]):
                 seq, call_id = min((self._entry(call_id).seq, call_id) for call_id in call_ids)
                 if best is None or (counters, seq) < best[:2]:
@@ -267,8 +272,12 @@ class WscFeeder:
         return self._weights.typical_call(profile, stage)
 
     def _cost(self, record: _Dispatched, usage: TokenUsage) -> float:
-        charge_cached = self.options.charge_cached
-        return record.per_token * self._weights.slice(usage, charge_cached=charge_cached)
+        prompt = usage[:3]
+        if prompt != record.prompt:
+            charge_cached = self.options.charge_cached
+            tokens = self._weights.slice(TokenUsage(*prompt), charge_cached=charge_cached)
+            record.prompt, record.prompt_cost = prompt, record.per_token * tokens
+        return record.prompt_cost + record.per_token * self._weights.gamma * usage.output_tokens
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Real service replaces what was reserved for it; beyond that it adds."""
@@ -280,12 +289,15 @@ class WscFeeder:
         if more <= 0:
             return
         record.charged += more
-        come_true = min(more, record.reserved)
-        if come_true:
-            record.reserved -= come_true
-            self._counters.realise(record.node, come_true)
-        if more > come_true:
-            self._counters.charge(record.node, more - come_true)
+        reserved = record.reserved
+        if reserved >= more:
+            record.reserved = reserved - more
+            self._counters.realise(record.node, more)
+            return
+        if reserved:
+            record.reserved = 0.0
+            self._counters.realise(record.node, reserved)
+        self._counters.charge(record.node, more - reserved)
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """Charge what was used in all, give back what was reserved and not used."""
@@ -317,7 +329,7 @@ class WscFeeder:
                     list(node.path),
                     [[e.call.call_id, e.seq, e.bypassed] for e in node.queue.values()],
                 ]
-                for node in self._clients.values()
+                for node in self._clients
             ],
             "dispatched": {
                 call_id: [list(record.node.path), *_amounts(record)]
