@@ -1,32 +1,33 @@
 """The local scheduler at work: one step of DLPM with a queue of a given length.
 
-A step is what an engine does between two forward passes: eight calls arrive, the queue is walked in
-order of matched prefix until the batch of 64 is full again (eight calls enter, their paths are locked),
-their prompts are stored and others evicted, every running call is charged for what it decoded, and
-eight calls end. All of it is timed, matching included. The cache is full, so each step changes the
-matches of many waiting calls; the queue stays as long as it is.
+A step is what a scheduler does between two forward passes: eight calls arrive, the queue is walked in
+order of matched prefix until the batch of 64 is full again (eight calls enter), it is told which blocks
+were stored and evicted for them, every running call is charged for what it decoded, and eight calls end.
+All of that is timed, the matching of waiting calls included. The cache is full, so each step changes
+the matches of many waiting calls; the queue stays as long as it is.
 
-Not timed: hashing, which an engine does once for each request when it comes in.
+Timed apart (``engine_us``), because an engine does it whatever its scheduler is: for the calls that
+enter, the look-up, lock, insertion and eviction of their blocks (``prefix_cache_us`` is the figure of
+these). Not timed: hashing, once for each request when it comes in.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from itertools import pairwise
 from statistics import fmean
 
 from fairserve.interactions.call import client_id
 from fairserve.platform.bench.calls import OUTPUT_TOKENS, CallSource
 from fairserve.platform.bench.engine_cache import EngineCache
 from fairserve.platform.bench.figure import Reading
-from fairserve.platform.bench.measure import cpu_ns, percentile
+from fairserve.platform.bench.measure import cpu_ns, percentile, wall_ns
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.prefix_tree import Node
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 TURNOVER = 8
 """Calls that arrive, enter and end in a step."""
-_PARTS = ("arrive", "walk", "store", "decode", "end")
+_PARTS = ("arrive", "walk", "news", "decode", "end", "engine")
 
 
 class DlpmSteps:
@@ -65,7 +66,7 @@ class DlpmSteps:
         """So many steps, each timed by itself and in its parts."""
         self.admitted_tokens = self.cached_tokens = 0
         steps = [self._step() for _ in range(self._steps)]
-        whole_us = [sum(step) for step in steps]
+        whole_us = [sum(step[:-1]) for step in steps]
         details = {
             f"{part}_us": fmean(of_part)
             for part, of_part in zip(_PARTS, zip(*steps, strict=True), strict=True)
@@ -81,50 +82,65 @@ class DlpmSteps:
         scheduler, cache, running = self._scheduler, self._cache, self._running
         ending = TURNOVER if len(running) >= self._batch - TURNOVER else 0
         arrivals = [self._next() for _ in range(TURNOVER)] if ending else []
-        times_ns = [cpu_ns()]
-
+        begin_ns = cpu_ns()
         for call in arrivals:
             scheduler.add(call)
-        times_ns.append(cpu_ns())
+        arrived_ns = cpu_ns()
 
-        admitted = self._walk()
-        times_ns.append(cpu_ns())
+        admitted, engine_ns = self._walk()
+        walked_ns = cpu_ns()
 
         for call in admitted:
             cache.store(call)
-        times_ns.append(cpu_ns())
+        stored_ns = cpu_ns()
+        cache.tell()
+        told_ns = cpu_ns()
 
         tokens = OUTPUT_TOKENS * TURNOVER // self._batch
         for call, _, _ in running:
             scheduler.decoded(call.call_id, tokens)
-        times_ns.append(cpu_ns())
+        decoded_ns = cpu_ns()
 
-        for _ in range(ending):
-            call, locked, reserved_tokens = running.popleft()
-            self._reserved_tokens -= reserved_tokens
+        ended = [running.popleft() for _ in range(ending)]
+        for call, _, _ in ended:
             scheduler.finish(call.call_id)
+        end_ns = cpu_ns()
+        for call, locked, reserved_tokens in ended:
+            self._reserved_tokens -= reserved_tokens
             cache.release(call, locked)
-        times_ns.append(cpu_ns())
-        return tuple((end - begin) / 1000 for begin, end in pairwise(times_ns))
+        parts_ns = (
+            arrived_ns - begin_ns,
+            walked_ns - arrived_ns - engine_ns,
+            told_ns - stored_ns,
+            decoded_ns - told_ns,
+            end_ns - decoded_ns,
+            engine_ns + stored_ns - walked_ns,
+        )
+        return tuple(part_ns / 1000 for part_ns in parts_ns)
 
-    def _walk(self) -> list[LocalCall]:
-        """Admit by the pull protocol until the batch is full."""
+    def _walk(self) -> tuple[list[LocalCall], int]:
+        """Admit by the pull protocol until the batch is full; also the engine's own nanoseconds."""
         scheduler, cache = self._scheduler, self._cache
         admitted: list[LocalCall] = []
+        engine_ns = 0
         scheduler.start_pass(cache)
         while len(self._running) < self._batch and (call := scheduler.peek()) is not None:
+            begin_ns = wall_ns()
             cached_tokens, _, _ = cache.match(call)
             needed = call.prompt_tokens - cached_tokens + call.max_output_tokens
-            if self._reserved_tokens + needed > self._capacity_tokens:
+            fits = self._reserved_tokens + needed <= self._capacity_tokens
+            if fits:
+                self._running.append((call, cache.lock(call), needed))
+                self._reserved_tokens += needed
+                self.admitted_tokens += call.prompt_tokens
+                self.cached_tokens += cached_tokens
+                admitted.append(call)
+            engine_ns += wall_ns() - begin_ns
+            if fits:
+                scheduler.accept(cached_tokens)
+            else:
                 scheduler.skip()
-                continue
-            self._running.append((call, cache.lock(call), needed))
-            self._reserved_tokens += needed
-            scheduler.accept(cached_tokens)
-            admitted.append(call)
-            self.admitted_tokens += call.prompt_tokens
-            self.cached_tokens += cached_tokens
-        return admitted
+        return admitted, engine_ns
 
     def _next(self) -> LocalCall:
         """A call whose keys are known to the cache; its token ids are not needed any more."""

@@ -2,6 +2,8 @@
 
 Keys of a call are computed when it is registered, as an engine does it when a request comes in; the
 scheduler matches them again whenever it hears that one of the blocks at the end of its match changed.
+News of blocks are gathered until :meth:`tell`, so that what the scheduler makes of them can be timed
+apart from the cache's own work.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ class EngineCache:
         self.locality = Locality(seed)
         self.locality.add_worker(WORKER, capacity_tokens)
         self._tree = self.locality.tree
+        self._news: list[Hashable] = []
+        self._changed: Callable[[Iterable[Hashable]], object] | None = None
 
     def register(self, call: Call) -> None:
         """Compute the keys of a call that is going to wait."""
@@ -41,17 +45,19 @@ class EngineCache:
 
     def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
         """Tell of first blocks of what was stored, and of nodes that lost blocks or have gone."""
+        news = self._news
+        self._changed = changed
+        self._tree.follow(
+            news.append,
+            lambda node, kept: news.append(node),
+            lambda upper, lower: news.append(upper),
+        )
 
-        def appeared(first: int) -> None:
-            changed((first,))
-
-        def disappeared(node: Node, kept: int) -> None:
-            changed((node,))
-
-        def merged(upper: Node, lower: Node) -> None:
-            changed((upper,))
-
-        self._tree.follow(appeared, disappeared, merged)
+    def tell(self) -> None:
+        """Pass the news on."""
+        if self._changed is not None:
+            self._changed(self._news)
+        self._news.clear()
 
     def lock(self, call: LocalCall) -> Node:
         """Keep what a call that is admitted shares."""
