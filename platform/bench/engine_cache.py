@@ -25,6 +25,7 @@ class EngineCache:
         self.locality = Locality(seed)
         self.locality.add_worker(WORKER, capacity_tokens)
         self._tree = self.locality.tree
+        self._block_tokens = self.locality.block_tokens
         self._news: list[Hashable] = []
         self._changed: Callable[[Iterable[Hashable]], object] | None = None
 
@@ -40,8 +41,10 @@ class EngineCache:
         """
         keys = self.locality.keys(call.call_id)
         blocks, node = self._tree.find(keys)
-        tokens = min(blocks * self.locality.block_tokens, call.prompt_tokens - 1)
-        return tokens, node if blocks else None, keys[blocks] if blocks < len(keys) else None
+        following = keys[blocks] if blocks < len(keys) else None
+        if not blocks:
+            return 0, None, following
+        return min(blocks * self._block_tokens, call.prompt_tokens - 1), node, following
 
     def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
         """Tell of first blocks of what was stored, and of nodes that lost blocks or have gone."""

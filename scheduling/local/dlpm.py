@@ -65,7 +65,8 @@ class Dlpm:
         self._order = DlpmOrder(options.quantum)
         self._clients: dict[str, Member] = {}
         """Of every call that is here."""
-        self._running: dict[str, LocalCall] = {}
+        self._running: dict[str, tuple[LocalCall, Member, float]] = {}
+        """With the client, and what a decoded token costs."""
         self._charged: set[str] = set()
         """Calls whose prompt was charged: a preempted call pays for it once."""
         self._offered: Waiting | None = None
@@ -112,13 +113,13 @@ class Dlpm:
 
     def requeue(self, call_id: str) -> None:
         """A running call was preempted: it waits again, at its old place, its prompt paid for."""
-        self._queue.add(self._running.pop(call_id))
+        self._queue.add(self._running.pop(call_id)[0])
         self._order.wait(self._clients[call_id])
 
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge ``wq`` per token that a running call generated."""
-        cost = self.options.wq * tokens / self._running[call_id].weight
-        self._order.charge(self._clients[call_id], cost)
+        _, client, per_token = self._running[call_id]
+        self._order.charge(client, per_token * tokens)
 
     # --- the walk of one scheduling step ----------------------------------------------------------
 
@@ -168,7 +169,7 @@ class Dlpm:
             self._order.to_the_top()
         self._queue.remove(call.call_id)
         self._order.unwait(client)
-        self._running[call.call_id] = call
+        self._running[call.call_id] = (call, client, self.options.wq / call.weight)
         self._admitted += 1
         if call.call_id not in self._charged:
             self._charged.add(call.call_id)
