@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -107,6 +108,7 @@ def client_path(call: Call, levels: str) -> ClientPath:
     return (client_id((call.tenant, call.user)),)
 
 
+@lru_cache(maxsize=16_384)
 def client_id(path: ClientPath) -> str:
     """A path as one string, for the workers; :func:`path_of_id` is the inverse."""
     return "/".join(quote(level, safe="") for level in path)

@@ -64,8 +64,8 @@ class D2lpm:
         self._loads = Loads(locality.workers)
         self._credits: dict[ClientPath, Credit] = {}
         """By path, and by every beginning of one: a tenant, a user of it."""
-        self._last: tuple[ClientPath, list[Credit]] = ((), [])
-        """The path that was looked up last."""
+        self._paths: dict[ClientPath, list[Credit]] = {}
+        """The deficits along the path of every client that was looked up since the last sweep."""
         self._active = 0
         """Clients with calls outstanding."""
         self._prompts = 0
@@ -130,18 +130,18 @@ class D2lpm:
 
     def _path(self, client: ClientPath) -> list[Credit]:
         """The deficits of the path, outermost level first; new ones are made."""
-        if client is self._last[0]:  # selected, and now dispatched
-            return self._last[1]
-        credits = self._credits
+        found = self._paths.get(client)
+        if found is not None:
+            return found
         found = []
         for length in range(1, len(client) + 1):
-            credit = credits.get(client[:length])
+            credit = self._credits.get(client[:length])
             if credit is None:
-                if len(credits) >= self._sweep_at:
+                if len(self._credits) >= self._sweep_at:
                     self._sweep(client)
-                credit = credits[client[:length]] = Credit()
+                credit = self._credits[client[:length]] = Credit()
             found.append(credit)
-        self._last = (client, found)
+        self._paths[client] = found
         return found
 
     def _quantum(self, call: Call) -> float:
@@ -194,7 +194,7 @@ class D2lpm:
             if not credit.harmless or client == but[: len(client)]
         }
         self._sweep_at = 2 * len(self._credits) + _SWEEP_MIN
-        self._last = ((), [])
+        self._paths.clear()
 
     def snapshot(self) -> dict[str, Any]:
         """State as plain JSON values."""
@@ -212,7 +212,7 @@ class D2lpm:
         self._loads.restore(state["loads"])
         self._credits = {tuple(path): Credit.restored(plain) for path, plain in state["credits"]}
         self._active = state["active"]
-        self._last = ((), [])
+        self._paths = {}
         self._prompts = state["prompts"]
         self._prompt_sum = state["prompt_sum"]
         self._sweep_at = state["sweep_at"]

@@ -142,9 +142,11 @@ def test_idle_clients_in_credit_are_forgotten():
     for number in range(5000):
         new = make_call(f"c{number}", user=f"u{number}")
         worker = place(made, locality, new)
+        assert made.deficit(new.client, worker) == 1e6 - new.prompt_tokens
         made.finished(new, worker, 1.0, 1)
         locality.forget(new.call_id)
     assert len(made._credits) < 3000
+    assert len(made._paths) < 3000
     assert not any(credit.outstanding for credit in made._credits.values())
 
 
