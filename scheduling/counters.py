@@ -201,16 +201,22 @@ class VirtualCounters:
 
     def leave(self, client: Node, earliest: int | None) -> None:
         """A queued call leaves without running; ``earliest`` arrived first among the client's rest."""
-        self.dispatch(client, earliest)
+        self.dispatch(client, earliest, upcoming=False)
         self.done(client)
 
     def dispatch(
-        self, client: Node, earliest: int | None, cost: float = 0.0, predicted: float = 0.0
+        self,
+        client: Node,
+        earliest: int | None,
+        cost: float = 0.0,
+        predicted: float = 0.0,
+        *,
+        upcoming: bool = True,
     ) -> Node | None:
         """A queued call leaves and runs; ``cost`` is charged, ``predicted`` reserved.
 
-        ``earliest`` is as in ``leave``. Returns the client to be served next, None if there is none:
-        a pass over a queue asks for nothing else.
+        ``earliest`` is as in ``leave``. Returns the client to be served next, which is all that a pass
+        over a queue asks for; None if there is none, or it is not wanted.
         """
         if earliest is not None:
             client.earliest = earliest
@@ -233,12 +239,12 @@ class VirtualCounters:
                 parent.active -= 1
                 parent.last_left = node
         root = self._root
-        if not root.active:
+        if not (upcoming and root.active):
             return None
         entry = root.by_counter[0]
-        upcoming = entry[3]
-        if upcoming.entry is entry and upcoming.line:
-            return upcoming  # what follows would find it, too, with more steps
+        top = entry[3]
+        if top.entry is entry and top.line:
+            return top  # what follows would find it, too, with more steps
         return root.least(client=True)
 
     def done(self, client: Node) -> None:

@@ -38,6 +38,10 @@ class UnknownWorkerError(KeyError):
     """No such worker has joined."""
 
 
+def _not_dispatched(call_id: str) -> UnknownCallError:
+    return UnknownCallError(f"call {call_id!r} is not dispatched")
+
+
 class Dispatcher:
     """One system at work. ``seed`` keys the prefix hashes: keep it secret in production."""
 
@@ -182,7 +186,7 @@ class Dispatcher:
     def _dispatched(self, call_id: str) -> LiveCall:
         live = self._live.get(call_id)
         if live is None or live.worker_id is None:
-            raise UnknownCallError(f"call {call_id!r} is not dispatched")
+            raise _not_dispatched(call_id)
         return live
 
     def _worker_of(self, live: LiveCall) -> Worker | None:
@@ -220,9 +224,14 @@ class Dispatcher:
         return self._pump()
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
-        lives = [(self._dispatched(call_id), tokens) for call_id, tokens in event.totals]
+        lives = []
+        for call_id, tokens in event.totals:  # the many events of the core: no call per entry here
+            live = self._live.get(call_id)
+            if live is None or live.worker_id is None:
+                raise _not_dispatched(call_id)
+            lives.append((call_id, live, tokens))
         charge, workers = self.feeder.charge, self.pool.workers
-        for live, tokens in lives:
+        for call_id, live, tokens in lives:
             more = tokens - live.output_tokens
             if not live.started:
                 live.output_tokens = max(live.output_tokens, tokens)
@@ -230,12 +239,13 @@ class Dispatcher:
             elif more > 0:
                 live.output_tokens = tokens
                 live.demand_tokens += more
-                worker = workers.get(live.worker_id or "")
+                assert live.worker_id is not None
+                worker = workers.get(live.worker_id)
                 if worker is not None and worker.epoch == live.epoch:
                     self.pool.add_demand(worker, more)
             else:
                 continue
-            charge(live.call.call_id, live.usage())
+            charge(call_id, live.usage())
         return self._pump()
 
     # --- a call ends ------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ class WscFeeder:
         self._directory = directory
         self._locality = locality
         self._weights = SliceWeights(options.alpha, options.beta, options.gamma)
+        self._reserves = options.charge == "expected"
         self._reference = self._typical_of(DEFAULT_PROFILE, 1)
         self._counters = VirtualCounters()
         self._index = WaitingIndex(locality.tree)
@@ -251,13 +252,13 @@ class WscFeeder:
         if oldest.call.call_id != call_id:
             oldest.bypassed += 1
         entry, following = self._dequeue(call_id)
-        self._counters.dispatch(node, following)
+        self._counters.dispatch(node, following, upcoming=False)
         call = entry.call
         self._begin(call.interaction_id)
         effort = 1.0 / self._directory.weight(call.tenant, call.user)
         typical = self._typical_of(self._directory.profile(call.app), call.stage)
         record = _Dispatched(node, entry.seq, per_token=effort / typical, reserved=0.0)
-        if self.options.charge == "expected":
+        if self._reserves:
             expected = TokenUsage(
                 call.input_tokens, call.system_tokens, cached_tokens, call.expected_output_tokens
             )
@@ -281,7 +282,7 @@ class WscFeeder:
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Real service replaces what was reserved for it; beyond that it adds."""
-        if self.options.charge == "expected":
+        if self._reserves:
             self._charge_real(self._dispatched[call_id], usage)
 
     def _charge_real(self, record: _Dispatched, usage: TokenUsage) -> None:
