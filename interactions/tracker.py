@@ -16,7 +16,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.profile import AppProfile
@@ -67,8 +67,7 @@ class TrackerLimits:
     """Ended runs whose ids are still known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(NamedTuple):
     """Where a call stands in its interaction."""
 
     stage: int

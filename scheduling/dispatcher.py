@@ -149,10 +149,8 @@ class Dispatcher:
     def _pump(self) -> list[ev.Command]:
         """Feed queued calls to open workers until one of the two runs out."""
         commands: list[ev.Command] = []
-        while len(self.feeder):
+        while self.pool.any_open and len(self.feeder):
             open_workers = self.pool.open()
-            if not open_workers:
-                break
             call = self.feeder.peek(open_workers)
             if call is None:
                 break

@@ -8,6 +8,9 @@ from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage, call_from_plain, call_to_plain
 
+_new = tuple.__new__
+"""Makes a named tuple in half the time: one is made for each report of each running call."""
+
 
 @dataclass(slots=True)
 class LiveCall:
@@ -28,8 +31,10 @@ class LiveCall:
 
     def usage(self) -> TokenUsage:
         """What it has used so far, as far as it is known."""
-        return TokenUsage(
-            self.call.input_tokens, self.call.system_tokens, self.cached_tokens, self.output_tokens
+        call = self.call
+        return _new(
+            TokenUsage,
+            (call.input_tokens, call.system_tokens, self.cached_tokens, self.output_tokens),
         )
 
     def to_plain(self) -> dict[str, Any]:

@@ -118,6 +118,11 @@ class Pool:
         """Workers that take calls and whose window is not full."""
         return WorkerSet(self._numbers, self._open)
 
+    @property
+    def any_open(self) -> bool:
+        """Whether a worker is open."""
+        return self._open != 0
+
     def load(self, queued_tokens: int) -> tuple[int, int]:
         """Demand and capacity over the workers that take calls, the queue's demand included."""
         return queued_tokens + self._demand_tokens, self._capacity_tokens

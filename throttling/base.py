@@ -7,7 +7,7 @@ records that the decision was carried out. No policy reads a clock: ``now_s`` is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 Scope = Literal["user", "app"]
 
@@ -26,8 +26,7 @@ class Limits:
                 raise ValueError(f"{name} is {value}; allowed: 1 to 1000000, or null")
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """What a policy may know about a call that has arrived."""
 
     user: str

@@ -83,7 +83,9 @@ class _Dispatched:
     prompt: tuple[int, ...] = ()
     """Input, system and cached tokens of the last cost that was asked for."""
     prompt_cost: float = 0.0
-    """Its part that does not depend on the output: all reports of a running call but the first."""
+    """Its part that does not depend on the output."""
+    per_output: float = 0.0
+    """Counter units per output token."""
 
 
 class WscFeeder:
@@ -257,7 +259,10 @@ class WscFeeder:
         self._begin(call.interaction_id)
         effort = 1.0 / self._directory.weight(call.tenant, call.user)
         typical = self._typical_of(self._directory.profile(call.app), call.stage)
-        record = _Dispatched(node, entry.seq, per_token=effort / typical, reserved=0.0)
+        per_token = effort / typical
+        record = _Dispatched(
+            node, entry.seq, per_token, reserved=0.0, per_output=per_token * self._weights.gamma
+        )
         if self._reserves:
             expected = TokenUsage(
                 call.input_tokens, call.system_tokens, cached_tokens, call.expected_output_tokens
@@ -278,7 +283,7 @@ class WscFeeder:
             charge_cached = self.options.charge_cached
             tokens = self._weights.slice(TokenUsage(*prompt), charge_cached=charge_cached)
             record.prompt, record.prompt_cost = prompt, record.per_token * tokens
-        return record.prompt_cost + record.per_token * self._weights.gamma * usage.output_tokens
+        return record.prompt_cost + record.per_output * usage.output_tokens
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Real service replaces what was reserved for it; beyond that it adds."""
@@ -286,10 +291,14 @@ class WscFeeder:
             self._charge_real(self._dispatched[call_id], usage)
 
     def _charge_real(self, record: _Dispatched, usage: TokenUsage) -> None:
-        more = self._cost(record, usage) - record.charged
+        if usage[:3] == record.prompt:  # all reports of a running call but the first
+            cost = record.prompt_cost + record.per_output * usage[3]
+        else:
+            cost = self._cost(record, usage)
+        more = cost - record.charged
         if more <= 0:
             return
-        record.charged += more
+        record.charged = cost
         reserved = record.reserved
         if reserved >= more:
             record.reserved = reserved - more
@@ -347,8 +356,15 @@ class WscFeeder:
         self._index.clear()
         self._under_way = set(state["under_way"])
         self._dispatched = {
-            call_id: _Dispatched(self._counters.client(tuple(path)), *amounts)
-            for call_id, (path, *amounts) in state["dispatched"].items()
+            call_id: _Dispatched(
+                self._counters.client(tuple(path)),
+                seq,
+                per_token,
+                reserved,
+                charged,
+                per_output=per_token * self._weights.gamma,
+            )
+            for call_id, (path, seq, per_token, reserved, charged) in state["dispatched"].items()
         }
         for path, entries in state["queue"]:
             node = self._counters.client(tuple(path))
