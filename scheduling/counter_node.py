@@ -210,5 +210,5 @@ class Node:
 
 def _tied(heap: list[Entry]) -> bool:
     """Whether another entry may have the smallest counter, too, so that exact arrivals decide."""
-    value = heap[0][0]
-    return any(entry[0] == value for entry in heap[1:3])
+    value, size = heap[0][0], len(heap)
+    return (size > 1 and heap[1][0] == value) or (size > 2 and heap[2][0] == value)

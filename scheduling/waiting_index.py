@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.prefix_tree import Node, PrefixTree
@@ -44,8 +43,7 @@ class Group:
         """Per client ``(arrival number, call id)``, ascending: only the first can be next."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     keys: BlockKeys
     depth: int
     """How many of the keys are cached somewhere."""
@@ -85,30 +83,40 @@ class WaitingIndex:
             group = self._groups.get(key)
             if group is None:
                 group = self._new_group(key, depth, node)
-            insort(group.calls.setdefault(client, []), (arrival, call_id))
+            own = group.calls.get(client)
+            if own is None:
+                group.calls[client] = [(arrival, call_id)]
+            else:
+                insort(own, (arrival, call_id))
         if depth < len(keys):
-            self._watchers.setdefault(keys[depth], {})[call_id] = None
+            watchers = self._watchers.get(keys[depth])
+            if watchers is None:
+                self._watchers[keys[depth]] = {call_id: None}
+            else:
+                watchers[call_id] = None
 
     def remove(self, call_id: str) -> None:
         """A call leaves the queue; unknown ids are ignored."""
         waiting = self._calls.pop(call_id, None)
         if waiting is None:
             return
-        keys, depth = waiting.keys, waiting.depth
+        keys, depth, client, arrival = waiting
         if depth:
-            key = keys[depth - 1]
-            group = self._groups[key]
-            own = group.calls[waiting.client]
-            own.remove((waiting.arrival, call_id))
-            if not own:
-                del group.calls[waiting.client]
+            group = self._groups[keys[depth - 1]]
+            own = group.calls[client]
+            if len(own) > 1:
+                own.remove((arrival, call_id))
+            else:
+                del group.calls[client]
                 if not group.calls:
                     self._drop_group(group)
         if depth < len(keys):
-            watchers = self._watchers[keys[depth]]
-            del watchers[call_id]
-            if not watchers:
-                del self._watchers[keys[depth]]
+            following = keys[depth]
+            watchers = self._watchers[following]
+            if len(watchers) > 1:
+                del watchers[call_id]
+            else:
+                del self._watchers[following]
 
     def clear(self) -> None:
         """Forget all calls, when the tree was restored from a snapshot."""
