@@ -1,14 +1,15 @@
 """The local scheduler at work: one step of DLPM with a queue of a given length.
 
-A step is what a scheduler does between two forward passes: eight calls arrive, the queue is walked in
-order of matched prefix until the batch of 64 is full again (eight calls enter), it is told which blocks
-were stored and evicted for them, every running call is charged for what it decoded, and eight calls end.
-All of that is timed, the matching of waiting calls included. The cache is full, so each step changes
-the matches of many waiting calls; the queue stays as long as it is.
+A step is what a scheduler does before a forward pass (ALGORITHMS section 5, points 1 to 4): eight calls
+arrive, it hears which blocks were stored and evicted since the last one, and walks the queue in order of
+matched prefix until the batch of 64 is full again (eight calls enter). All of that is timed, the matching
+of waiting calls included. The cache is full, so each step changes the matches of many waiting calls; the
+queue stays as long as it is.
 
-Timed apart (``engine_us``), because an engine does it whatever its scheduler is: for the calls that
-enter, the look-up, lock, insertion and eviction of their blocks (``prefix_cache_us`` is the figure of
-these). Not timed: hashing, once for each request when it comes in.
+Timed apart: charging what the 64 running calls decoded (``decode_us``), the ends of eight (``end_us``), and
+what an engine does whatever its scheduler is (``engine_us``): for the calls that enter, the look-up, lock,
+insertion and eviction of their blocks, of which ``prefix_cache_us`` is the figure. Not timed: hashing, once
+for each request when it comes in.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 TURNOVER = 8
 """Calls that arrive, enter and end in a step."""
 _PARTS = ("arrive", "walk", "news", "decode", "end", "engine")
+_OWN_PARTS = 3
+"""The first three are the step."""
 
 
 class DlpmSteps:
@@ -66,7 +69,7 @@ class DlpmSteps:
         """So many steps, each timed by itself and in its parts."""
         self.admitted_tokens = self.cached_tokens = 0
         steps = [self._step() for _ in range(self._steps)]
-        whole_us = [sum(step[:-1]) for step in steps]
+        whole_us = [sum(step[:_OWN_PARTS]) for step in steps]
         details = {
             f"{part}_us": fmean(of_part)
             for part, of_part in zip(_PARTS, zip(*steps, strict=True), strict=True)

@@ -183,8 +183,8 @@ class Deficits:
             if account.round != parent.rounds:
                 account.deficit = account.in_round(parent.rounds, self.quantum)
                 account.round = parent.rounds
-            account.deficit -= cost
-            if account.credit and account.deficit <= 0:
+            deficit = account.deficit = account.deficit - cost
+            if deficit <= 0 and account.credit:
                 self._park(account, parent)
                 self._leave_credit(account, parent)
             account = parent
