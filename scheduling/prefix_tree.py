@@ -30,8 +30,9 @@ from fairserve.scheduling.workers import Workers
 Appeared = Callable[[int], None]
 """Is given the first key of a node whose blocks now have their first holder."""
 
-Disappeared = Callable[["Node", int], None]
-"""Is given a node that lost its last holder beyond its first ``kept`` blocks; 0: it is gone."""
+Disappeared = Callable[["Node", int, BlockKeys], None]
+"""Is given a node that lost its last holder beyond its first ``kept`` blocks, 0 if it is gone, and the
+keys of the blocks that it lost."""
 
 Merged = Callable[["Node", "Node"], None]
 """Is given two nodes of which the upper one has become part of the lower one."""
@@ -473,9 +474,10 @@ class PrefixTree:
     def _forget(self, node: Node, kept: int) -> None:
         self._forget_found()
         self._blocks -= len(node.keys) - kept
-        node.keys = node.keys[:kept]
+        gone = node.keys[kept:]
+        del node.keys[kept:]
         for disappeared in self._disappeared:
-            disappeared(node, kept)
+            disappeared(node, kept, gone)
 
     # --- locks ------------------------------------------------------------------------------------
 

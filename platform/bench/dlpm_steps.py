@@ -2,14 +2,15 @@
 
 A step is what a scheduler does before a forward pass (ALGORITHMS section 5, points 1 to 4): eight calls
 arrive, it hears which blocks were stored and evicted since the last one, and walks the queue in order of
-matched prefix until the batch of 64 is full again (eight calls enter). All of that is timed, the matching
-of waiting calls included. The cache is full, so each step changes the matches of many waiting calls; the
-queue stays as long as it is.
+matched prefix until the batch of 64 is full again (eight calls enter). All of that is timed, the
+matching of waiting calls included. The cache is full, so each step changes the matches of waiting calls,
+and once in a while those of thousands, when the trunk that they share is stored or evicted; the queue
+stays as long as it is.
 
-Timed apart: charging what the 64 running calls decoded (``decode_us``), the ends of eight (``end_us``), and
-what an engine does whatever its scheduler is (``engine_us``): for the calls that enter, the look-up, lock,
-insertion and eviction of their blocks, of which ``prefix_cache_us`` is the figure. Not timed: hashing, once
-for each request when it comes in.
+Timed apart: charging what the 64 running calls decoded (``decode_us``), the ends of eight (``end_us``),
+and what an engine does whatever its scheduler is (``engine_us``): for the calls that enter, the look-up,
+lock, insertion and eviction of their blocks, of which ``prefix_cache_us`` is the figure. Not timed:
+hashing, once for each request when it comes in.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class DlpmSteps:
             f"{part}_us": fmean(of_part)
             for part, of_part in zip(_PARTS, zip(*steps, strict=True), strict=True)
         }
+        details["p50_us"] = percentile(whole_us, 0.5)
         details["p99_us"] = percentile(whole_us, 0.99)
         details["waiting"] = float(len(self._scheduler))
         details["running"] = float(len(self._running))

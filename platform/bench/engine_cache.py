@@ -34,26 +34,21 @@ class EngineCache:
         self.locality.register(call)
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """Cached tokens of a waiting call; where its match ends, and the block after that.
-
-        The end is named by its node: a node that is split stays the lower part and goes first, so
-        that whoever watches it hears of it before the upper part can go.
-        """
+        """Cached tokens of a waiting call; the last block of its match, and the one after that."""
         keys = self.locality.keys(call.call_id)
-        blocks, node = self._tree.find(keys)
+        blocks, _ = self._tree.find(keys)
         following = keys[blocks] if blocks < len(keys) else None
         if not blocks:
             return 0, None, following
-        return min(blocks * self._block_tokens, call.prompt_tokens - 1), node, following
+        tokens = min(blocks * self._block_tokens, call.prompt_tokens - 1)
+        return tokens, keys[blocks - 1], following
 
     def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
-        """Tell of first blocks of what was stored, and of nodes that lost blocks or have gone."""
+        """Tell of the first blocks of what was stored, and of all that were evicted."""
         news = self._news
         self._changed = changed
         self._tree.follow(
-            news.append,
-            lambda node, kept: news.append(node),
-            lambda upper, lower: news.append(upper),
+            news.append, lambda node, kept, gone: news.extend(gone), lambda upper, lower: None
         )
 
     def tell(self) -> None:

@@ -119,17 +119,18 @@ def _cache(scale: float) -> Workload:
 
 
 def _dlpm_128(scale: float) -> Workload:
-    return _dlpm(DLPM_128.name, 128, scale)
+    return _dlpm(DLPM_128.name, 128, scale, clients=100)
 
 
 def _dlpm_10000(scale: float) -> Workload:
-    return _dlpm(DLPM_10000.name, 10_000, scale)
+    return _dlpm(DLPM_10000.name, 10_000, scale, clients=1000)
 
 
-def _dlpm(name: str, waiting: int, scale: float) -> Workload:
+def _dlpm(name: str, waiting: int, scale: float, *, clients: int) -> Workload:
     return DlpmSteps(
         name,
         waiting=_sized(waiting, scale, 32),
+        clients=_sized(clients, scale, 10),
         batch=_sized(64, scale, 16),
         worker_tokens=_sized(WORKER_TOKENS, scale, 50_000),
         steps=_sized(100, scale),

@@ -255,7 +255,7 @@ def test_followers_are_told_of_first_and_last_holders():
     tree, told = PrefixTree(), []
     tree.follow(
         lambda key: told.append(("+", key)),
-        lambda node, kept: told.append(("-", node.end, kept)),
+        lambda node, kept, gone: told.append(("-", *gone)),
         lambda upper, lower: told.append(("=", lower.start, lower.end)),
     )
     tree.add_worker("w0", 4)
@@ -265,13 +265,13 @@ def test_followers_are_told_of_first_and_last_holders():
     assert told == [("+", 1), ("+", 4)]
     tree.insert([1, 2], "w1")
     tree.insert([5, 6], "w0")  # two too many: the leaf 3, then 4
-    assert told[2:] == [("+", 5), ("-", 2, 0), ("-", 2, 0)]
+    assert told[2:] == [("+", 5), ("-", 3), ("-", 4)]
     tree.insert([5, 6, 7], "w0")  # one too many: 1 and 2, which the other still has
     tree.evict([6], "w0")
-    assert told[5:] == [("=", 0, 3), ("+", 7), ("-", 1, 1)]
+    assert told[5:] == [("=", 0, 3), ("+", 7), ("-", 6, 7)]
     tree.remove_worker("w0")
     tree.remove_worker("w1")
-    assert told[8:] == [("-", 0, 0), ("-", 0, 0)]
+    assert told[8:] == [("-", 5), ("-", 1, 2)]
     assert len(tree) == 0
 
 
