@@ -14,7 +14,7 @@ a thread or randomness of its own. Ties break by arrival, then by client id, eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -51,6 +51,18 @@ class LocalCall:
             self.path = path_of_id(self.client_id)
 
 
+class CacheNews(Protocol):
+    """Told by a cache: these blocks were stored or evicted."""
+
+    def __call__(self, names: Iterable[Hashable], beyond_tokens: int = -1) -> object:
+        """By name, as in :meth:`PrefixCache.match`.
+
+        A name may stand for several blocks in a row of which the last were evicted: it then concerns
+        the calls whose match ends there with more than ``beyond_tokens``.
+        """
+        ...
+
+
 class PrefixCache(Protocol):
     """An engine's prefix cache, as its local scheduler sees it: matches, and news of what changed.
 
@@ -69,8 +81,8 @@ class PrefixCache(Protocol):
         """
         ...
 
-    def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
-        """Call ``changed`` with the names of blocks that were stored or evicted, from now on.
+    def follow(self, changed: CacheNews) -> None:
+        """Call ``changed`` for blocks that were stored or evicted, from now on.
 
         Of blocks stored in one run, one after another, the name of the first is enough: nobody waits
         for those behind it.

@@ -15,7 +15,7 @@ samples of one call, which wait for their first one.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +30,7 @@ from fairserve.engine.torch.page_pool import PAGE_TOKENS
 from fairserve.engine.torch.paged_cache import PagedCache
 from fairserve.engine.torch.prefix_trie import TrieNode
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
-from fairserve.scheduling.base import LocalCall, LocalScheduler
+from fairserve.scheduling.base import CacheNews, LocalCall, LocalScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Engine:
         following = (node, keys[node.depth]) if node.depth < len(keys) else None
         return node.depth * PAGE_TOKENS, node, following
 
-    def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
+    def follow(self, changed: CacheNews) -> None:
         """Tell of every page that is stored or evicted from now on, besides who is told already."""
         trie = self.cache.trie
         on_store, on_evict = trie.on_store, trie.on_evict

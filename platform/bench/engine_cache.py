@@ -8,10 +8,11 @@ apart from the cache's own work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable
 
 from fairserve.interactions.call import Call
-from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.base import CacheNews, LocalCall
+from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.prefix_tree import Node
 
@@ -26,35 +27,46 @@ class EngineCache:
         self.locality.add_worker(WORKER, capacity_tokens)
         self._tree = self.locality.tree
         self._block_tokens = self.locality.block_tokens
-        self._news: list[Hashable] = []
-        self._changed: Callable[[Iterable[Hashable]], object] | None = None
+        self._news: list[tuple[Hashable, int]] = []
+        self._changed: CacheNews | None = None
 
     def register(self, call: Call) -> None:
         """Compute the keys of a call that is going to wait."""
         self.locality.register(call)
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """Cached tokens of a waiting call; the last block of its match, and the one after that."""
+        """Cached tokens of a waiting call; where its match ends, and the block after that.
+
+        The end is named by its node: one that is split stays the lower part and goes first, so that
+        whoever watches it hears of it before the upper part can go.
+        """
         keys = self.locality.keys(call.call_id)
-        blocks, _ = self._tree.find(keys)
+        blocks, node = self._tree.find(keys)
         following = keys[blocks] if blocks < len(keys) else None
         if not blocks:
             return 0, None, following
-        tokens = min(blocks * self._block_tokens, call.prompt_tokens - 1)
-        return tokens, keys[blocks - 1], following
+        return min(blocks * self._block_tokens, call.prompt_tokens - 1), node, following
 
-    def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
-        """Tell of the first blocks of what was stored, and of all that were evicted."""
-        news = self._news
+    def follow(self, changed: CacheNews) -> None:
+        """Tell of the first blocks of what was stored, and of nodes that lost blocks or have gone."""
+        news, block_tokens = self._news, self._block_tokens
         self._changed = changed
+
+        def disappeared(node: Node, kept: int, gone: BlockKeys) -> None:
+            # A node that has gone tells all, so that nobody waits for news of it any more.
+            news.append((node, (node.start + kept) * block_tokens if kept else -1))
+
         self._tree.follow(
-            news.append, lambda node, kept, gone: news.extend(gone), lambda upper, lower: None
+            lambda first: news.append((first, -1)),
+            disappeared,
+            lambda upper, lower: news.append((upper, -1)),
         )
 
     def tell(self) -> None:
         """Pass the news on."""
         if self._changed is not None:
-            self._changed(self._news)
+            for name, beyond_tokens in self._news:
+                self._changed((name,), beyond_tokens)
         self._news.clear()
 
     def lock(self, call: LocalCall) -> Node:

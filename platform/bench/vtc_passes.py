@@ -12,7 +12,7 @@ In every run the order is compared with :class:`~fairserve.platform.bench.plain_
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable
 from statistics import fmean
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from fairserve.platform.bench.figure import Reading
 from fairserve.platform.bench.measure import cpu_ns
 from fairserve.platform.bench.plain_vtc import PlainVtc
-from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.base import CacheNews, LocalCall
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 DECODED = 10
@@ -34,7 +34,7 @@ class NothingCached:
         """No tokens."""
         return 0, None, None
 
-    def follow(self, changed: Callable[[Iterable[Hashable]], object]) -> None:
+    def follow(self, changed: CacheNews) -> None:
         """Nothing ever changes."""
 
 

@@ -131,13 +131,14 @@ class Dlpm:
         self._admitted = 0
         self._offered = self._past_stuck = None
         self._over = False
+        offer, clients = self._order.offer, self._clients
         for waiting in self._queue.start_pass(cache):
-            self._order.offer(self._clients[waiting.call.call_id])
+            offer(clients[waiting.call.call_id])
         self._order.to_the_top()
 
     def _placement(self, waiting: Waiting) -> tuple[list[Item], int]:
         rank = -waiting.matched_tokens
-        if self._exhausted(waiting.bypassed):
+        if waiting.bypassed and self._exhausted(waiting.bypassed):
             rank -= _EXHAUSTED
         return self._clients[waiting.call.call_id].calls, rank
 

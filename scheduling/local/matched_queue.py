@@ -53,8 +53,9 @@ class MatchedQueue:
         """New calls and those that were passed over: not offered before the next pass."""
         self._watchers: dict[Hashable, dict[Waiting, None]] = {}
         """Calls by the two names whose news change their match."""
-        self._news: dict[Hashable, None] = {}
-        """Names of watched blocks that were stored or evicted since the last pass."""
+        self._news: dict[Hashable, int] = {}
+        """Names of watched blocks that were stored or evicted since the last pass, and beyond how many
+        tokens they were evicted."""
         self._cache: PrefixCache | None = None
 
     def __len__(self) -> int:
@@ -100,8 +101,10 @@ class MatchedQueue:
                 waiting.matched_tokens = -1
                 self.pass_over(waiting)
         concerned: dict[Waiting, None] = {}
-        for name in self._news:
-            concerned.update(self._watchers.get(name, ()))
+        for name, beyond_tokens in self._news.items():
+            for waiting in self._watchers.get(name, ()):
+                if waiting.matched_tokens > beyond_tokens:
+                    concerned[waiting] = None
         self._news.clear()
         for waiting in concerned:
             self._unwatch(waiting)
@@ -111,19 +114,24 @@ class MatchedQueue:
                 self.pass_over(waiting)
         placed = list(self._unplaced)
         self._unplaced.clear()
+        placement = self._placement
         for waiting in placed:
             if waiting.matched_tokens < 0:
                 self._match(waiting, cache)
-            place, rank = self._placement(waiting)
+            place, rank = placement(waiting)
             waiting.place = place
             item = waiting.item = (rank, waiting.call.arrival, waiting)
-            insort(place, item)
+            if place:
+                insort(place, item)
+            else:
+                place.append(item)
         return placed
 
-    def _changed(self, names: Iterable[Hashable]) -> None:
+    def _changed(self, names: Iterable[Hashable], beyond_tokens: int = -1) -> None:
+        news = self._news
         for name in names:
             if name in self._watchers:
-                self._news[name] = None
+                news[name] = min(beyond_tokens, news.get(name, beyond_tokens))
 
     def _match(self, waiting: Waiting, cache: PrefixCache) -> None:
         watchers = self._watchers

@@ -31,14 +31,14 @@ class TreeCache:
     def match(self, call):
         keys = self.keys[call.call_id]
         blocks, _ = self.tree.match(keys, -1)
-        last = keys[blocks - 1] if blocks else None
+        last = self.tree.find(keys)[1] if blocks else None
         return self.tokens(call), last, keys[blocks] if blocks < len(keys) else None
 
     def follow(self, changed):
         self.tree.follow(
-            lambda first: changed([first]),
-            lambda node, kept, gone: changed(gone),
-            lambda upper, lower: None,
+            lambda first: changed([first], -1),
+            lambda node, kept, gone: changed([node], BLOCK * (node.start + kept) if kept else -1),
+            lambda upper, lower: changed([upper], -1),
         )
 
 
