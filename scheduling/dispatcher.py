@@ -228,7 +228,8 @@ class Dispatcher:
             if live is None or live.worker_id is None:
                 raise _not_dispatched(call_id)
             lives.append((call_id, live, tokens))
-        charge, workers = self.feeder.charge, self.pool.workers
+        charge = self.feeder.charge
+        at, grown = None, 0  # a call of the worker whose calls come now, and the tokens of these
         for call_id, live, tokens in lives:
             more = tokens - live.output_tokens
             if not live.started:
@@ -237,14 +238,23 @@ class Dispatcher:
             elif more > 0:
                 live.output_tokens = tokens
                 live.demand_tokens += more
-                assert live.worker_id is not None
-                worker = workers.get(live.worker_id)
-                if worker is not None and worker.epoch == live.epoch:
-                    self.pool.add_demand(worker, more)
+                if at is not None and (at.worker_id != live.worker_id or at.epoch != live.epoch):
+                    self._grow(at, grown)
+                    grown = 0
+                at = live
+                grown += more
             else:
                 continue
             charge(call_id, live.usage())
+        if at is not None:
+            self._grow(at, grown)
         return self._pump()
+
+    def _grow(self, live: LiveCall, tokens: int) -> None:
+        """The calls of this one's worker hold so many more tokens."""
+        worker = self._worker_of(live)
+        if worker is not None:
+            self.pool.add_demand(worker, tokens)
 
     # --- a call ends ------------------------------------------------------------------------------
 

@@ -285,12 +285,14 @@ class WscFeeder:
             record.prompt, record.prompt_cost = prompt, record.per_token * tokens
         return record.prompt_cost + record.per_output * usage.output_tokens
 
-    def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """Real service replaces what was reserved for it; beyond that it adds."""
-        if self._reserves:
-            self._charge_real(self._dispatched[call_id], usage)
+    def charge(self, call_id: str, usage: TokenUsage, *, final: bool = False) -> None:
+        """Real service replaces what was reserved for it; beyond that it adds.
 
-    def _charge_real(self, record: _Dispatched, usage: TokenUsage) -> None:
+        Without reservations (``charge="finish"``) only the final usage counts.
+        """
+        if not (self._reserves or final):
+            return
+        record = self._dispatched[call_id]
         if usage[:3] == record.prompt:  # all reports of a running call but the first
             cost = record.prompt_cost + record.per_output * usage[3]
         else:
@@ -311,8 +313,8 @@ class WscFeeder:
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """Charge what was used in all, give back what was reserved and not used."""
+        self.charge(call_id, usage, final=True)
         record = self._dispatched.pop(call_id)
-        self._charge_real(record, usage)
         if record.reserved > 0:
             self._counters.release(record.node, record.reserved)
         self._counters.done(record.node)
