@@ -8,8 +8,7 @@ made when the first such news comes, and brought up to date by each, so that dec
 
 Each worker's part is bounded by its capacity. The least recently used leaf goes first, from its end,
 block by block; a node that other workers hold, too, goes as a whole, so that evictions do not cut shared
-prefixes to pieces. Every node has a link in the recency list of each of its holders; a list is in
-order of use with parents after their children, so its oldest unlocked entry is a leaf of that worker.
+prefixes to pieces.
 
 Used for the router's belief of all caches, and with one worker as a local prefix cache, where the paths
 of running calls are locked. Cost: O(nodes on the path + log blocks) for a match or an insertion.
@@ -21,145 +20,27 @@ Weakness: news that a block in the middle of a path is gone drops what the worke
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 from fairserve.scheduling.block_keys import BlockKeys
+from fairserve.scheduling.block_map import BlockMap
+from fairserve.scheduling.prefix_node import Cache, Link, Node
 from fairserve.scheduling.workers import Workers
 
 Appeared = Callable[[int], None]
 """Is given the first key of a node whose blocks now have their first holder."""
 
-Disappeared = Callable[["Node", int, BlockKeys], None]
+Disappeared = Callable[[Node, int, BlockKeys], None]
 """Is given a node that lost its last holder beyond its first ``kept`` blocks, 0 if it is gone, and the
 keys of the blocks that it lost."""
 
-Merged = Callable[["Node", "Node"], None]
+Merged = Callable[[Node, Node], None]
 """Is given two nodes of which the upper one has become part of the lower one."""
 
 
 _SHORT_BLOCKS = 8
 """A node that is shorter is joined with its only child, or parent, when it is used."""
-
-_NEW_MAX = 10_000
-"""So many nodes are made without a question for a block, and the map of blocks is given up."""
-
-_SWEEP_MIN = 65_536
-"""The map of all blocks is looked through when it has about this many entries too many."""
-
-
-class _Link:
-    """A node in the recency list of one of its holders."""
-
-    __slots__ = ("locks", "newer", "node", "older")
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.locks = 0
-        """Running calls of this worker whose path goes through the node."""
-        self.older: _Link = self
-        self.newer: _Link = self
-
-    def unlink(self) -> None:
-        """Take it out of its list."""
-        self.older.newer = self.newer
-        self.newer.older = self.older
-
-    def insert_before(self, newer: _Link) -> None:
-        """Put it into the list of ``newer``, as the next older one."""
-        older = newer.older
-        self.older, self.newer = older, newer
-        older.newer = newer.older = self
-
-
-class Node:
-    """A run of blocks. To be read only; ``locks`` of a path are taken by the tree."""
-
-    __slots__ = ("children", "keys", "links", "mask", "parent", "start")
-
-    def __init__(self, parent: Node | None, start: int, keys: array[int]) -> None:
-        self.parent = parent
-        """None for the root, which has no keys."""
-        self.start = start
-        """Blocks before this node on its path."""
-        self.keys = keys
-        self.mask = 0
-        """Workers that hold all of its blocks."""
-        self.links: dict[int, _Link] = {}
-        self.children: dict[Node, None] | None = None
-
-    @property
-    def end(self) -> int:
-        """Blocks of the path, this node included."""
-        return self.start + len(self.keys)
-
-
-class _Cache:
-    """What one worker holds. The list's newest end is ``edge.older``, its oldest ``edge.newer``."""
-
-    __slots__ = ("bit", "blocks", "capacity", "edge", "slot")
-
-    def __init__(self, slot: int, capacity_blocks: int, root: Node) -> None:
-        self.slot = slot
-        self.bit = 1 << slot
-        self.capacity = max(1, capacity_blocks)
-        self.blocks = 0
-        self.edge = _Link(root)
-
-    def __iter__(self) -> Iterator[_Link]:
-        """Links from the least to the most recently used; the present one may be unlinked."""
-        link = self.edge.newer
-        while link is not self.edge:
-            following = link.newer
-            yield link
-            link = following
-
-
-class BlockMap:
-    """Every block's node, for news that name blocks. Made at the first question, not before.
-
-    Nodes that were added since the last question wait in a list; entries of blocks that have gone are
-    found out when they are asked for, and swept when they are the majority.
-    """
-
-    def __init__(self) -> None:
-        self._used = False
-        self._nodes: dict[int, Node] = {}
-        """By block key, some of blocks that have gone."""
-        self._new: list[Node] = []
-        self._sweep_at = _SWEEP_MIN
-
-    def added(self, node: Node) -> None:
-        """A node was made, or has got keys of another one."""
-        if self._used:
-            self._new.append(node)
-            if len(self._new) > _NEW_MAX:  # nobody asks any more
-                self._used = False
-                self._nodes.clear()
-                self._new.clear()
-
-    def find(self, key: int, heads: dict[int, Node]) -> tuple[Node, int] | None:
-        """The node of a cached block and the block's place in it. ``heads`` has all nodes."""
-        self._catch_up(heads)
-        node = self._nodes.get(key)
-        if node is None:
-            return None
-        try:
-            return node, node.keys.index(key)
-        except ValueError:
-            del self._nodes[key]
-            return None
-
-    def _catch_up(self, heads: dict[int, Node]) -> None:
-        if not self._used:
-            self._used = True
-            self._new = list(heads.values())
-        for node in self._new:
-            self._nodes.update(dict.fromkeys(node.keys, node))
-        self._new.clear()
-        if len(self._nodes) > self._sweep_at:
-            self._nodes = {key: node for node in heads.values() for key in node.keys}
-            self._sweep_at = 2 * len(self._nodes) + _SWEEP_MIN
 
 
 class PrefixTree:
@@ -174,7 +55,7 @@ class PrefixTree:
         self._block_map = BlockMap()
         self._found: tuple[BlockKeys | None, tuple[int, Node]] = (None, (0, self._root))
         """The last answer of :meth:`find`, until a node changes: one call asks several times."""
-        self._caches: dict[int, _Cache] = {}
+        self._caches: dict[int, Cache] = {}
         self._appeared: list[Appeared] = []
         self._disappeared: list[Disappeared] = []
         self._merged: list[Merged] = []
@@ -199,7 +80,7 @@ class PrefixTree:
         slot = self.workers.slot(worker_id)
         if slot in self._caches:
             raise ValueError(f"worker {worker_id!r} is in the tree already")
-        self._caches[slot] = _Cache(slot, capacity_blocks, self._root)
+        self._caches[slot] = Cache(slot, capacity_blocks, self._root)
 
     def remove_worker(self, worker_id: str) -> None:
         """Forget everything about a worker; unknown workers are ignored."""
@@ -224,7 +105,7 @@ class PrefixTree:
         """Whether the worker is in the mask."""
         return worker_id in self.workers and bool(mask >> self.workers.slot(worker_id) & 1)
 
-    def _cache(self, worker_id: str) -> _Cache | None:
+    def _cache(self, worker_id: str) -> Cache | None:
         if worker_id not in self.workers:
             return None
         return self._caches.get(self.workers.slot(worker_id))
@@ -326,13 +207,13 @@ class PrefixTree:
         self._block_map.added(node)
         return node
 
-    def _touch(self, node: Node, cache: _Cache) -> None:
+    def _touch(self, node: Node, cache: Cache) -> None:
         """The worker holds this node and its ancestors, used now: the deepest first."""
         slot, bit, edge = cache.slot, cache.bit, cache.edge
         while node.parent is not None:
             link = node.links.get(slot)
             if link is None:
-                link = node.links[slot] = _Link(node)
+                link = node.links[slot] = Link(node)
                 node.mask |= bit
                 cache.blocks += len(node.keys)
             else:
@@ -354,7 +235,7 @@ class PrefixTree:
         upper.mask = lower.mask
         upper.children = {lower: None}
         for slot, link in lower.links.items():
-            twin = upper.links[slot] = _Link(upper)
+            twin = upper.links[slot] = Link(upper)
             twin.locks = link.locks
             twin.insert_before(link.newer)
         del parent.children[lower]
@@ -404,7 +285,7 @@ class PrefixTree:
         for merged in self._merged:
             merged(upper, lower)
 
-    def _shrink(self, cache: _Cache) -> None:
+    def _shrink(self, cache: Cache) -> None:
         """Evict the worker's least recently used blocks down to its capacity, as far as unlocked."""
         edge = cache.edge
         link, excess = edge.newer, cache.blocks - cache.capacity
@@ -444,14 +325,14 @@ class PrefixTree:
                 self._split(node, node.start + cut)
                 self._drop(node, cache)
 
-    def _drop_below(self, node: Node, cache: _Cache) -> None:
+    def _drop_below(self, node: Node, cache: Cache) -> None:
         below = [node]
         for each in below:  # grows while it is walked: parents before their children
             below += [child for child in each.children or () if child.mask & cache.bit]
         for each in reversed(below[1:]):
             self._drop(each, cache)
 
-    def _drop(self, node: Node, cache: _Cache) -> None:
+    def _drop(self, node: Node, cache: Cache) -> None:
         """The worker holds nothing below this node, and now not the node either."""
         node.links.pop(cache.slot).unlink()
         cache.blocks -= len(node.keys)
@@ -466,7 +347,7 @@ class PrefixTree:
             del self._heads[node.keys[0]]
             self._forget(node, 0)
 
-    def _truncate(self, node: Node, kept: int, cache: _Cache) -> None:
+    def _truncate(self, node: Node, kept: int, cache: Cache) -> None:
         """Cut the end off a leaf that only this worker holds."""
         cache.blocks -= len(node.keys) - kept
         self._forget(node, kept)
@@ -498,7 +379,7 @@ class PrefixTree:
             self._count_locks(node, cache, -1)
 
     @staticmethod
-    def _count_locks(node: Node, cache: _Cache, by: int) -> None:
+    def _count_locks(node: Node, cache: Cache, by: int) -> None:
         while node.parent is not None:
             link = node.links.get(cache.slot)
             if link is not None:  # else the worker told that it dropped the node all the same
@@ -543,10 +424,10 @@ class PrefixTree:
             nodes.append(self._add_child(above, above.end, array("Q", keys)))
         for worker_id, plain in state["held"].items():
             slot = self.workers.slot(worker_id)
-            cache = self._caches[slot] = _Cache(slot, plain["capacity"], self._root)
+            cache = self._caches[slot] = Cache(slot, plain["capacity"], self._root)
             for number in plain["nodes"]:
                 node = nodes[number]
-                link = node.links[slot] = _Link(node)
+                link = node.links[slot] = Link(node)
                 link.insert_before(cache.edge)
                 node.mask |= cache.bit
                 cache.blocks += len(node.keys)

@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from fairserve.scheduling.block_keys import BlockKeys
-from fairserve.scheduling.prefix_tree import Node, PrefixTree
+from fairserve.scheduling.prefix_node import Node
+from fairserve.scheduling.prefix_tree import PrefixTree
 
 Client = Any
 """Whatever the feeder keeps per client; hashable."""

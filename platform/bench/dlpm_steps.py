@@ -24,7 +24,7 @@ from fairserve.platform.bench.engine_cache import EngineCache
 from fairserve.platform.bench.figure import Reading
 from fairserve.platform.bench.measure import cpu_ns, percentile, wall_ns
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.prefix_tree import Node
+from fairserve.scheduling.prefix_node import Node
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 TURNOVER = 8

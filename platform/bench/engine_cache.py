@@ -14,7 +14,7 @@ from fairserve.interactions.call import Call
 from fairserve.scheduling.base import CacheNews, LocalCall
 from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.locality import Locality
-from fairserve.scheduling.prefix_tree import Node
+from fairserve.scheduling.prefix_node import Node
 
 WORKER = "worker"
 

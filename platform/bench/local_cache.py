@@ -15,7 +15,7 @@ from fairserve.platform.bench.engine_cache import WORKER
 from fairserve.platform.bench.figure import Reading
 from fairserve.platform.bench.measure import cpu_ns, percentile
 from fairserve.scheduling.locality import Locality
-from fairserve.scheduling.prefix_tree import Node
+from fairserve.scheduling.prefix_node import Node
 
 FIGURE = "prefix_cache_us"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairserve.scheduling import prefix_tree
+from fairserve.scheduling import block_map, prefix_tree
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.prefix_tree import PrefixTree
 
@@ -276,8 +276,8 @@ def test_followers_are_told_of_first_and_last_holders():
 
 
 def test_the_map_of_blocks_is_made_when_news_come_and_given_up_when_none_come(monkeypatch):
-    monkeypatch.setattr(prefix_tree, "_NEW_MAX", 5)
-    monkeypatch.setattr(prefix_tree, "_SWEEP_MIN", 20)
+    monkeypatch.setattr(block_map, "_NEW_MAX", 5)
+    monkeypatch.setattr(block_map, "_SWEEP_MIN", 20)
     tree = PrefixTree()
     tree.add_worker("w", 40)
     for number in range(200):
