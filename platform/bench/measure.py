@@ -1,5 +1,7 @@
 """Rounds over several workloads, interleaved, so that a slow moment of the machine hits all of them.
 
+Each timed round follows an untimed one of the same workload, which brings its data back into the
+processor's caches: the other workloads' share of them is not what is measured.
 A round's figure is the mean, or the percentile, within the round; the value that is reported is the
 median over the rounds, the spread their least and greatest. Everything runs in one thread, and times
 are the CPU time of that thread: nothing that is measured ever waits, so on an idle core this is the time
@@ -60,6 +62,7 @@ def measure(
             say(f"round {number + 1} of {rounds}")
             for turn in range(len(parts)):
                 at = (turn + number) % len(parts)
+                workloads[at].round()
                 readings[at].append(workloads[at].round())
             gc.collect()
     results = []

@@ -110,11 +110,12 @@ def test_rounds_interleave_with_the_collector_off_and_the_median_counts():
     log = []
     one, two = Figure("one", "us", "", 3), Figure("two", "us", "", 3)
     parts = [
-        Part((one,), lambda scale: Counted(log, "one", [5, 1, 9])),
-        Part((two,), lambda scale: Counted(log, "two", [2, 2, 8])),
+        Part((one,), lambda scale: Counted(log, "one", [99, 5, 99, 1, 99, 9])),
+        Part((two,), lambda scale: Counted(log, "two", [99, 2, 99, 2, 99, 8])),
     ]
     results = measure(parts, 3)
-    assert [name for name, _ in log] == ["one", "two", "two", "one", "one", "two"]
+    turns = ["one", "two", "two", "one", "one", "two"]
+    assert [name for name, _ in log] == [name for name in turns for _ in ("untimed", "timed")]
     assert not any(enabled for _, enabled in log)
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
