@@ -209,9 +209,7 @@ class Dispatcher:
         more = held - live.demand_tokens
         if more:
             live.demand_tokens = held
-            worker = self._worker_of(live)
-            if worker is not None:
-                self.pool.add_demand(worker, more)
+            self._grow(live, more)
 
     def _on_call_started(self, event: ev.CallStarted, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)

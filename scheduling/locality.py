@@ -12,7 +12,7 @@ from typing import Any
 from fairserve.interactions.call import Call
 from fairserve.scheduling.block_keys import BlockHasher, BlockKeys
 from fairserve.scheduling.prefix_tree import PrefixTree
-from fairserve.scheduling.workers import Workers, WorkerSet
+from fairserve.scheduling.workers import Workers
 
 EVERYWHERE = -1
 """The mask of all workers."""
@@ -61,11 +61,6 @@ class Locality:
         if not blocks:
             return 0, mask
         return min(blocks * self.block_tokens, max(0, call.prompt_tokens - 1)), holders
-
-    def longest(self, call: Call, workers: Collection[str]) -> tuple[int, list[str]]:
-        """The same for workers by name."""
-        tokens, holders = self.match(call, self.workers.mask(workers))
-        return tokens, list(WorkerSet(self.workers, holders))
 
     def matched_tokens(self, call: Call, workers: Collection[str]) -> int:
         """Tokens of the longest match at any of these workers."""

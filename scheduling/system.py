@@ -15,6 +15,16 @@ from fairserve.throttling.overload import Watermarks
 
 _PARTS = ("throttle", "feeder", "router", "local")
 
+OWN_OPTIONS = (
+    "feed_window",
+    "high_watermark",
+    "low_watermark",
+    "immunity_factor",
+    "worker_silence_s",
+    "levels",
+)
+"""Options of the system itself; the others belong to one of its policies."""
+
 
 @dataclass(frozen=True, slots=True)
 class SystemConfig:
@@ -60,24 +70,16 @@ class SystemConfig:
         ``local.`` and the name of an option of that policy. Raises ValueError naming the key.
         The options of a policy are checked when it is built.
         """
-        own = {
-            "feed_window",
-            "high_watermark",
-            "low_watermark",
-            "immunity_factor",
-            "worker_silence_s",
-            "levels",
-        }
         changes: dict[str, Any] = {}
         nested: dict[str, dict[str, Any]] = {}
         for key, value in options.items():
             part, dot, option = key.partition(".")
             if dot and part in _PARTS and option:
                 nested.setdefault(part, {})[option] = value
-            elif key in own:
+            elif key in OWN_OPTIONS:
                 changes[key] = value
             else:
-                allowed = ", ".join(sorted(own) + [f"{part}.<option>" for part in _PARTS])
+                allowed = ", ".join(sorted(OWN_OPTIONS) + [f"{part}.<option>" for part in _PARTS])
                 raise ValueError(f"unknown option {key!r}; allowed: {allowed}")
         for part, values in nested.items():
             changes[f"{part}_options"] = {**getattr(self, f"{part}_options"), **values}

@@ -17,17 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from fairserve.platform.settings import Settings
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
-from fairserve.scheduling.system import SystemConfig
-
-OWN = (
-    "feed_window",
-    "high_watermark",
-    "low_watermark",
-    "immunity_factor",
-    "worker_silence_s",
-    "levels",
-)
-"""Parameters of the system itself; the others belong to one of its policies."""
+from fairserve.scheduling.system import OWN_OPTIONS, SystemConfig
 
 DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "feed_window": (
@@ -199,7 +189,7 @@ def _values(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
         "local": LOCAL_SCHEDULERS[config.local](**config.local_options),
     }
     hints = get_type_hints(SystemConfig)
-    found = {name: (getattr(config, name), hints[name]) for name in OWN}
+    found = {name: (getattr(config, name), hints[name]) for name in OWN_OPTIONS}
     for part, policy in parts.items():
         options = getattr(policy, "options", None)
         if options is not None and is_dataclass(options):

@@ -155,7 +155,7 @@ class CentralDlpm:
     def _longest_match(self, open_workers: Collection[str]) -> tuple[int, str] | None:
         may_run = self._deficits.may_run
         best: tuple[int, int, str] | None = None
-        mask = self._locality.tree.mask(list(open_workers))
+        mask = self._locality.workers.mask(open_workers)
         for depth, match, group in self._index.longest_first(mask):
             if best is not None and depth < -best[0]:
                 break

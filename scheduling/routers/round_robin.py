@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.call import Call
+from fairserve.interactions.call import Call, client_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class RoundRobin:
         """Nothing is counted."""
 
     def _client(self, call: Call) -> str:
-        return "/".join(call.client) if self.options.per_client else ""
+        return client_id(call.client) if self.options.per_client else ""
 
     def _first_turn(self) -> dict[str, None]:
         workers = list(self._workers)

@@ -81,15 +81,15 @@ class Both:
         before = self.feeder.snapshot()
         assert self.feeder.peek(open_workers).call_id == expected.call_id
         assert self.feeder.snapshot() == before, "peek changes nothing"
-        matched, having = self.locality.longest(expected, open_workers)
-        cached = matched if having else 0
+        workers = self.locality.workers
+        cached, having = self.locality.match(expected, workers.mask(open_workers))
         assert self.feeder.dispatch(expected.call_id, cached) == 1.0
         paid = self.paid.setdefault(expected.call_id, [0, 0])
         extend = max(0, expected.prompt_tokens - cached - paid[0])
         paid[0] += extend
         self.plain.q[expected.user] -= extend
         self.usage[expected.call_id] = TokenUsage(expected.prompt_tokens, 0, cached, 0)
-        self.locality.placed(expected, having[0])
+        self.locality.placed(expected, workers.first(having))
 
     def decode(self, call_id, tokens):
         used = self.usage[call_id]

@@ -133,3 +133,13 @@ def test_whoever_called_longest_ago_is_forgotten():
 def test_bad_options():
     with pytest.raises(ValueError, match="max_clients is 0; allowed: 1 or more"):
         RoundRobinOptions(max_clients=0)
+
+
+def test_clients_whose_names_join_alike_take_their_own_turns():
+    router = RoundRobin(RoundRobinOptions(per_client=True))
+    for worker in ("w0", "w1"):
+        router.add_worker(worker)
+    for name, path in (("a", ("t/u", "v")), ("b", ("t", "u/v"))):
+        call = make_call(name, tenant=path[0], user=path[1])
+        router.dispatched(call, router.select(call, ["w0", "w1"]), 1.0)
+    assert len(router.snapshot()["turns"]) == 2
