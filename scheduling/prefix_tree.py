@@ -31,13 +31,11 @@ from fairserve.scheduling.workers import Workers
 Appeared = Callable[[int], None]
 """Is given the first key of a node whose blocks now have their first holder."""
 
-Disappeared = Callable[[Node, int, BlockKeys], None]
-"""Is given a node that lost its last holder beyond its first ``kept`` blocks, 0 if it is gone, and the
-keys of the blocks that it lost."""
+Disappeared = Callable[[Node, int], None]
+"""Is given a node that lost its last holder beyond its first ``kept`` blocks; 0: it is gone."""
 
 Merged = Callable[[Node, Node], None]
 """Is given two nodes of which the upper one has become part of the lower one."""
-
 
 _SHORT_BLOCKS = 8
 """A node that is shorter is joined with its only child, or parent, when it is used."""
@@ -355,10 +353,9 @@ class PrefixTree:
     def _forget(self, node: Node, kept: int) -> None:
         self._forget_found()
         self._blocks -= len(node.keys) - kept
-        gone = node.keys[kept:]
         del node.keys[kept:]
         for disappeared in self._disappeared:
-            disappeared(node, kept, gone)
+            disappeared(node, kept)
 
     # --- locks ------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ class WaitingIndex:
         """A block is in the tree now: calls that waited for it match further."""
         self._match_again(self._watchers.get(key))
 
-    def _disappeared(self, node: Node, kept: int, gone: BlockKeys) -> None:
+    def _disappeared(self, node: Node, kept: int) -> None:
         """Blocks are nowhere any more: the calls that ended there match less."""
         for group in list(self._at.get(node, ())):
             if group.depth > node.start + kept:

@@ -12,7 +12,6 @@ from collections.abc import Hashable
 
 from fairserve.interactions.call import Call
 from fairserve.scheduling.base import CacheNews, LocalCall
-from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.prefix_node import Node
 
@@ -52,7 +51,7 @@ class EngineCache:
         news, block_tokens = self._news, self._block_tokens
         self._changed = changed
 
-        def disappeared(node: Node, kept: int, gone: BlockKeys) -> None:
+        def disappeared(node: Node, kept: int) -> None:
             # A node that has gone tells all, so that nobody waits for news of it any more.
             news.append((node, (node.start + kept) * block_tokens if kept else -1))
 

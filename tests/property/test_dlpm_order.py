@@ -37,7 +37,7 @@ class TreeCache:
     def follow(self, changed):
         self.tree.follow(
             lambda first: changed([first], -1),
-            lambda node, kept, gone: changed([node], BLOCK * (node.start + kept) if kept else -1),
+            lambda node, kept: changed([node], BLOCK * (node.start + kept) if kept else -1),
             lambda upper, lower: changed([upper], -1),
         )
 

@@ -255,7 +255,7 @@ def test_followers_are_told_of_first_and_last_holders():
     tree, told = PrefixTree(), []
     tree.follow(
         lambda key: told.append(("+", key)),
-        lambda node, kept, gone: told.append(("-", *gone)),
+        lambda node, kept: told.append(("-", node, node.start, kept)),
         lambda upper, lower: told.append(("=", lower.start, lower.end)),
     )
     tree.add_worker("w0", 4)
@@ -264,14 +264,16 @@ def test_followers_are_told_of_first_and_last_holders():
     tree.insert([1, 2, 4], "w0")
     assert told == [("+", 1), ("+", 4)]
     tree.insert([1, 2], "w1")
+    three, four, shared = (tree.find(keys)[1] for keys in ([1, 2, 3], [1, 2, 4], [1, 2]))
     tree.insert([5, 6], "w0")  # two too many: the leaf 3, then 4
-    assert told[2:] == [("+", 5), ("-", 3), ("-", 4)]
+    assert told[2:] == [("+", 5), ("-", three, 2, 0), ("-", four, 2, 0)]
     tree.insert([5, 6, 7], "w0")  # one too many: 1 and 2, which the other still has
+    joined = tree.find([5, 6, 7])[1]
     tree.evict([6], "w0")
-    assert told[5:] == [("=", 0, 3), ("+", 7), ("-", 6, 7)]
+    assert told[5:] == [("=", 0, 3), ("+", 7), ("-", joined, 0, 1)]
     tree.remove_worker("w0")
     tree.remove_worker("w1")
-    assert told[8:] == [("-", 5), ("-", 1, 2)]
+    assert told[8:] == [("-", joined, 0, 0), ("-", shared, 0, 0)]
     assert len(tree) == 0
 
 
