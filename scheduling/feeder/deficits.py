@@ -34,6 +34,7 @@ class Account:
         "credit",
         "deficit",
         "in_credit",
+        "line",
         "parent",
         "parked",
         "parked_rounds",
@@ -49,6 +50,10 @@ class Account:
         self.path = path
         self.parent = parent
         """None for the root of all levels, which has no deficit."""
+        self.line: tuple[tuple[Account, Account], ...] = (
+            () if parent is None else ((self, parent), *parent.line)
+        )
+        """The accounts that its charges go to, itself first, each with its parent."""
         self.deficit = 0.0
         self.round: int = 0 if parent is None else parent.rounds
         """The siblings' round at which the deficit was true."""
@@ -142,8 +147,8 @@ class Deficits:
 
     def wait(self, client: Account) -> None:
         """One more call of the client waits: a new one, or one that ran."""
-        account: Account = client
-        while (parent := account.parent) is not None:
+        self.root.waiting += 1
+        for account, parent in client.line:
             account.waiting += 1
             if account.waiting == 1:
                 if account.in_round(parent.rounds, self.quantum) > 0:
@@ -152,23 +157,19 @@ class Deficits:
                     self._park(account, parent)
                     if not parent.in_credit:
                         self.starved[parent] = None
-            account = parent
-        account.waiting += 1
 
     def unwait(self, client: Account) -> None:
         """One call of the client waits no longer."""
-        each: Account | None = client
-        while each is not None:
-            each.waiting -= 1
-            each = each.parent
-        account: Account = client
-        while not account.waiting:
-            self.starved.pop(account, None)
-            if (parent := account.parent) is None:
-                return
+        self.root.waiting -= 1
+        for account, _ in client.line:
+            account.waiting -= 1
+        for account, parent in client.line:
+            if account.waiting:
+                break
             if account.credit:
                 self._leave_credit(account, parent)
-            account = parent
+            if not parent.waiting:
+                self.starved.pop(parent, None)
 
     def end(self, client: Account) -> None:
         """A call that does not wait is over: an idle client in credit is forgotten."""
@@ -178,8 +179,7 @@ class Deficits:
 
     def charge(self, client: Account, cost: float) -> None:
         """Take ``cost`` from every account of the path."""
-        account: Account = client
-        while (parent := account.parent) is not None:
+        for account, parent in client.line:
             if account.round != parent.rounds:
                 account.deficit = account.in_round(parent.rounds, self.quantum)
                 account.round = parent.rounds
@@ -187,7 +187,6 @@ class Deficits:
             if deficit <= 0 and account.credit:
                 self._park(account, parent)
                 self._leave_credit(account, parent)
-            account = parent
 
     # --- refills ----------------------------------------------------------------------------------
 
@@ -235,13 +234,11 @@ class Deficits:
 
     def may_run(self, client: Account) -> bool:
         """Whether a waiting client is in credit at every level, or will be by the refills due now."""
-        account: Account = client
-        while (parent := account.parent) is not None:
+        for account, parent in client.line:
             if not account.credit and (
                 parent.in_credit or account.in_round(self.next_round(parent), self.quantum) <= 0
             ):
                 return False
-            account = parent
         return True
 
     def _enter_credit(self, parent: Account, accounts: list[Account]) -> None:

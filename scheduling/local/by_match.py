@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 from fairserve.scheduling.base import LocalCall, PrefixCache
-from fairserve.scheduling.local.matched_queue import Item, MatchedQueue, Waiting
+from fairserve.scheduling.local.matched_queue import Item, MatchedCall, MatchedQueue
 
 WhenFull = Literal["stop", "skip"]
 
@@ -32,8 +32,9 @@ class ByMatch(ABC):
         self._queue = MatchedQueue(self._placement)
         self._when_full = when_full
         self._arrivals = 0
-        self._running: dict[str, LocalCall] = {}
-        self._offered: Waiting | None = None
+        self._calls: dict[str, MatchedCall] = {}
+        """Waiting and running."""
+        self._offered: MatchedCall | None = None
         self._stopped = True
 
     def __len__(self) -> int:
@@ -42,11 +43,12 @@ class ByMatch(ABC):
 
     def add(self, call: LocalCall) -> None:
         """A call arrives; it is offered from the next pass on. ValueError for an id that is here."""
-        if call.call_id in self._queue or call.call_id in self._running:
+        if call.call_id in self._calls:
             raise ValueError(f"call {call.call_id!r} is already scheduled")
         self._arrivals += 1
         call.arrival = self._arrivals
-        self._queue.add(call)
+        matched = self._calls[call.call_id] = MatchedCall(call)
+        self._queue.add(matched)
 
     def start_pass(self, cache: PrefixCache) -> None:
         """Begin a step: match what may have changed."""
@@ -63,41 +65,52 @@ class ByMatch(ABC):
 
     def accept(self, cached_tokens: int) -> None:
         """The offered call runs."""
-        waiting = self._take_offer("accept")
-        call = self._queue.remove(waiting.call.call_id).call
-        self._running[call.call_id] = call
+        matched = self._take_offer("accept")
+        self._queue.remove(matched)
+        matched.running = True
         self._accepted()
 
     def skip(self) -> None:
         """The offered call does not fit; it is not offered again in this step."""
-        waiting = self._take_offer("skip")
+        matched = self._take_offer("skip")
         if self._when_full == "stop":
             self._stopped = True
         else:
-            self._queue.pass_over(waiting)
+            self._queue.pass_over(matched)
 
-    def _take_offer(self, asked: str) -> Waiting:
+    def _take_offer(self, asked: str) -> MatchedCall:
         offered, self._offered = self._offered, None
         assert offered is not None, f"{asked} follows a peek that offered a call"
         return offered
 
     def decoded(self, call_id: str, tokens: int) -> None:
         """Nothing is charged. Raises KeyError if the call does not run."""
-        self._running[call_id]
+        self._of_running(call_id)
 
     def finish(self, call_id: str) -> None:
         """A call ended or was cancelled, waiting or running. Raises KeyError if unknown."""
-        if self._running.pop(call_id, None) is None and (
-            self._queue.remove(call_id) is self._offered
-        ):
+        matched = self._calls.pop(call_id)
+        if matched.running:
+            return
+        self._queue.remove(matched)
+        if matched is self._offered:
             self._offered = None
 
     def requeue(self, call_id: str) -> None:
         """A running call was preempted: it waits again, as old as it was."""
-        self._queue.add(self._running.pop(call_id))
+        matched = self._of_running(call_id)
+        matched.running = False
+        self._queue.add(matched)
+
+    def _of_running(self, call_id: str) -> MatchedCall:
+        """Raises KeyError if it does not run."""
+        matched = self._calls[call_id]
+        if not matched.running:
+            raise KeyError(call_id)
+        return matched
 
     @abstractmethod
-    def _placement(self, waiting: Waiting) -> tuple[list[Item], int]:
+    def _placement(self, matched: MatchedCall) -> tuple[list[Item], int]:
         """The list in which a call stands, and its rank there."""
 
     @abstractmethod
@@ -105,7 +118,7 @@ class ByMatch(ABC):
         """A pass begins."""
 
     @abstractmethod
-    def _next(self) -> Waiting | None:
+    def _next(self) -> MatchedCall | None:
         """The call offered next."""
 
     @abstractmethod

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from fairserve.interactions.call import path_of_id
 from fairserve.scheduling.base import LocalCall, PrefixCache
 from fairserve.scheduling.local.dlpm_order import DlpmOrder, Member
-from fairserve.scheduling.local.matched_queue import Item, MatchedQueue, Waiting
+from fairserve.scheduling.local.matched_queue import Item, MatchedCall, MatchedQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +63,15 @@ class Dlpm:
         self._arrivals = 0
         self._queue = MatchedQueue(self._placement)
         self._order = DlpmOrder(options.quantum)
-        self._clients: dict[str, Member] = {}
-        """Of every call that is here."""
-        self._running: dict[str, tuple[LocalCall, Member, float]] = {}
-        """With the client, and what a decoded token costs."""
-        self._charged: set[str] = set()
-        """Calls whose prompt was charged: a preempted call pays for it once."""
-        self._offered: Waiting | None = None
+        self._calls: dict[str, MatchedCall] = {}
+        """Waiting and running."""
+        self._offered: MatchedCall | None = None
         self._over = True
         """Whether the pass has come to its end."""
-        self._past_stuck: Iterator[Waiting] | None = None
+        self._past_stuck: Iterator[MatchedCall] | None = None
         """What is offered when nothing in credit fits."""
         self._admitted = 0
-        self._skipped: list[Waiting] = []
+        self._skipped: list[MatchedCall] = []
         """What has happened in this pass."""
 
     def __len__(self) -> int:
@@ -90,57 +86,62 @@ class Dlpm:
 
     def add(self, call: LocalCall) -> None:
         """A call arrives; a new client starts at 0. Raises ValueError for an id already here."""
-        if call.call_id in self._clients:
+        if call.call_id in self._calls:
             raise ValueError(f"call {call.call_id!r} is already scheduled")
         if not call.weight > 0:
             raise ValueError(f"weight is {call.weight}; allowed: over 0")
         self._arrivals += 1
         call.arrival = self._arrivals
-        self._queue.add(call)
-        client = self._order.arrive(call.path)
-        assert isinstance(client, Member)
-        self._clients[call.call_id] = client
+        matched = self._calls[call.call_id] = MatchedCall(call)
+        matched.client = self._order.arrive(call.path)
+        self._queue.add(matched)
 
     def finish(self, call_id: str) -> None:
         """A call ended or was cancelled. Raises KeyError if it is unknown."""
-        client = self._clients.pop(call_id)
-        if self._running.pop(call_id, None) is None:
-            if self._queue.remove(call_id) is self._offered:
+        matched = self._calls.pop(call_id)
+        if not matched.running:
+            self._queue.remove(matched)
+            self._order.unwait(matched.client)
+            if matched is self._offered:
                 self._offered = None
-            self._order.unwait(client)
-        self._charged.discard(call_id)
-        self._order.end(client)
+        self._order.end(matched.client)
 
     def requeue(self, call_id: str) -> None:
         """A running call was preempted: it waits again, at its old place, its prompt paid for."""
-        self._queue.add(self._running.pop(call_id)[0])
-        self._order.wait(self._clients[call_id])
+        matched = self._calls[call_id]
+        if not matched.running:
+            raise KeyError(call_id)
+        matched.running = False
+        self._queue.add(matched)
+        self._order.wait(matched.client)
 
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge ``wq`` per token that a running call generated."""
-        _, client, per_token = self._running[call_id]
-        self._order.charge(client, per_token * tokens)
+        matched = self._calls[call_id]
+        if not matched.running:
+            raise KeyError(call_id)
+        self._order.charge(matched.client, matched.per_token * tokens)
 
     # --- the walk of one scheduling step ----------------------------------------------------------
 
     def start_pass(self, cache: PrefixCache) -> None:
         """Begin a step: match what may have changed, then walk in order of matched length."""
-        for waiting in self._skipped:
-            waiting.bypassed += self._admitted
+        for matched in self._skipped:
+            matched.bypassed += self._admitted
         self._skipped.clear()
         self._admitted = 0
         self._offered = self._past_stuck = None
         self._over = False
-        offer, clients = self._order.offer, self._clients
-        for waiting in self._queue.start_pass(cache):
-            offer(clients[waiting.call.call_id])
+        offer = self._order.offer
+        for matched in self._queue.start_pass(cache):
+            offer(matched.client)
         self._order.to_the_top()
 
-    def _placement(self, waiting: Waiting) -> tuple[list[Item], int]:
-        rank = -waiting.matched_tokens
-        if waiting.bypassed and self._exhausted(waiting.bypassed):
+    def _placement(self, matched: MatchedCall) -> tuple[list[Item], int]:
+        rank = -matched.matched_tokens
+        if matched.bypassed and self._exhausted(matched.bypassed):
             rank -= _EXHAUSTED
-        return self._clients[waiting.call.call_id].calls, rank
+        return matched.client.calls, rank
 
     def _exhausted(self, bypassed: int) -> bool:
         """Passed over as often as is allowed: nothing overtakes it any more."""
@@ -159,79 +160,73 @@ class Dlpm:
 
     def accept(self, cached_tokens: int) -> None:
         """The offered call runs; charge its extend tokens."""
-        waiting = self._offered
-        assert waiting is not None, "accept follows a peek that offered a call"
+        matched = self._offered
+        assert matched is not None, "accept follows a peek that offered a call"
         self._offered = None
-        call = waiting.call
-        client = self._clients[call.call_id]
+        call, client = matched.call, matched.client
         if self._past_stuck is not None:
             self._past_stuck = None
             self._refill_for(client)
             self._order.to_the_top()
-        self._queue.remove(call.call_id)
+        self._queue.remove(matched)
         self._order.unwait(client)
-        self._running[call.call_id] = (call, client, self.options.wq / call.weight)
         self._admitted += 1
-        if call.call_id not in self._charged:
-            self._charged.add(call.call_id)
+        matched.running = True
+        if matched.per_token < 0:  # a preempted call paid for its prompt before
+            matched.per_token = self.options.wq / call.weight
             extend_tokens = max(0, call.prompt_tokens - cached_tokens)
             self._order.charge(client, self.options.we * extend_tokens / call.weight)
 
     def skip(self) -> None:
         """The offered call does not fit; it is not offered again in this step."""
-        waiting = self._offered
-        assert waiting is not None, "skip follows a peek that offered a call"
+        matched = self._offered
+        assert matched is not None, "skip follows a peek that offered a call"
         self._offered = None
-        self._queue.pass_over(waiting)
-        self._skipped.append(waiting)
-        self._over = self._exhausted(waiting.bypassed + self._admitted)
+        self._queue.pass_over(matched)
+        self._skipped.append(matched)
+        self._over = self._exhausted(matched.bypassed + self._admitted)
 
-    def _look(self) -> Waiting | None:
+    def _look(self) -> MatchedCall | None:
         """Algorithm 1 lines 14-25: the call at which the walk stops next."""
-        order, queue = self._order, self._queue
+        order = self._order
         if self._past_stuck is None:
-            if not queue.placed:
+            if not self._queue.placed:
                 return None
             found = order.next_call()
             if found is None:
                 order.to_the_top()
                 found = order.next_call()
             if found is not None:
-                order.advance(found)
                 return found
             if not self.options.refill_when_stuck:
                 return None
             self._past_stuck = self._walk_past_stuck()
         return next(self._past_stuck, None)
 
-    def _walk_past_stuck(self) -> Iterator[Waiting]:
+    def _walk_past_stuck(self) -> Iterator[MatchedCall]:
         """Nothing in credit fits: the others, those first that the fewest refills bring into credit.
 
         The refill is carried out only when a call is taken, so a full batch refills nobody.
         """
         clients: dict[tuple[int, ...], dict[Member, None]] = {}
-        for client in dict.fromkeys(self._clients.values()):
+        for client in dict.fromkeys(matched.client for matched in self._calls.values()):
             if client.calls:
                 clients.setdefault(self._rounds_to_credit(client), {})[client] = None
         for needed in sorted(clients):
-            for _, _, waiting in heapq.merge(*[list(client.calls) for client in clients[needed]]):
-                if waiting.place is not None:  # neither cancelled nor passed over since
-                    yield waiting
+            for _, _, matched in heapq.merge(*[list(client.calls) for client in clients[needed]]):
+                if matched.place is not None:  # neither cancelled nor passed over since
+                    yield matched
 
     def _rounds_to_credit(self, client: Member) -> tuple[int, ...]:
         """Per level, the outermost first."""
-        rounds: list[int] = []
-        member = client
-        while (parent := member.parent) is not None:
-            ready = 0 if member.credit else member.ready(self.options.quantum) - parent.rounds
-            rounds.append(ready)
-            member = parent
-        return tuple(reversed(rounds))
+        quantum = self.options.quantum
+        return tuple(
+            0 if account.credit else account.ready(quantum) - parent.rounds
+            for account, parent in reversed(client.line)
+        )
 
     def _refill_for(self, client: Member) -> None:
         """Refill, at every level, as if only this client's calls were waiting."""
-        member = client
-        while (parent := member.parent) is not None:
-            if not member.credit:
-                self._order.refill_to(parent, member.ready(self.options.quantum))
-            member = parent
+        for account, parent in client.line:
+            if not account.credit:
+                self._order.refill_to(parent, account.ready(self.options.quantum))

@@ -17,7 +17,7 @@ from bisect import bisect_left
 
 from fairserve.interactions.call import ClientPath
 from fairserve.scheduling.feeder.deficits import Account, Deficits
-from fairserve.scheduling.local.matched_queue import Item, Waiting
+from fairserve.scheduling.local.matched_queue import Item, MatchedCall
 
 _MANY = 16
 """Members that come into credit at once are put into the heap together from this number on."""
@@ -108,18 +108,17 @@ class DlpmOrder(Deficits):
             self.offer(client)
         self._behind.clear()
 
-    def advance(self, waiting: Waiting) -> None:
-        """The walk has come to this call."""
-        self._at = waiting.item[:2]
-
-    def next_call(self) -> Waiting | None:
-        """The next call of the walk whose client may run, after the refills that are due."""
+    def next_call(self) -> MatchedCall | None:
+        """Walk on to the next call whose client may run, after the refills that are due."""
         if self.starved:
             self.refill_starved()
         root = self.root
         assert isinstance(root, Member)
         item = self._next_of(root)
-        return None if item is None else item[2]
+        if item is None:
+            return None
+        self._at = item[:2]
+        return item[2]
 
     def _next_of(self, level: Member) -> Item | None:
         heap = level.heap

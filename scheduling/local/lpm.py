@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairserve.scheduling.local.by_match import ByMatch, WhenFull, check_when_full
-from fairserve.scheduling.local.matched_queue import Item, Waiting
+from fairserve.scheduling.local.matched_queue import Item, MatchedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Lpm(ByMatch):
         self.options = options
         self._order: list[Item] = []
 
-    def _placement(self, waiting: Waiting) -> tuple[list[Item], int]:
-        return self._order, -waiting.matched_tokens
+    def _placement(self, matched: MatchedCall) -> tuple[list[Item], int]:
+        return self._order, -matched.matched_tokens
 
     def _begin(self) -> None:
         pass
 
-    def _next(self) -> Waiting | None:
+    def _next(self) -> MatchedCall | None:
         return self._order[0][2] if self._order else None
 
     def _accepted(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairserve.scheduling.local.by_match import ByMatch, WhenFull, check_when_full
-from fairserve.scheduling.local.matched_queue import Item, Waiting
+from fairserve.scheduling.local.matched_queue import Item, MatchedCall
 
 GROUPS = 10
 PLACES_PER_GROUP = 10
@@ -50,8 +50,8 @@ class PrebleGroups(ByMatch):
         self._places = 0
         """What it has left in this step."""
 
-    def _placement(self, waiting: Waiting) -> tuple[list[Item], int]:
-        return self._groups[group_of(waiting.call.prompt_tokens, waiting.matched_tokens)], 0
+    def _placement(self, matched: MatchedCall) -> tuple[list[Item], int]:
+        return self._groups[group_of(matched.call.prompt_tokens, matched.matched_tokens)], 0
 
     def _begin(self) -> None:
         self._visit(GROUPS - 1)
@@ -60,7 +60,7 @@ class PrebleGroups(ByMatch):
         self._group = group
         self._places = PLACES_PER_GROUP * (group + 1)
 
-    def _next(self) -> Waiting | None:
+    def _next(self) -> MatchedCall | None:
         while self._group >= 0:
             group = self._groups[self._group]
             if group and self._places:

@@ -310,4 +310,4 @@ def test_nothing_is_left_of_what_ended():
     order, queue = both.dlpm._order, both.dlpm._queue
     assert all(order.value(path) <= 0 for path in order._clients), "in debt, or never refilled"
     assert not any((queue._watchers, queue._unplaced, queue._waiting, order.starved))
-    assert not any((both.dlpm._clients, both.dlpm._charged, both.dlpm._running))
+    assert not both.dlpm._calls
