@@ -157,6 +157,10 @@ class Feeder(Protocol):
         """A dispatched call has used so much in all."""
         ...
 
+    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
+        """``(call id, output tokens so far)`` of calls that ``charge`` was called for before."""
+        ...
+
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """A dispatched call ended with this usage; what was reserved and not used is returned."""
         ...

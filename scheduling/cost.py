@@ -68,13 +68,17 @@ class SliceWeights:
             )
 
     def slice(self, usage: TokenUsage, *, charge_cached: bool) -> float:
-        """Weighted tokens. Cached tokens are the system tokens first: they lead the prompt."""
-        system, text = usage.system_tokens, usage.input_tokens
-        if not charge_cached:
-            cached = usage.cached_tokens
-            text = max(0, text - max(0, cached - system))
+        """Weighted tokens."""
+        prompt = self.prompt_slice(usage, charge_cached=charge_cached)
+        return prompt + self.gamma * usage.output_tokens
+
+    def prompt_slice(self, usage: TokenUsage, *, charge_cached: bool) -> float:
+        """Those of the prompt. Cached tokens are the system tokens first: they lead it."""
+        text, system, cached, _ = usage
+        if not charge_cached and cached:
+            text -= min(text, max(0, cached - system))
             system = max(0, system - cached)
-        return self.alpha * text + self.beta * system + self.gamma * usage.output_tokens
+        return self.alpha * text + self.beta * system
 
     def typical_call(self, profile: AppProfile, stage: int) -> float:
         """w_aj: the slice of a call of exactly the expected size at stage ``stage``."""

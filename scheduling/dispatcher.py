@@ -221,18 +221,20 @@ class Dispatcher:
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
         lives = []
-        for call_id, tokens in event.totals:  # the many events of the core: no call per entry here
+        for call_id, _ in event.totals:  # the many events of the core: no call per entry here
             live = self._live.get(call_id)
             if live is None or live.worker_id is None:
                 raise _not_dispatched(call_id)
-            lives.append((call_id, live, tokens))
-        charge = self.feeder.charge
+            lives.append(live)
+        charged = []
         at, grown = None, 0  # a call of the worker whose calls come now, and the tokens of these
-        for call_id, live, tokens in lives:
+        for live, entry in zip(lives, event.totals, strict=True):
+            tokens = entry[1]
             more = tokens - live.output_tokens
             if not live.started:
                 live.output_tokens = max(live.output_tokens, tokens)
                 self._start(live)
+                self.feeder.charge(entry[0], live.usage())
             elif more > 0:
                 live.output_tokens = tokens
                 live.demand_tokens += more
@@ -241,11 +243,10 @@ class Dispatcher:
                     grown = 0
                 at = live
                 grown += more
-            else:
-                continue
-            charge(call_id, live.usage())
+                charged.append(entry)
         if at is not None:
             self._grow(at, grown)
+            self.feeder.decoded(charged)
         return self._pump()
 
     def _grow(self, live: LiveCall, tokens: int) -> None:

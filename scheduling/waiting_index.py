@@ -133,9 +133,13 @@ class WaitingIndex:
         match_at = self._tree.match_at
         for depth in reversed(self._depths):
             for group in self._by_depth[depth]:
-                match, _ = match_at(group.node, depth, mask)
-                if match:
-                    yield depth, match, group
+                node = group.node
+                if node.mask & mask and node.start < depth:
+                    yield depth, depth, group  # what follows would find it, too
+                else:
+                    match, _ = match_at(node, depth, mask)
+                    if match:
+                        yield depth, match, group
 
     def _new_group(self, key: int, depth: int, node: Node) -> Group:
         group = self._groups[key] = Group(key, depth, node)

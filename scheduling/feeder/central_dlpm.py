@@ -200,6 +200,12 @@ class CentralDlpm:
         """A dispatched call has used so much in all."""
         self._charge(self._dispatched[call_id], usage.extend_tokens, usage.output_tokens)
 
+    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
+        """Dispatched calls have generated so many tokens in all."""
+        for call_id, output_tokens in totals:
+            record = self._dispatched[call_id]
+            self._charge(record, record.extend_tokens, output_tokens)
+
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """A dispatched call ended."""
         record = self._dispatched.pop(call_id)

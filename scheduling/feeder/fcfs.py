@@ -54,6 +54,9 @@ class FcfsFeeder:
     def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Nothing is charged."""
 
+    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
+        """Nothing is charged."""
+
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """Nothing is charged."""
 

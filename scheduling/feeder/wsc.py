@@ -80,10 +80,8 @@ class _Dispatched:
     """Counter units per weighted token: E_i / w_aj, fixed at dispatch."""
     reserved: float
     charged: float = 0.0
-    prompt: tuple[int, ...] = ()
-    """Input, system and cached tokens of the last cost that was asked for."""
     prompt_cost: float = 0.0
-    """Its part that does not depend on the output."""
+    """The part of its cost that does not depend on the output."""
     per_output: float = 0.0
     """Counter units per output token."""
 
@@ -278,25 +276,28 @@ class WscFeeder:
         return self._weights.typical_call(profile, stage)
 
     def _cost(self, record: _Dispatched, usage: TokenUsage) -> float:
-        prompt = usage[:3]
-        if prompt != record.prompt:
-            charge_cached = self.options.charge_cached
-            tokens = self._weights.slice(TokenUsage(*prompt), charge_cached=charge_cached)
-            record.prompt, record.prompt_cost = prompt, record.per_token * tokens
+        tokens = self._weights.prompt_slice(usage, charge_cached=self.options.charge_cached)
+        record.prompt_cost = record.per_token * tokens
         return record.prompt_cost + record.per_output * usage.output_tokens
 
-    def charge(self, call_id: str, usage: TokenUsage, *, final: bool = False) -> None:
+    def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Real service replaces what was reserved for it; beyond that it adds.
 
         Without reservations (``charge="finish"``) only the final usage counts.
         """
-        if not (self._reserves or final):
-            return
-        record = self._dispatched[call_id]
-        if usage[:3] == record.prompt:  # all reports of a running call but the first
-            cost = record.prompt_cost + record.per_output * usage[3]
-        else:
-            cost = self._cost(record, usage)
+        if self._reserves:
+            record = self._dispatched[call_id]
+            self._charge_up_to(record, self._cost(record, usage))
+
+    def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
+        """The same for output tokens alone."""
+        if self._reserves:
+            dispatched = self._dispatched
+            for call_id, output_tokens in totals:
+                record = dispatched[call_id]
+                self._charge_up_to(record, record.prompt_cost + record.per_output * output_tokens)
+
+    def _charge_up_to(self, record: _Dispatched, cost: float) -> None:
         more = cost - record.charged
         if more <= 0:
             return
@@ -313,8 +314,8 @@ class WscFeeder:
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """Charge what was used in all, give back what was reserved and not used."""
-        self.charge(call_id, usage, final=True)
         record = self._dispatched.pop(call_id)
+        self._charge_up_to(record, self._cost(record, usage))
         if record.reserved > 0:
             self._counters.release(record.node, record.reserved)
         self._counters.done(record.node)
@@ -364,9 +365,12 @@ class WscFeeder:
                 per_token,
                 reserved,
                 charged,
-                per_output=per_token * self._weights.gamma,
+                prompt_cost,
+                per_token * self._weights.gamma,
             )
-            for call_id, (path, seq, per_token, reserved, charged) in state["dispatched"].items()
+            for call_id, (path, seq, per_token, reserved, charged, prompt_cost) in state[
+                "dispatched"
+            ].items()
         }
         for path, entries in state["queue"]:
             node = self._counters.client(tuple(path))
@@ -380,8 +384,8 @@ def _first(node: Node) -> _Queued:
     return entry
 
 
-def _amounts(record: _Dispatched) -> tuple[int, float, float, float]:
-    return record.seq, record.per_token, record.reserved, record.charged
+def _amounts(record: _Dispatched) -> tuple[int, float, float, float, float]:
+    return record.seq, record.per_token, record.reserved, record.charged, record.prompt_cost
 
 
 def _discard(sets: dict[K, set[str]], key: K, value: str) -> None:

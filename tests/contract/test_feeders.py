@@ -1,0 +1,84 @@
+"""Every feeder: reports of generated tokens charge what reports of the whole usage do."""
+
+import json
+
+import pytest
+from virtual_cluster import make_call, prompt
+
+from fairserve.interactions.call import TokenUsage
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.events import AppChanged
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.registry import FEEDERS
+from fairserve.throttling.base import Limits
+
+TOKENS = prompt((1, 100))
+CONFIGURATIONS = [
+    ("fcfs", {}),
+    ("wsc", {}),
+    ("wsc", {"charge": "finish"}),
+    ("wsc", {"charge_cached": True}),
+    ("central_dlpm", {}),
+]
+
+
+def made(name, options):
+    """A feeder that has dispatched ``a`` and charged its prompt, and has another call of its client."""
+    directory, locality = Directory(), Locality(seed=1)
+    locality.add_worker("w0", 100_000)
+    directory.app_changed(AppChanged("app", AppProfile((StageProfile(100, 0, 10),)), Limits()))
+    feeder = FEEDERS[name](directory, locality, **options)
+    for call_id in ("a", "b"):
+        call = make_call(call_id, user="alice", app="app", tokens=TOKENS, output=10)
+        call.stage, call.expected_output_tokens = 1, 10
+        locality.register(call)
+        feeder.add(call)
+    feeder.dispatch("a", 16)
+    feeder.charge("a", TokenUsage(100, 0, 16, 0))
+    return feeder, {"b": call}
+
+
+def amounts(feeder):
+    return json.loads(json.dumps(feeder.snapshot()))
+
+
+def close(one, other):
+    """Equal but for rounding."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(close, one, other))
+    return one == (pytest.approx(other) if isinstance(one, float) else other)
+
+
+@pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
+def test_generated_tokens_are_charged_as_the_usage_that_they_make(name, options):
+    (told, _), (whole, _) = made(name, options), made(name, options)
+    assert close(amounts(told), amounts(whole))
+    for tokens in (3, 7, 7, 5, 25):  # past what was expected; what comes late counts for nothing
+        told.decoded([("a", tokens)])
+        whole.charge("a", TokenUsage(100, 0, 16, tokens))
+        assert close(amounts(told), amounts(whole))
+    if options.get("charge") != "finish" and name != "fcfs":
+        assert amounts(told) != amounts(made(name, options)[0])
+    for feeder in (told, whole):
+        feeder.finish("a", TokenUsage(100, 0, 16, 30))
+    assert close(amounts(told), amounts(whole))
+
+
+@pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
+def test_generated_tokens_are_charged_after_a_restore(name, options):
+    (feeder, _), (restored, calls) = made(name, options), made(name, options)
+    state = amounts(feeder)
+    restored.restore(state, calls)
+    for each in (feeder, restored):
+        each.decoded([("a", 12)])
+    assert amounts(feeder) == amounts(restored)
+
+
+@pytest.mark.parametrize("name", [name for name in FEEDERS if name != "fcfs"])
+def test_generated_tokens_of_a_call_that_was_not_dispatched_are_an_error(name):
+    feeder, _ = made(name, {})
+    with pytest.raises(KeyError):
+        feeder.decoded([("b", 1)])
