@@ -52,13 +52,19 @@ class LocalCall:
 
 
 class CacheNews(Protocol):
-    """Told by a cache: these blocks were stored or evicted."""
+    """Told by a cache what becomes of its blocks, by names as in :meth:`PrefixCache.match`."""
 
-    def __call__(self, names: Iterable[Hashable], beyond_tokens: int = -1) -> object:
-        """By name, as in :meth:`PrefixCache.match`.
+    def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
+        """This block was stored or evicted.
 
         A name may stand for several blocks in a row of which the last were evicted: it then concerns
         the calls whose match ends there with more than ``beyond_tokens``.
+        """
+        ...
+
+    def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
+        """Blocks are called otherwise: matches of up to so many tokens that ended at ``name``
+        end at ``other`` now, and are as long as they were.
         """
         ...
 
@@ -77,12 +83,13 @@ class PrefixCache(Protocol):
 
         Prompt tokens that are cached now; a name that is told when the last block of that match is
         evicted (None if nothing matches and nothing can be evicted); and one that is told when the
-        block after it is stored (None if the whole prompt matches).
+        block after it is stored (None if the whole prompt matches). Calls with the same name agree
+        on their prompts as far as both match there.
         """
         ...
 
-    def follow(self, changed: CacheNews) -> None:
-        """Call ``changed`` for blocks that were stored or evicted, from now on.
+    def follow(self, news: CacheNews) -> None:
+        """Tell of blocks that are stored or evicted from now on.
 
         Of blocks stored in one run, one after another, the name of the first is enough: nobody waits
         for those behind it.

@@ -34,8 +34,9 @@ Appeared = Callable[[int], None]
 Disappeared = Callable[[Node, int], None]
 """Is given a node that lost its last holder beyond its first ``kept`` blocks; 0: it is gone."""
 
-Merged = Callable[[Node, Node], None]
-"""Is given two nodes of which the upper one has become part of the lower one."""
+Renamed = Callable[[Node, Node, int], None]
+"""Is given two nodes and a depth: paths that ended in the first node, at that depth at most, end in the
+second one now; nothing was stored or evicted."""
 
 _SHORT_BLOCKS = 8
 """A node that is shorter is joined with its only child, or parent, when it is used."""
@@ -52,20 +53,21 @@ class PrefixTree:
         self._blocks = 0
         self._block_map = BlockMap()
         self._found: tuple[BlockKeys | None, tuple[int, Node]] = (None, (0, self._root))
-        """The last answer of :meth:`find`, until a node changes: one call asks several times."""
+        """The last answer of :meth:`find`, until a node changes: one call asks several times, and calls
+        that share a prefix one after another."""
         self._caches: dict[int, Cache] = {}
         self._appeared: list[Appeared] = []
         self._disappeared: list[Disappeared] = []
-        self._merged: list[Merged] = []
+        self._renamed: list[Renamed] = []
 
-    def follow(self, appeared: Appeared, disappeared: Disappeared, merged: Merged) -> None:
+    def follow(self, appeared: Appeared, disappeared: Disappeared, renamed: Renamed) -> None:
         """Tell of blocks that get their first holder, and of those that lose their last one.
 
         Who watches for the block after a match is told at its key, which is the first of the run.
         """
         self._appeared.append(appeared)
         self._disappeared.append(disappeared)
-        self._merged.append(merged)
+        self._renamed.append(renamed)
 
     def __len__(self) -> int:
         """Distinct blocks that are cached somewhere."""
@@ -112,18 +114,25 @@ class PrefixTree:
 
     def find(self, keys: BlockKeys) -> tuple[int, Node]:
         """How many blocks are cached anywhere, and the node of the last of them."""
-        if keys is self._found[0]:
-            return self._found[1]
-        found = self._walk(keys)
+        before, (blocks, node) = self._found
+        if keys is before:
+            return blocks, node
+        if before is None or not 0 < blocks <= len(keys) or keys[blocks - 1] != before[blocks - 1]:
+            node = self._root
+        elif blocks < node.start + len(node.keys):  # both go as far; this one may go on inside it
+            assert node.parent is not None
+            node = node.parent
+        found = self._walk(keys, node)
         self._found = (keys, found)
         return found
 
     def _forget_found(self) -> None:
         self._found = (None, (0, self._root))
 
-    def _walk(self, keys: BlockKeys) -> tuple[int, Node]:
+    def _walk(self, keys: BlockKeys, node: Node) -> tuple[int, Node]:
+        """From the end of a node on the path."""
         heads = self._heads
-        node, depth, wanted = self._root, 0, len(keys)
+        depth, wanted = node.start + len(node.keys), len(keys)
         while depth < wanted:
             child = heads.get(keys[depth])
             if child is None:
@@ -242,6 +251,8 @@ class PrefixTree:
         self._block_map.added(upper)
         self._heads[upper.keys[0]] = upper
         self._heads[lower.keys[0]] = lower
+        for renamed in self._renamed:
+            renamed(lower, upper, depth)
         return upper
 
     def _merge_path(self, node: Node) -> None:
@@ -280,8 +291,8 @@ class PrefixTree:
         upper.keys = upper.keys[:0]
         self._forget_found()
         self._block_map.added(lower)
-        for merged in self._merged:
-            merged(upper, lower)
+        for renamed in self._renamed:
+            renamed(upper, lower, lower.end)
 
     def _shrink(self, cache: Cache) -> None:
         """Evict the worker's least recently used blocks down to its capacity, as far as unlocked."""

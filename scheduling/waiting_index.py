@@ -39,7 +39,7 @@ class Group:
         self.depth = depth
         """Blocks that all members share and that are cached somewhere."""
         self.node = node
-        """Where that block is, or below, if the node was split since."""
+        """Where that block is."""
         self.calls: dict[Client, list[tuple[int, str]]] = {}
         """Per client ``(arrival number, call id)``, ascending: only the first can be next."""
 
@@ -57,7 +57,7 @@ class WaitingIndex:
 
     def __init__(self, tree: PrefixTree) -> None:
         self._tree = tree
-        tree.follow(self._appeared, self._disappeared, self._merged)
+        tree.follow(self._appeared, self._disappeared, self._renamed)
         self._calls: dict[str, _Waiting] = {}
         self._groups: dict[int, Group] = {}
         """By the key of the deepest cached block."""
@@ -173,20 +173,13 @@ class WaitingIndex:
         for group in list(self._at.get(node, ())):
             if group.depth > node.start + kept:
                 self._match_again(call_id for own in group.calls.values() for _, call_id in own)
-            elif group.depth <= node.start:  # its part was split off
-                self._leave_node(group)
-                while group.depth <= group.node.start:
-                    assert group.node.parent is not None
-                    group.node = group.node.parent
-                self._at.setdefault(group.node, {})[group] = None
 
-    def _merged(self, upper: Node, lower: Node) -> None:
-        """A node has become part of another one: so have its groups."""
-        groups = self._at.pop(upper, None)
-        if groups:
-            for group in groups:
-                group.node = lower
-            self._at.setdefault(lower, {}).update(groups)
+    def _renamed(self, node: Node, other: Node, depth: int) -> None:
+        """What ended in a node, down to this depth, is in another one now: so are the groups."""
+        for group in [group for group in self._at.get(node, ()) if group.depth <= depth]:
+            self._leave_node(group)
+            group.node = other
+            self._at.setdefault(other, {})[group] = None
 
     def _match_again(self, call_ids: Iterable[str] | None) -> None:
         for call_id in list(call_ids or ()):

@@ -136,18 +136,18 @@ class Engine:
         following = (node, keys[node.depth]) if node.depth < len(keys) else None
         return node.depth * PAGE_TOKENS, node, following
 
-    def follow(self, changed: CacheNews) -> None:
+    def follow(self, news: CacheNews) -> None:
         """Tell of every page that is stored or evicted from now on, besides who is told already."""
         trie = self.cache.trie
         on_store, on_evict = trie.on_store, trie.on_evict
 
         def stored(node: TrieNode) -> None:
             on_store(node)
-            changed(((node.parent, node.tokens),))
+            news.changed((node.parent, node.tokens))
 
         def evicted(node: TrieNode) -> None:
             on_evict(node)
-            changed((node,))
+            news.changed(node)
 
         trie.on_store, trie.on_evict = stored, evicted
 

@@ -8,7 +8,7 @@ apart from the cache's own work.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from fairserve.interactions.call import Call
 from fairserve.scheduling.base import CacheNews, LocalCall
@@ -26,19 +26,14 @@ class EngineCache:
         self.locality.add_worker(WORKER, capacity_tokens)
         self._tree = self.locality.tree
         self._block_tokens = self.locality.block_tokens
-        self._news: list[tuple[Hashable, int]] = []
-        self._changed: CacheNews | None = None
+        self._gathered: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
     def register(self, call: Call) -> None:
         """Compute the keys of a call that is going to wait."""
         self.locality.register(call)
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """Cached tokens of a waiting call; where its match ends, and the block after that.
-
-        The end is named by its node: one that is split stays the lower part and goes first, so that
-        whoever watches it hears of it before the upper part can go.
-        """
+        """Cached tokens of a waiting call; the node where its match ends, and the block after that."""
         keys = self.locality.keys(call.call_id)
         blocks, node = self._tree.find(keys)
         following = keys[blocks] if blocks < len(keys) else None
@@ -46,27 +41,26 @@ class EngineCache:
             return 0, None, following
         return min(blocks * self._block_tokens, call.prompt_tokens - 1), node, following
 
-    def follow(self, changed: CacheNews) -> None:
-        """Tell of the first blocks of what was stored, and of nodes that lost blocks or have gone."""
-        news, block_tokens = self._news, self._block_tokens
-        self._changed = changed
+    def follow(self, news: CacheNews) -> None:
+        """Tell of the first blocks of what was stored, and of nodes that changed or have gone."""
+        gathered, block_tokens = self._gathered, self._block_tokens
 
         def disappeared(node: Node, kept: int) -> None:
-            # A node that has gone tells all, so that nobody waits for news of it any more.
-            news.append((node, (node.start + kept) * block_tokens if kept else -1))
+            beyond_tokens = (node.start + kept) * block_tokens if kept else -1
+            gathered.append((news.changed, (node, beyond_tokens)))
+
+        def renamed(node: Node, other: Node, depth: int) -> None:
+            gathered.append((news.renamed, (node, other, depth * block_tokens)))
 
         self._tree.follow(
-            lambda first: news.append((first, -1)),
-            disappeared,
-            lambda upper, lower: news.append((upper, -1)),
+            lambda first: gathered.append((news.changed, (first,))), disappeared, renamed
         )
 
     def tell(self) -> None:
         """Pass the news on."""
-        if self._changed is not None:
-            for name, beyond_tokens in self._news:
-                self._changed((name,), beyond_tokens)
-        self._news.clear()
+        for tell, what in self._gathered:
+            tell(*what)
+        self._gathered.clear()
 
     def lock(self, call: LocalCall) -> Node:
         """Keep what a call that is admitted shares."""

@@ -34,7 +34,7 @@ class NothingCached:
         """No tokens."""
         return 0, None, None
 
-    def follow(self, changed: CacheNews) -> None:
+    def follow(self, news: CacheNews) -> None:
         """Nothing ever changes."""
 
 

@@ -14,7 +14,8 @@ from abc import ABC, abstractmethod
 from typing import Literal
 
 from fairserve.scheduling.base import LocalCall, PrefixCache
-from fairserve.scheduling.local.matched_queue import Item, MatchedCall, MatchedQueue
+from fairserve.scheduling.local.match_groups import MatchedCall
+from fairserve.scheduling.local.matched_places import Item, MatchedPlaces
 
 WhenFull = Literal["stop", "skip"]
 
@@ -26,10 +27,10 @@ def check_when_full(when_full: str) -> None:
 
 
 class ByMatch(ABC):
-    """The protocol of :class:`~fairserve.scheduling.base.LocalScheduler` over a matched queue."""
+    """The protocol of :class:`~fairserve.scheduling.base.LocalScheduler` over sorted lists of calls."""
 
     def __init__(self, when_full: WhenFull) -> None:
-        self._queue = MatchedQueue(self._placement)
+        self._places = MatchedPlaces(self._placement)
         self._when_full = when_full
         self._arrivals = 0
         self._calls: dict[str, MatchedCall] = {}
@@ -39,7 +40,7 @@ class ByMatch(ABC):
 
     def __len__(self) -> int:
         """Number of waiting calls."""
-        return len(self._queue)
+        return len(self._places)
 
     def add(self, call: LocalCall) -> None:
         """A call arrives; it is offered from the next pass on. ValueError for an id that is here."""
@@ -48,11 +49,11 @@ class ByMatch(ABC):
         self._arrivals += 1
         call.arrival = self._arrivals
         matched = self._calls[call.call_id] = MatchedCall(call)
-        self._queue.add(matched)
+        self._places.add(matched)
 
     def start_pass(self, cache: PrefixCache) -> None:
         """Begin a step: match what may have changed."""
-        self._queue.start_pass(cache)
+        self._places.start_pass(cache)
         self._offered = None
         self._stopped = False
         self._begin()
@@ -66,7 +67,7 @@ class ByMatch(ABC):
     def accept(self, cached_tokens: int) -> None:
         """The offered call runs."""
         matched = self._take_offer("accept")
-        self._queue.remove(matched)
+        self._places.remove(matched)
         matched.running = True
         self._accepted()
 
@@ -76,7 +77,7 @@ class ByMatch(ABC):
         if self._when_full == "stop":
             self._stopped = True
         else:
-            self._queue.pass_over(matched)
+            self._places.pass_over(matched)
 
     def _take_offer(self, asked: str) -> MatchedCall:
         offered, self._offered = self._offered, None
@@ -92,7 +93,7 @@ class ByMatch(ABC):
         matched = self._calls.pop(call_id)
         if matched.running:
             return
-        self._queue.remove(matched)
+        self._places.remove(matched)
         if matched is self._offered:
             self._offered = None
 
@@ -100,7 +101,7 @@ class ByMatch(ABC):
         """A running call was preempted: it waits again, as old as it was."""
         matched = self._of_running(call_id)
         matched.running = False
-        self._queue.add(matched)
+        self._places.add(matched)
 
     def _of_running(self, call_id: str) -> MatchedCall:
         """Raises KeyError if it does not run."""
@@ -110,7 +111,7 @@ class ByMatch(ABC):
         return matched
 
     @abstractmethod
-    def _placement(self, matched: MatchedCall) -> tuple[list[Item], int]:
+    def _placement(self, matched: MatchedCall, matched_tokens: int) -> tuple[list[Item], int]:
         """The list in which a call stands, and its rank there."""
 
     @abstractmethod

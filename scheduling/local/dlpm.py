@@ -7,7 +7,7 @@ per decoded token; all known siblings at or below zero get the quantum when none
 ``quantum -> inf`` as LPM.
 
 The walk is not executed call by call (:mod:`fairserve.scheduling.local.dlpm_order`), and a call is
-matched again only on news of its blocks (:mod:`fairserve.scheduling.local.matched_queue`). An engine may
+matched again only on news of its blocks (:mod:`fairserve.scheduling.local.match_groups`). An engine may
 stop asking at any point; the next pass begins at the top. Cost: O(levels * log clients) per call
 offered, and per client that gains or loses credit; O(calls) in a pass in which nothing in credit fits.
 
@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from fairserve.interactions.call import path_of_id
 from fairserve.scheduling.base import LocalCall, PrefixCache
 from fairserve.scheduling.local.dlpm_order import DlpmOrder, Member
-from fairserve.scheduling.local.matched_queue import Item, MatchedCall, MatchedQueue
+from fairserve.scheduling.local.match_groups import MatchedCall
+from fairserve.scheduling.local.matched_places import Item, MatchedPlaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Dlpm:
     def __init__(self, options: DlpmOptions = DlpmOptions()) -> None:
         self.options = options
         self._arrivals = 0
-        self._queue = MatchedQueue(self._placement)
+        self._places = MatchedPlaces(self._placement)
         self._order = DlpmOrder(options.quantum)
         self._calls: dict[str, MatchedCall] = {}
         """Waiting and running."""
@@ -76,7 +77,7 @@ class Dlpm:
 
     def __len__(self) -> int:
         """Number of waiting calls."""
-        return len(self._queue)
+        return len(self._places)
 
     def deficit(self, client_id: str) -> float:
         """``q`` of a client now, or of an outer level by its id; 0 for one that is not known."""
@@ -94,13 +95,13 @@ class Dlpm:
         call.arrival = self._arrivals
         matched = self._calls[call.call_id] = MatchedCall(call)
         matched.client = self._order.arrive(call.path)
-        self._queue.add(matched)
+        self._places.add(matched)
 
     def finish(self, call_id: str) -> None:
         """A call ended or was cancelled. Raises KeyError if it is unknown."""
         matched = self._calls.pop(call_id)
         if not matched.running:
-            self._queue.remove(matched)
+            self._places.remove(matched)
             self._order.unwait(matched.client)
             if matched is self._offered:
                 self._offered = None
@@ -112,7 +113,8 @@ class Dlpm:
         if not matched.running:
             raise KeyError(call_id)
         matched.running = False
-        self._queue.add(matched)
+        matched.bypassed = 0
+        self._places.add(matched)
         self._order.wait(matched.client)
 
     def decoded(self, call_id: str, tokens: int) -> None:
@@ -133,12 +135,12 @@ class Dlpm:
         self._offered = self._past_stuck = None
         self._over = False
         offer = self._order.offer
-        for matched in self._queue.start_pass(cache):
+        for matched in self._places.start_pass(cache):
             offer(matched.client)
         self._order.to_the_top()
 
-    def _placement(self, matched: MatchedCall) -> tuple[list[Item], int]:
-        rank = -matched.matched_tokens
+    def _placement(self, matched: MatchedCall, matched_tokens: int) -> tuple[list[Item], int]:
+        rank = -matched_tokens
         if matched.bypassed and self._exhausted(matched.bypassed):
             rank -= _EXHAUSTED
         return matched.client.calls, rank
@@ -168,7 +170,7 @@ class Dlpm:
             self._past_stuck = None
             self._refill_for(client)
             self._order.to_the_top()
-        self._queue.remove(matched)
+        self._places.remove(matched)
         self._order.unwait(client)
         self._admitted += 1
         matched.running = True
@@ -182,7 +184,7 @@ class Dlpm:
         matched = self._offered
         assert matched is not None, "skip follows a peek that offered a call"
         self._offered = None
-        self._queue.pass_over(matched)
+        self._places.pass_over(matched)
         self._skipped.append(matched)
         self._over = self._exhausted(matched.bypassed + self._admitted)
 
@@ -190,7 +192,7 @@ class Dlpm:
         """Algorithm 1 lines 14-25: the call at which the walk stops next."""
         order = self._order
         if self._past_stuck is None:
-            if not self._queue.placed:
+            if not self._places.placed:
                 return None
             found = order.next_call()
             if found is None:

@@ -17,7 +17,8 @@ from bisect import bisect_left
 
 from fairserve.interactions.call import ClientPath
 from fairserve.scheduling.feeder.deficits import Account, Deficits
-from fairserve.scheduling.local.matched_queue import Item, MatchedCall
+from fairserve.scheduling.local.match_groups import MatchedCall
+from fairserve.scheduling.local.matched_places import Item
 
 _MANY = 16
 """Members that come into credit at once are put into the heap together from this number on."""

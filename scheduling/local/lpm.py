@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairserve.scheduling.local.by_match import ByMatch, WhenFull, check_when_full
-from fairserve.scheduling.local.matched_queue import Item, MatchedCall
+from fairserve.scheduling.local.match_groups import MatchedCall
+from fairserve.scheduling.local.matched_places import Item
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class Lpm(ByMatch):
         self.options = options
         self._order: list[Item] = []
 
-    def _placement(self, matched: MatchedCall) -> tuple[list[Item], int]:
-        return self._order, -matched.matched_tokens
+    def _placement(self, matched: MatchedCall, matched_tokens: int) -> tuple[list[Item], int]:
+        return self._order, -matched_tokens
 
     def _begin(self) -> None:
         pass

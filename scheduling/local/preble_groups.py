@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairserve.scheduling.local.by_match import ByMatch, WhenFull, check_when_full
-from fairserve.scheduling.local.matched_queue import Item, MatchedCall
+from fairserve.scheduling.local.match_groups import MatchedCall
+from fairserve.scheduling.local.matched_places import Item
 
 GROUPS = 10
 PLACES_PER_GROUP = 10
@@ -47,26 +48,26 @@ class PrebleGroups(ByMatch):
         self._groups: list[list[Item]] = [[] for _ in range(GROUPS)]
         self._group = -1
         """The group visited now; below 0 the step is over."""
-        self._places = 0
+        self._left = 0
         """What it has left in this step."""
 
-    def _placement(self, matched: MatchedCall) -> tuple[list[Item], int]:
-        return self._groups[group_of(matched.call.prompt_tokens, matched.matched_tokens)], 0
+    def _placement(self, matched: MatchedCall, matched_tokens: int) -> tuple[list[Item], int]:
+        return self._groups[group_of(matched.call.prompt_tokens, matched_tokens)], 0
 
     def _begin(self) -> None:
         self._visit(GROUPS - 1)
 
     def _visit(self, group: int) -> None:
         self._group = group
-        self._places = PLACES_PER_GROUP * (group + 1)
+        self._left = PLACES_PER_GROUP * (group + 1)
 
     def _next(self) -> MatchedCall | None:
         while self._group >= 0:
             group = self._groups[self._group]
-            if group and self._places:
+            if group and self._left:
                 return group[0][2]
             self._visit(self._group - 1)
         return None
 
     def _accepted(self) -> None:
-        self._places -= 1
+        self._left -= 1

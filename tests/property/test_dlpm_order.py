@@ -34,11 +34,11 @@ class TreeCache:
         last = self.tree.find(keys)[1] if blocks else None
         return self.tokens(call), last, keys[blocks] if blocks < len(keys) else None
 
-    def follow(self, changed):
+    def follow(self, news):
         self.tree.follow(
-            lambda first: changed([first], -1),
-            lambda node, kept: changed([node], BLOCK * (node.start + kept) if kept else -1),
-            lambda upper, lower: changed([upper], -1),
+            lambda first: news.changed(first),
+            lambda node, kept: news.changed(node, BLOCK * (node.start + kept) if kept else -1),
+            lambda node, other, depth: news.renamed(node, other, BLOCK * depth),
         )
 
 
@@ -307,7 +307,9 @@ def test_nothing_is_left_of_what_ended():
         both.step()
     for call_id in [*both.plain.waiting, *both.plain.running]:
         both.end(call_id)
-    order, queue = both.dlpm._order, both.dlpm._queue
+    order, places = both.dlpm._order, both.dlpm._places
+    groups = places._groups
     assert all(order.value(path) <= 0 for path in order._clients), "in debt, or never refilled"
-    assert not any((queue._watchers, queue._unplaced, queue._waiting, order.starved))
+    assert not any((groups._at, groups._awaiting, groups._new, order.starved))
+    assert not any((len(both.dlpm), places.placed))
     assert not both.dlpm._calls

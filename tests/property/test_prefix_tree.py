@@ -256,24 +256,25 @@ def test_followers_are_told_of_first_and_last_holders():
     tree.follow(
         lambda key: told.append(("+", key)),
         lambda node, kept: told.append(("-", node, node.start, kept)),
-        lambda upper, lower: told.append(("=", lower.start, lower.end)),
+        lambda node, other, depth: told.append(("=", node, other, depth)),
     )
     tree.add_worker("w0", 4)
     tree.add_worker("w1", 4)
     tree.insert([1, 2, 3], "w0")
     tree.insert([1, 2, 4], "w0")
-    assert told == [("+", 1), ("+", 4)]
-    tree.insert([1, 2], "w1")
     three, four, shared = (tree.find(keys)[1] for keys in ([1, 2, 3], [1, 2, 4], [1, 2]))
+    assert told == [("+", 1), ("=", three, shared, 2), ("+", 4)]
+    tree.insert([1, 2], "w1")
     tree.insert([5, 6], "w0")  # two too many: the leaf 3, then 4
-    assert told[2:] == [("+", 5), ("-", three, 2, 0), ("-", four, 2, 0)]
+    assert told[3:] == [("+", 5), ("-", three, 2, 0), ("-", four, 2, 0)]
+    upper = tree.find([5, 6])[1]
     tree.insert([5, 6, 7], "w0")  # one too many: 1 and 2, which the other still has
     joined = tree.find([5, 6, 7])[1]
     tree.evict([6], "w0")
-    assert told[5:] == [("=", 0, 3), ("+", 7), ("-", joined, 0, 1)]
+    assert told[6:] == [("=", upper, joined, 3), ("+", 7), ("-", joined, 0, 1)]
     tree.remove_worker("w0")
     tree.remove_worker("w1")
-    assert told[8:] == [("-", joined, 0, 0), ("-", shared, 0, 0)]
+    assert told[9:] == [("-", joined, 0, 0), ("-", shared, 0, 0)]
     assert len(tree) == 0
 
 

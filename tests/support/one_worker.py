@@ -24,13 +24,13 @@ class FixedCache:
         self.asked += 1
         return self.matched_tokens(call), call.call_id, None
 
-    def follow(self, changed):
-        self._followers.append(changed)
+    def follow(self, news):
+        self._followers.append(news)
 
     def change(self, call_id, matched):
         self.matches[call_id] = matched
-        for changed in self._followers:
-            changed([call_id])
+        for news in self._followers:
+            news.changed(call_id)
 
 
 class OneWorker:

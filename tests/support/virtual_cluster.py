@@ -61,7 +61,7 @@ class VirtualWorker:
     held: int = 0
     free_s: float = 0.0
     busy_s: float = 0.0
-    changed: object = None
+    news: object = None
 
     def _names(self, tokens):
         ids, names = tokens.tolist(), [()]
@@ -79,14 +79,15 @@ class VirtualWorker:
             return min(BLOCK * (len(names) - 1), call.prompt_tokens - 1), names[-1], None
         return BLOCK * blocks, names[blocks], names[blocks + 1]
 
-    def follow(self, changed):
-        self.changed = changed
+    def follow(self, news):
+        self.news = news
 
     def _store(self, tokens):
         new = [name for name in self._names(tokens)[1:] if name not in self.blocks]
         self.blocks.update(new)
-        if self.changed is not None:
-            self.changed(new[:1])
+        if self.news is not None:
+            for name in new[:1]:
+                self.news.changed(name)
 
     def submit(self, call, weight):
         self.waiting[call.call_id] = call

@@ -30,21 +30,25 @@ def test_the_scheduler_knows_every_match(make_bench):
         if engine._waiting and rng.random() < 0.1:
             engine.cancel(rng.choice(list(engine._waiting)))
         scheduler.start_pass(engine)
-        assert set(scheduler._queue._waiting) == set(engine._waiting)
-        for call_id, waiting in scheduler._queue._waiting.items():
+        waiting = {i: call for i, call in scheduler._calls.items() if not call.running}
+        assert set(waiting) == set(engine._waiting)
+        for call_id, call in waiting.items():
             sequence = engine._waiting[call_id]
             exact = engine.cache.trie.match(sequence.salt, sequence.prompt_keys())
-            assert waiting.matched_tokens == exact.depth * PAGE_TOKENS
-            before = known.get(call_id, waiting.matched_tokens)
-            longer += waiting.matched_tokens > before
-            shorter += waiting.matched_tokens < before
-            known[call_id] = waiting.matched_tokens
+            matched_tokens = exact.depth * PAGE_TOKENS
+            assert call.group.tokens == matched_tokens
+            before = known.get(call_id, matched_tokens)
+            longer += matched_tokens > before
+            shorter += matched_tokens < before
+            known[call_id] = matched_tokens
         engine.step()
     bench.run()
     assert evicted
     assert longer > 20
     assert shorter > 20
-    assert not scheduler._queue._watchers, "what is admitted or cancelled is not watched"
+    groups = scheduler._places._groups
+    left = (groups._at, groups._awaiting, groups._new)
+    assert not any(left), "what is admitted or cancelled is not watched"
 
 
 @pytest.mark.parametrize("levels", ["c", "t/c"])
