@@ -220,12 +220,12 @@ class Both:
         rng, plain = self.rng, self.plain
         for _ in range(rng.choice([0, 0, 1, 2, 6])):
             self.arrive()
-        for _ in range(rng.choice([0, 1, 2])):
-            if plain.waiting:
-                self.cache.tree.insert(self.cache.keys[self.one(plain.waiting)], "w")
-        if plain.waiting and rng.random() < 0.3:
+        for _ in range(rng.choice([0, 1, 2, 4]) if plain.waiting else 0):
             keys = self.cache.keys[self.one(plain.waiting)]
-            self.cache.tree.evict(keys[rng.randint(0, len(keys)) :], "w")
+            if rng.random() < 0.7:
+                self.cache.tree.insert(keys, "w")
+            else:
+                self.cache.tree.evict(keys[rng.randint(0, len(keys)) :], "w")
         if plain.waiting and rng.random() < 0.2:
             self.end(self.one(plain.waiting))
         for call_id in list(plain.running):
