@@ -72,8 +72,7 @@ class Dlpm:
         self._past_stuck: Iterator[MatchedCall] | None = None
         """What is offered when nothing in credit fits."""
         self._admitted = 0
-        self._skipped: list[MatchedCall] = []
-        """What has happened in this pass."""
+        """Calls that were taken in this pass."""
 
     def __len__(self) -> int:
         """Number of waiting calls."""
@@ -128,9 +127,8 @@ class Dlpm:
 
     def start_pass(self, cache: PrefixCache) -> None:
         """Begin a step: match what may have changed, then walk in order of matched length."""
-        for matched in self._skipped:
+        for matched in self._places.passed_over:
             matched.bypassed += self._admitted
-        self._skipped.clear()
         self._admitted = 0
         self._offered = self._past_stuck = None
         self._over = False
@@ -185,7 +183,6 @@ class Dlpm:
         assert matched is not None, "skip follows a peek that offered a call"
         self._offered = None
         self._places.pass_over(matched)
-        self._skipped.append(matched)
         self._over = self._exhausted(matched.bypassed + self._admitted)
 
     def _look(self) -> MatchedCall | None:

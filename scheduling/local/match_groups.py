@@ -1,11 +1,11 @@
-"""Waiting calls in groups by how much of their prompt is cached; a group moves as one.
+"""Waiting calls in groups by where in the cache their match ends; a group is matched as one.
 
 A call's match changes only when the last block of its match is evicted or the block after it is stored.
 Calls whose match ends at the same place are a group: they agree up to there. When that place is evicted
-all of them match the same shorter prefix, so one of them is matched and the group is moved; when a block
-is stored, the calls that wait for this very block are matched one by one, since they may part behind
-it. New calls are matched at the next pass. Between two passes a call or group is matched at most once
-for each such piece of news, and nobody whom they do not concern; during a pass nothing moves.
+all of them match the same shorter prefix, so one of them is matched for the group; when a block is
+stored, the calls that wait for this very block are matched one by one, since they may part behind it.
+New calls are matched at the next pass. Between two passes a call or group is matched at most once for
+each such piece of news, and nobody whom they do not concern; during a pass no match changes.
 
 What the groups are for belongs to the scheduler, which is told as a :class:`GroupOrder`.
 

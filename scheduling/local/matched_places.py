@@ -31,7 +31,7 @@ class MatchedPlaces:
         self._waiting = 0
         self._fresh: list[MatchedCall] = []
         """Calls that were put at a place since the pass began."""
-        self._passed_over: list[MatchedCall] = []
+        self.passed_over: list[MatchedCall] = []
         """Calls that were set aside in this pass."""
         self.placed = 0
         """Calls that may be offered in this pass: waiting, not new, not passed over."""
@@ -53,16 +53,16 @@ class MatchedPlaces:
     def pass_over(self, call: MatchedCall) -> None:
         """Set a call aside until the next pass."""
         self.left(call)
-        self._passed_over.append(call)
+        self.passed_over.append(call)
 
     def start_pass(self, cache: PrefixCache) -> list[MatchedCall]:
         """Match what may have changed; returns the calls that have a new place, in any order."""
         fresh: list[MatchedCall] = []
         self._fresh = fresh
-        for call in self._passed_over:
+        for call in self.passed_over:
             if call.group is not None:  # else it left
                 self.joined(call)
-        self._passed_over.clear()
+        self.passed_over.clear()
         self._groups.start_pass(cache)
         return fresh
 
