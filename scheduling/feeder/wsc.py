@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
-from fairserve.interactions.profile import DEFAULT_PROFILE
 from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.counter_node import Node
 from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.feeder.slice_charges import SliceCharges
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.waiting_index import WaitingIndex
 
@@ -71,21 +71,6 @@ class _Queued:
     bypassed: int = 0
 
 
-@dataclass(slots=True)
-class _Dispatched:
-    node: Node
-    """Of its client; not forgotten while the call runs."""
-    seq: int
-    per_token: float
-    """Counter units per weighted token: E_i / w_aj, fixed at dispatch."""
-    reserved: float
-    charged: float = 0.0
-    prompt_cost: float = 0.0
-    """The part of its cost that does not depend on the output."""
-    per_output: float = 0.0
-    """Counter units per output token."""
-
-
 class WscFeeder:
     """Serves the client that has received the least of what its apps typically use."""
 
@@ -95,10 +80,14 @@ class WscFeeder:
         self.options = options
         self._directory = directory
         self._locality = locality
-        self._weights = SliceWeights(options.alpha, options.beta, options.gamma)
-        self._reserves = options.charge == "expected"
-        self._reference = self._typical_of(DEFAULT_PROFILE, 1)
         self._counters = VirtualCounters()
+        self._charges = SliceCharges(
+            self._counters,
+            SliceWeights(options.alpha, options.beta, options.gamma),
+            reserves=options.charge == "expected",
+            charge_cached=options.charge_cached,
+            normalise=options.normalise,
+        )
         self._index = WaitingIndex(locality.tree)
         self._seq = 0
         self._clients: dict[Node, None] = {}
@@ -107,7 +96,6 @@ class WscFeeder:
         """Client of every queued call."""
         self._runs: dict[str, set[str]] = {}
         """Queued calls by interaction."""
-        self._dispatched: dict[str, _Dispatched] = {}
         self._under_way: set[str] = set()
         """Interactions of which a call was dispatched and that have not ended."""
         self._urgent: dict[Node, set[str]] = {}
@@ -255,80 +243,31 @@ class WscFeeder:
         self._counters.dispatch(node, following, upcoming=False)
         call = entry.call
         self._begin(call.interaction_id)
-        effort = 1.0 / self._directory.weight(call.tenant, call.user)
-        typical = self._typical_of(self._directory.profile(call.app), call.stage)
-        per_token = effort / typical
-        record = _Dispatched(
-            node, entry.seq, per_token, reserved=0.0, per_output=per_token * self._weights.gamma
+        return self._charges.begin(
+            call,
+            node,
+            entry.seq,
+            cached_tokens,
+            profile=self._directory.profile(call.app),
+            weight=self._directory.weight(call.tenant, call.user),
         )
-        if self._reserves:
-            expected = TokenUsage(
-                call.input_tokens, call.system_tokens, cached_tokens, call.expected_output_tokens
-            )
-            record.reserved = self._cost(record, expected)
-            self._counters.reserve(node, record.reserved)
-        self._dispatched[call_id] = record
-        return record.per_token * self._reference
-
-    def _typical_of(self, profile: Any, stage: int) -> float:
-        if self.options.normalise == "interaction":
-            return self._weights.typical_interaction(profile)
-        return self._weights.typical_call(profile, stage)
-
-    def _cost(self, record: _Dispatched, usage: TokenUsage) -> float:
-        tokens = self._weights.prompt_slice(usage, charge_cached=self.options.charge_cached)
-        record.prompt_cost = record.per_token * tokens
-        return record.prompt_cost + record.per_output * usage.output_tokens
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
-        """Real service replaces what was reserved for it; beyond that it adds.
-
-        Without reservations (``charge="finish"``) only the final usage counts.
-        """
-        if self._reserves:
-            record = self._dispatched[call_id]
-            self._charge_up_to(record, self._cost(record, usage))
+        """Real service replaces what was reserved for it; beyond that it adds."""
+        self._charges.charge(call_id, usage)
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
         """The same for output tokens alone."""
-        if self._reserves:
-            dispatched = self._dispatched
-            for call_id, output_tokens in totals:
-                record = dispatched[call_id]
-                self._charge_up_to(record, record.prompt_cost + record.per_output * output_tokens)
-
-    def _charge_up_to(self, record: _Dispatched, cost: float) -> None:
-        more = cost - record.charged
-        if more <= 0:
-            return
-        record.charged = cost
-        reserved = record.reserved
-        if reserved >= more:
-            record.reserved = reserved - more
-            self._counters.realise(record.node, more)
-            return
-        if reserved:
-            record.reserved = 0.0
-            self._counters.realise(record.node, reserved)
-        self._counters.charge(record.node, more - reserved)
+        self._charges.decoded(totals)
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """Charge what was used in all, give back what was reserved and not used."""
-        record = self._dispatched.pop(call_id)
-        self._charge_up_to(record, self._cost(record, usage))
-        if record.reserved > 0:
-            self._counters.release(record.node, record.reserved)
-        self._counters.done(record.node)
+        self._charges.finish(call_id, usage)
 
     def requeue(self, call: Call) -> None:
         """Its worker failed: take back every charge and put it first among its client's calls."""
-        record = self._dispatched.pop(call.call_id)
-        if record.reserved > 0:
-            self._counters.release(record.node, record.reserved)
-        if record.charged:
-            self._counters.refund(record.node, record.charged)
-        self._counters.done(record.node)
-        self._enqueue(_Queued(call, record.seq), front=True)
+        seq = self._charges.take_back(call.call_id)
+        self._enqueue(_Queued(call, seq), front=True)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -344,10 +283,7 @@ class WscFeeder:
                 ]
                 for node in self._clients
             ],
-            "dispatched": {
-                call_id: [list(record.node.path), *_amounts(record)]
-                for call_id, record in self._dispatched.items()
-            },
+            "dispatched": self._charges.snapshot(),
             "under_way": sorted(self._under_way),
         }
 
@@ -358,20 +294,7 @@ class WscFeeder:
         self._clients, self._homes, self._runs, self._urgent = {}, {}, {}, {}
         self._index.clear()
         self._under_way = set(state["under_way"])
-        self._dispatched = {
-            call_id: _Dispatched(
-                self._counters.client(tuple(path)),
-                seq,
-                per_token,
-                reserved,
-                charged,
-                prompt_cost,
-                per_token * self._weights.gamma,
-            )
-            for call_id, (path, seq, per_token, reserved, charged, prompt_cost) in state[
-                "dispatched"
-            ].items()
-        }
+        self._charges.restore(state["dispatched"])
         for path, entries in state["queue"]:
             node = self._counters.client(tuple(path))
             for call_id, seq, bypassed in entries:
@@ -382,10 +305,6 @@ def _first(node: Node) -> _Queued:
     """The earliest queued call of a client that has one."""
     entry: _Queued = next(iter(node.queue.values()))
     return entry
-
-
-def _amounts(record: _Dispatched) -> tuple[int, float, float, float, float]:
-    return record.seq, record.per_token, record.reserved, record.charged, record.prompt_cost
 
 
 def _discard(sets: dict[K, set[str]], key: K, value: str) -> None:
