@@ -10,10 +10,8 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
+from processes import eventually, free_port
 from sqlalchemy import Engine
 
 from fairserve.platform.apps.endpoints import router as apps
@@ -70,12 +69,6 @@ def _unprivileged() -> pwd.struct_passwd | None:
     return None
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of a running PostgreSQL, without the name of a database."""
@@ -98,7 +91,7 @@ def postgres_server() -> Iterator[str]:
             capture_output=True,
             **as_user,
         )
-        port = _free_port()
+        port = free_port()
         options = {
             "port": port,
             "listen_addresses": "127.0.0.1",
@@ -132,15 +125,18 @@ def postgres_server() -> Iterator[str]:
 
 
 def _wait_until_ready(url: str, server: subprocess.Popen, log: Path) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
-    while True:
+    def answers() -> bool:
         try:
             psycopg.connect(f"{url}/postgres", connect_timeout=5).close()
-            return
         except psycopg.OperationalError as error:
-            if server.poll() is not None or time.monotonic() > deadline_s:
+            if server.poll() is not None:
                 raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}") from error
-            time.sleep(0.05)
+            return False
+        return True
+
+    eventually(
+        answers, lambda: f"PostgreSQL did not start: {log.read_text()}", deadline_s=START_TIMEOUT_S
+    )
 
 
 @pytest.fixture(scope="session")

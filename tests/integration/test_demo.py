@@ -5,11 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
 
 import pytest
+from processes import eventually
 
 GROUP_KEYS = {
     "ttft_s", "queue_delay_s", "refused_calls", "refused_mid_run", "completed_interactions",
@@ -102,9 +102,8 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path):
 
 def test_an_interruption_during_the_start_leaves_nothing(tmp_path):
     demo = DemoProcess(tmp_path, "--systems", "fcfs", "--seconds", "60")
-    while len(demo.left()) < 2:
-        assert demo.process.poll() is None
-        time.sleep(0.05)
+    eventually(lambda: len(demo.left()) >= 2 or demo.process.poll() is not None)
+    assert demo.process.poll() is None
     demo.process.send_signal(signal.SIGTERM)
     stdout, stderr = demo.process.communicate(timeout=60)
     assert demo.process.returncode == 130, stdout + stderr

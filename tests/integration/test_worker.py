@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import openai
 import pytest
+from processes import eventually
 
 MODEL = "fairserve-tiny-random"
 COMMAND = "import sys; from fairserve.engine.worker import main; sys.exit(main())"
@@ -42,10 +42,7 @@ class Worker:
         return float(value)
 
     def wait_for(self, condition):
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.01)
+        eventually(condition, deadline_s=DEADLINE_S)
 
     def wait_until_idle(self):
         self.wait_for(

@@ -5,25 +5,19 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import httpx
 from openai import OpenAI
+from processes import eventually, free_port
 
 START_S = 120
 PROFILE = {
     "stages": [{"input_tokens": 100, "system_tokens": 0, "output_tokens": 30}],
     "calls_per_interaction": 4,
 }
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class LiveServer:
@@ -142,14 +136,16 @@ class LiveServer:
 
     def wait_for(self, path, key, condition, deadline_s=30):
         """Ask until the answer fulfils the condition; returns it."""
-        end_s = time.monotonic() + deadline_s
         headers = {"Authorization": f"Bearer {key}"}
-        while True:
+        last = []
+
+        def ask():
             answer = httpx.get(self.url + path, headers=headers, timeout=60)
-            if answer.status_code == 200 and condition(answer.json()):
-                return answer.json()
-            assert time.monotonic() < end_s, f"{answer.text}\n{self.log()}"
-            time.sleep(0.05)
+            last[:] = [answer.text]
+            return answer if answer.status_code == 200 and condition(answer.json()) else None
+
+        answer = eventually(ask, lambda: f"{''.join(last)}\n{self.log()}", deadline_s=deadline_s)
+        return answer.json()
 
     def wait_for_usage(self, *, calls):
         """The sums of ``/admin/usage`` once the ledger holds so many calls, and no more."""

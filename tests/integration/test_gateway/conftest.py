@@ -6,39 +6,21 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing
 
 import httpx
 import openai
 import pytest
 from aiohttp import web
+from processes import eventually, free_port
 
 ADMIN_KEY = "sk-test-admin-" + "0" * 40
 DEADLINE_S = 90
 MODEL = "fairserve-tiny-random"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def eventually(probe, what="it did not happen"):
-    """Ask until the answer is true; returns it."""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        found = probe()
-        if found:
-            return found
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 class Server:

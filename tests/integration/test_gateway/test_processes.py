@@ -9,8 +9,9 @@ import subprocess
 
 import httpx
 import pytest
+from processes import eventually
 
-from .conftest import DEADLINE_S, MODEL, eventually
+from .conftest import DEADLINE_S, MODEL
 
 PATH = "/v1/chat/completions"
 

@@ -5,8 +5,9 @@ import json
 
 import openai
 import pytest
+from processes import eventually
 
-from .conftest import MODEL, eventually
+from .conftest import MODEL
 
 
 def messages(text="Hello there", system="You are brief."):

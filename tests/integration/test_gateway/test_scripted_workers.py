@@ -5,8 +5,7 @@ import json
 
 import httpx
 import pytest
-
-from .conftest import eventually
+from processes import eventually
 
 PATH = "/v1/chat/completions"
 
