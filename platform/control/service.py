@@ -2,8 +2,8 @@
 
 One event loop owns it and nothing in it waits while it holds a half-done change, so there is no
 lock. Every call that is accepted or refused makes exactly one ledger row: the recorder writes it, and
-a call reaches it once, by leaving ``_live``. A call is in the
-journal and on disk before its grant is returned.
+a call reaches it once, by leaving the live calls. A call is in the journal and on disk before its grant
+is returned.
 
 Weakness: the state lives in this process; after a crash runs begin anew and counters start at zero,
 while the ledger is complete.
@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.platform.control.deadlines import Leases, QueueWaits
 from fairserve.platform.control.entries import plain_of
 from fairserve.platform.control.live import LiveCall
+from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
     Cancel,
     Grant,
@@ -30,12 +30,7 @@ from fairserve.platform.control.messages import (
     Release,
     Submit,
 )
-from fairserve.platform.control.port import (
-    ClusterView,
-    OnCancel,
-    RunView,
-    WorkerView,
-)
+from fairserve.platform.control.port import ClusterView, OnCancel, RunView, WorkerView
 from fairserve.platform.control.recorder import CallRecorder
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.switch import switched
@@ -88,16 +83,10 @@ class ControlService:
         self._options = options
         self._clock = clock
         self._wall = wall
-        self._live: dict[str, LiveCall] = {}
+        self._calls = LiveCalls(options.max_queue_wait_s, options.lease_s)
         self._recorder = CallRecorder(journal, clock, wall)
-        self._waits = QueueWaits(options.max_queue_wait_s)
-        self._leases = Leases(options.lease_s)
-        self._decoded: dict[str, int] = {}
-        self._flushing = False
         self._runs = LiveRuns()
         self._draining = False
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.Task[None] | None = None
 
@@ -113,11 +102,11 @@ class ControlService:
         self._draining = True
         try:
             async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
+                await self._calls.none_left()
         except TimeoutError:
-            logger.warning("%d calls did not end in time", len(self._live))
+            logger.warning("%d calls did not end in time", len(self._calls))
         # The queued first: the end of a running call would give them a grant.
-        for live in sorted(self._live.values(), key=lambda live: live.worker_id is not None):
+        for live in sorted(self._calls, key=lambda live: live.worker_id is not None):
             self._stop(live, "failed", "server stopped", "the server is stopping")
 
     async def close(self) -> None:
@@ -137,12 +126,11 @@ class ControlService:
     def tick(self) -> None:
         """Expire waits and leases, then let the dispatcher see the time."""
         now_s = self._clock()
-        for call_id in self._waits.over(now_s):
-            wait_s = self._options.max_queue_wait_s
-            message = f"no worker was free for the call within {wait_s:g} s"
-            self._stop(self._live[call_id], "expired", "queue wait over", message)
-        for call_id in self._leases.over(now_s):
-            self._stop(self._live[call_id], "failed", "lease ended without progress", "")
+        message = f"no worker was free for the call within {self._options.max_queue_wait_s:g} s"
+        for live in self._calls.waited_too_long(now_s):
+            self._stop(live, "expired", "queue wait over", message)
+        for live in self._calls.silent(now_s):
+            self._stop(live, "failed", "lease ended without progress", "")
         self._apply(self._dispatcher.handle(ev.Tick(), now_s))
 
     # --- events from beside the calls -------------------------------------------------------------
@@ -192,7 +180,7 @@ class ControlService:
     def _apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
         base = SYSTEMS[system]
         config = base.with_options(parameters)
-        calls = [(live.call, live.worker_id, live.usage) for live in self._live.values()]
+        calls = [(live.call, live.worker_id, live.usage) for live in self._calls]
         self._dispatcher = switched(self._dispatcher, config, calls, self._seed, self._clock())
         self._base, self._parameters = base, dict(parameters)
         self._apply(self._dispatcher.handle(ev.Tick(), self._clock()))
@@ -227,7 +215,8 @@ class ControlService:
             sequence = self._recorder.accepted(live)
         except JournalUnavailableError as error:  # filled up since the check; cannot be reached now
             raise AssertionError("the journal was checked in the same step") from error
-        self._accept(live)
+        self._calls.accept(live, live.submitted_s)
+        self._runs.call_accepted(call, live.accepted_at)
         self._apply(commands)
         try:
             await self._journal.durable(sequence)
@@ -249,38 +238,34 @@ class ControlService:
 
     def progress(self, message: Progress) -> bool:
         """See the port."""
-        live = self._live.get(message.call_id)
-        if live is None or live.worker_id is None:
+        live = self._calls.running(message.call_id)
+        if live is None:
             return False
         now_s = self._clock()
-        self._leases.renew(message.call_id, now_s)
+        self._calls.renew(live, now_s)
         before, live.usage = live.usage, message.usage
         if message.started and not live.started:
             live.started = True
             live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
             cached = message.usage.cached_tokens if message.cached_told else None
             self._take(ev.CallStarted(message.call_id, cached))
-        if message.usage.output_tokens > before.output_tokens:
-            self._decoded[message.call_id] = message.usage.output_tokens
-            if not self._flushing:
-                self._flushing = True
-                asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+        grew = message.usage.output_tokens > before.output_tokens
+        if grew and self._calls.decoded(message.call_id, message.usage.output_tokens):
+            asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
         if now_s - live.journaled_s >= PROGRESS_S:
             live.journaled_s = now_s
             self._journal.append("progress", live.record_id, live.progress_data())
         return True
 
     def _flush(self) -> None:
-        self._flushing = False
-        if self._decoded:
-            totals = tuple(self._decoded.items())
-            self._decoded.clear()
+        totals = self._calls.take_decoded()
+        if totals:
             self._take(ev.TokensDecoded(totals))
 
     async def release(self, message: Release) -> Grant | None:
         """See the port."""
-        live = self._live.get(message.call_id)
-        if live is None or live.worker_id is None:
+        live = self._calls.running(message.call_id)
+        if live is None:
             return None  # its lease had ended, or control had stopped it
         if not message.retry_on_another_worker:
             live.usage = message.usage
@@ -293,17 +278,16 @@ class ControlService:
             )
             return None
         logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
-        self._leave_worker(live)
-        live.turn = asyncio.get_running_loop().create_future()
-        self._waits.begin(live.call.call_id, self._clock())
-        self._apply(self._dispatcher.handle(ev.CallReturned(message.call_id), self._clock()))
+        now_s = self._clock()
+        self._calls.wait_again(live, now_s)
+        self._apply(self._dispatcher.handle(ev.CallReturned(message.call_id), now_s))
         granted = await self._turn(live)
         assert isinstance(granted, Grant), "a call that was admitted once is never refused"
         return granted
 
     def cancel(self, message: Cancel) -> None:
         """See the port."""
-        live = self._live.get(message.call_id)
+        live = self._calls.get(message.call_id)
         if live is None:
             return
         if live.worker_id is None:
@@ -313,7 +297,7 @@ class ControlService:
 
     def _withdraw(self, live: LiveCall) -> None:
         """Nobody waits for the grant any more: end the call, if it has not ended."""
-        if self._live.get(live.call.call_id) is live:
+        if self._calls.get(live.call.call_id) is live:
             self._end(live, "cancelled", error="client disconnected")
 
     # --- steps of a call --------------------------------------------------------------------------
@@ -322,8 +306,8 @@ class ControlService:
         """Refuse before the dispatcher sees the call; such a refusal is recorded, too."""
         if self._draining:
             reason, text = "draining", "the server is stopping"
-        elif len(self._waits) >= self._options.max_queued_calls:
-            reason, text = "queue_full", f"{len(self._waits)} calls are waiting already"
+        elif self._calls.waiting >= self._options.max_queued_calls:
+            reason, text = "queue_full", f"{self._calls.waiting} calls are waiting already"
         else:
             return
         self._recorder.refused(live, Decision(admitted=False, reason=reason))
@@ -333,20 +317,6 @@ class ControlService:
         self._recorder.refused(live, decision, mid_run=mid_run)
         call = live.call
         return RefuseCall(call.call_id, call.interaction_id, call.stage, decision, mid_run)
-
-    def _accept(self, live: LiveCall) -> None:
-        call = live.call
-        self._live[call.call_id] = live
-        self._idle.clear()
-        self._runs.call_accepted(call, live.accepted_at)
-        self._waits.begin(live.call.call_id, self._clock())
-
-    def _leave_worker(self, live: LiveCall) -> None:
-        call_id = live.call.call_id
-        self._leases.end(call_id)
-        self._decoded.pop(call_id, None)
-        live.worker_id = None
-        live.started = False
 
     def _apply(self, commands: list[ev.Command]) -> None:
         for command in commands:
@@ -362,13 +332,7 @@ class ControlService:
                     raise AssertionError("only an arriving call is refused")
 
     def _grant(self, command: ev.Admit) -> None:
-        live = self._live[command.call_id]
-        now_s = self._clock()
-        live.worker_id = command.worker_id
-        live.queue_s = now_s - live.submitted_s
-        live.journaled_s = now_s
-        self._waits.end(command.call_id)
-        self._leases.renew(command.call_id, now_s)
+        live = self._calls.grant(command.call_id, command.worker_id, self._clock())
         grant = Grant(
             call_id=command.call_id,
             interaction_id=live.call.interaction_id,
@@ -376,7 +340,7 @@ class ControlService:
             worker_id=command.worker_id,
             client_id=command.client_id,
             weight=command.weight,
-            queue_s=live.queue_s,
+            queue_s=live.queue_s or 0.0,
             lease_s=self._options.lease_s,
         )
         if not live.turn.done():
@@ -384,7 +348,7 @@ class ControlService:
 
     def _cancelled(self, command: ev.CancelCall) -> None:
         """The dispatcher stopped a call because its run was cancelled."""
-        live = self._live.get(command.call_id)
+        live = self._calls.get(command.call_id)
         if live is None:
             return
         if command.worker_id is None:
@@ -431,15 +395,9 @@ class ControlService:
         self._apply(commands)
 
     def _forget(self, live: LiveCall) -> None:
-        call_id = live.call.call_id
-        del self._live[call_id]
-        self._waits.end(call_id)
-        self._leases.end(call_id)
-        self._decoded.pop(call_id, None)
+        self._calls.forget(live)
         spent = live.usage.prompt_tokens + live.usage.output_tokens
         self._runs.call_ended(live.call, spent, self._wall())
-        if not self._live:
-            self._idle.set()
 
     # --- views ------------------------------------------------------------------------------------
 
@@ -483,8 +441,8 @@ class ControlService:
             draining=self._draining,
             demand_tokens=demand,
             capacity_tokens=capacity,
-            queued_calls=len(self._waits),
-            running_calls=len(self._leases),
+            queued_calls=self._calls.waiting,
+            running_calls=self._calls.granted,
             live_interactions=len(self._runs),
             workers=tuple(
                 WorkerView(

@@ -1,0 +1,119 @@
+"""The calls of control from their acceptance to their end: who waits, and who holds a lease.
+
+The books are kept together here so that a call is in all of them or in none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from fairserve.platform.control.deadlines import Leases, QueueWaits
+from fairserve.platform.control.live import LiveCall
+
+
+class LiveCalls:
+    """Calls by id; each either waits for a grant or has one. O(log waiting) per step of a call."""
+
+    def __init__(self, max_queue_wait_s: float, lease_s: float) -> None:
+        self._calls: dict[str, LiveCall] = {}
+        self._waits = QueueWaits(max_queue_wait_s)
+        self._leases = Leases(lease_s)
+        self._decoded: dict[str, int] = {}
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __len__(self) -> int:
+        """Number of calls, waiting and granted."""
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[LiveCall]:
+        """All of them, in order of acceptance."""
+        return iter(self._calls.values())
+
+    @property
+    def waiting(self) -> int:
+        """Number of calls without a grant."""
+        return len(self._waits)
+
+    @property
+    def granted(self) -> int:
+        """Number of calls with one."""
+        return len(self._leases)
+
+    async def none_left(self) -> None:
+        """Wait until no call is under way."""
+        await self._none.wait()
+
+    def get(self, call_id: str) -> LiveCall | None:
+        """A call under way."""
+        return self._calls.get(call_id)
+
+    def running(self, call_id: str) -> LiveCall | None:
+        """A call under way that has a grant."""
+        live = self._calls.get(call_id)
+        return None if live is None or live.worker_id is None else live
+
+    # --- steps of a call --------------------------------------------------------------------------
+
+    def accept(self, live: LiveCall, now_s: float) -> None:
+        """It begins to wait."""
+        self._calls[live.call.call_id] = live
+        self._none.clear()
+        self._waits.begin(live.call.call_id, now_s)
+
+    def grant(self, call_id: str, worker_id: str, now_s: float) -> LiveCall:
+        """It waits no longer and holds a lease."""
+        live = self._calls[call_id]
+        live.worker_id = worker_id
+        live.queue_s = now_s - live.submitted_s
+        live.journaled_s = now_s
+        self._waits.end(call_id)
+        self._leases.renew(call_id, now_s)
+        return live
+
+    def renew(self, live: LiveCall, now_s: float) -> None:
+        """It made progress."""
+        self._leases.renew(live.call.call_id, now_s)
+
+    def wait_again(self, live: LiveCall, now_s: float) -> None:
+        """Its worker failed it: the grant is over, and it waits for another."""
+        call_id = live.call.call_id
+        self._leases.end(call_id)
+        self._decoded.pop(call_id, None)
+        live.worker_id = None
+        live.started = False
+        live.turn = asyncio.get_running_loop().create_future()
+        self._waits.begin(call_id, now_s)
+
+    def forget(self, live: LiveCall) -> None:
+        """It ended."""
+        call_id = live.call.call_id
+        del self._calls[call_id]
+        self._waits.end(call_id)
+        self._leases.end(call_id)
+        self._decoded.pop(call_id, None)
+        if not self._calls:
+            self._none.set()
+
+    # --- what is due ------------------------------------------------------------------------------
+
+    def decoded(self, call_id: str, tokens: int) -> bool:
+        """Keep a call's output tokens in all for the next report; True if they are its first."""
+        first = not self._decoded
+        self._decoded[call_id] = tokens
+        return first
+
+    def take_decoded(self) -> tuple[tuple[str, int], ...]:
+        """The report: call ids and their output tokens, each told once."""
+        totals = tuple(self._decoded.items())
+        self._decoded.clear()
+        return totals
+
+    def waited_too_long(self, now_s: float) -> Iterator[LiveCall]:
+        """Calls whose wait is over; the caller ends them."""
+        return (self._calls[call_id] for call_id in self._waits.over(now_s))
+
+    def silent(self, now_s: float) -> Iterator[LiveCall]:
+        """Calls whose lease has ended; the caller ends each before it takes the next."""
+        return (self._calls[call_id] for call_id in self._leases.over(now_s))
