@@ -3,9 +3,9 @@
 The model of our trace format (``docs/guide/traces.md``); files of other formats are turned into it by
 adapters. Counts are tokens, times seconds.
 
-A call begins ``gap_s`` after the last of its ``deps`` has ended, a root ``gap_s`` after its interaction's
-arrival, so a slow service delays the rest of a run. Block ids are chained: an equal id is an equal whole
-prefix.
+A call begins ``gap_s`` after the last of its ``deps`` has ended, a root ``gap_s`` after the arrival of
+its interaction, so a slow service delays the rest of a run. Block ids are chained: an equal id is an
+equal whole prefix.
 """
 
 from __future__ import annotations
