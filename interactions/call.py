@@ -7,7 +7,7 @@ section 0: *input* excludes the leading system messages, *prompt* is input + sys
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -82,6 +82,9 @@ class Call:
     token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
     salt: str = ""
     """Cache isolation domain: prompts with different salts share no prefix."""
+    block_keys: Sequence[int] | None = None
+    """Chained 64-bit keys of the prompt's full blocks, where there are no token ids to make them of
+    (a trace). They count as given: salted, and as unlikely to collide, as whoever gave them made them."""
     stage: int = 0
     """1 + the longest path from a root of the interaction; 0 before it is attached."""
     expected_output_tokens: int = 0
@@ -123,6 +126,7 @@ def call_to_plain(call: Call) -> dict[str, Any]:
     """A call as plain JSON values."""
     plain = {f.name: getattr(call, f.name) for f in fields(Call)}
     plain["token_ids"] = call.token_ids.tolist()
+    plain["block_keys"] = None if call.block_keys is None else list(call.block_keys)
     plain["parents"] = None if call.parents is None else list(call.parents)
     plain["client"] = list(call.client)
     return plain

@@ -6,6 +6,7 @@ the same by a match. Keys are computed once per call and dropped when it ends.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -46,7 +47,11 @@ class Locality:
 
     def register(self, call: Call) -> None:
         """Compute the keys of a call; matches are 0 for calls that are not registered."""
-        self._keys[call.call_id] = self._hasher.keys(call.token_ids, call.salt)
+        given = call.block_keys
+        if given is None:
+            self._keys[call.call_id] = self._hasher.keys(call.token_ids, call.salt)
+        else:
+            self._keys[call.call_id] = given if isinstance(given, array) else array("Q", given)
 
     def forget(self, call_id: str) -> None:
         """The call is over."""

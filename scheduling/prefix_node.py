@@ -61,13 +61,15 @@ class Node:
 class Cache:
     """What one worker holds. The list's newest end is ``edge.older``, its oldest ``edge.newer``."""
 
-    __slots__ = ("bit", "blocks", "capacity", "edge", "slot")
+    __slots__ = ("bit", "blocks", "capacity", "edge", "locked", "slot")
 
     def __init__(self, slot: int, capacity_blocks: int, root: Node) -> None:
         self.slot = slot
         self.bit = 1 << slot
         self.capacity = max(1, capacity_blocks)
         self.blocks = 0
+        self.locked = 0
+        """Of these, blocks on the paths of running calls."""
         self.edge = Link(root)
 
     def __iter__(self) -> Iterator[Link]:

@@ -101,6 +101,19 @@ class PrefixTree:
         cache = self._cache(worker_id)
         return 0 if cache is None else cache.blocks
 
+    def locked_blocks(self, worker_id: str) -> int:
+        """Blocks that a worker holds and may not evict; 0 for an unknown one."""
+        cache = self._cache(worker_id)
+        return 0 if cache is None else cache.locked
+
+    def resize(self, worker_id: str, capacity_blocks: int) -> None:
+        """Change a worker's capacity; what is over it is evicted now, except what is locked."""
+        cache = self._cache(worker_id)
+        assert cache is not None, f"unknown worker {worker_id!r}"
+        cache.capacity = capacity_blocks
+        if cache.blocks > capacity_blocks:
+            self._shrink(cache)
+
     def holds(self, worker_id: str, mask: int) -> bool:
         """Whether the worker is in the mask."""
         return worker_id in self.workers and bool(mask >> self.workers.slot(worker_id) & 1)
@@ -343,8 +356,11 @@ class PrefixTree:
 
     def _drop(self, node: Node, cache: Cache) -> None:
         """The worker holds nothing below this node, and now not the node either."""
-        node.links.pop(cache.slot).unlink()
+        link = node.links.pop(cache.slot)
+        link.unlink()
         cache.blocks -= len(node.keys)
+        if link.locks:
+            cache.locked -= len(node.keys)
         node.mask &= ~cache.bit
         if not node.mask:
             parent = node.parent
@@ -358,7 +374,10 @@ class PrefixTree:
 
     def _truncate(self, node: Node, kept: int, cache: Cache) -> None:
         """Cut the end off a leaf that only this worker holds."""
-        cache.blocks -= len(node.keys) - kept
+        cut = len(node.keys) - kept
+        cache.blocks -= cut
+        if node.links[cache.slot].locks:
+            cache.locked -= cut
         self._forget(node, kept)
 
     def _forget(self, node: Node, kept: int) -> None:
@@ -390,8 +409,12 @@ class PrefixTree:
     def _count_locks(node: Node, cache: Cache, by: int) -> None:
         while node.parent is not None:
             link = node.links.get(cache.slot)
-            if link is not None:  # else the worker told that it dropped the node all the same
-                link.locks = max(0, link.locks + by)
+            if link is not None and link.locks + by >= 0:  # else it was dropped all the same
+                link.locks += by
+                if not link.locks:
+                    cache.locked -= len(node.keys)
+                elif by > 0 and link.locks == by:
+                    cache.locked += len(node.keys)
             node = node.parent
 
     # --- state ------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class DlpmSteps:
         walked_ns = cpu_ns()
 
         for call in admitted:
-            cache.store(call)
+            cache.store(call.call_id)
         stored_ns = cpu_ns()
         cache.tell()
         told_ns = cpu_ns()
@@ -112,7 +112,8 @@ class DlpmSteps:
         end_ns = cpu_ns()
         for call, locked, reserved_tokens in ended:
             self._reserved_tokens -= reserved_tokens
-            cache.release(call, locked)
+            cache.unlock(locked)
+            cache.forget(call.call_id)
         parts_ns = (
             arrived_ns - begin_ns,
             walked_ns - arrived_ns - engine_ns,
@@ -135,7 +136,7 @@ class DlpmSteps:
             needed = call.prompt_tokens - cached_tokens + call.max_output_tokens
             fits = self._reserved_tokens + needed <= self._capacity_tokens
             if fits:
-                self._running.append((call, cache.lock(call), needed))
+                self._running.append((call, cache.lock(call.call_id), needed))
                 self._reserved_tokens += needed
                 self.admitted_tokens += call.prompt_tokens
                 self.cached_tokens += cached_tokens
@@ -150,7 +151,7 @@ class DlpmSteps:
     def _next(self) -> LocalCall:
         """A call whose keys are known to the cache; its token ids are not needed any more."""
         call = self._source.call()
-        self._cache.register(call)
+        self._cache.hash_and_register(call)
         return LocalCall(
             call.call_id, client_id(call.client), call.prompt_tokens, call.max_output_tokens
         )

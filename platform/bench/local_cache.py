@@ -11,13 +11,13 @@ from collections import deque
 from statistics import fmean
 
 from fairserve.platform.bench.calls import CallSource
-from fairserve.platform.bench.engine_cache import WORKER
 from fairserve.platform.bench.figure import Reading
 from fairserve.platform.bench.measure import cpu_ns, percentile
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.prefix_node import Node
 
 FIGURE = "prefix_cache_us"
+WORKER = "worker"
 
 
 class LocalCache:

@@ -179,7 +179,9 @@ def locked_blocks(tree):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(["insert", "lock", "unlock"]), prompts), max_size=60),
+    st.lists(
+        st.tuples(st.sampled_from(["insert", "lock", "unlock", "resize"]), prompts), max_size=60
+    ),
     st.integers(1, 12),
 )
 def test_locked_paths_stay(history, capacity):
@@ -193,17 +195,46 @@ def test_locked_paths_stay(history, capacity):
         elif kind == "lock":
             depth = tree.match(keys, -1)[0]
             locks.append((tree.lock(keys, "w0"), keys[:depth]))
+        elif kind == "resize":
+            capacity = 1 + len(tokens)
+            tree.resize("w0", capacity)
         elif locks:
             node, _ = locks.pop(0)
             tree.unlock(node, "w0")
         for _, held in locks:
             assert tree.match(held, -1)[0] == len(held)
-        if kind == "insert":  # the unlocked ones have gone where there were too many
-            assert tree.blocks_of("w0") <= max(capacity, len(locked_blocks(tree)))
+        locked = len(locked_blocks(tree))
+        if kind in ("insert", "resize"):  # the unlocked ones have gone where there were too many
+            assert tree.blocks_of("w0") <= max(capacity, locked)
+        assert tree.locked_blocks("w0") == locked
         check_structure(tree)
     for node, _ in locks:
         tree.unlock(node, "w0")
     assert not locked_blocks(tree)
+    assert tree.locked_blocks("w0") == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["insert", "lock", "unlock", "evict"]), prompts), max_size=60
+    )
+)
+def test_locked_blocks_are_counted_when_news_take_them_away(history):
+    hasher, tree, locks = BlockHasher(1, BLOCK), PrefixTree(), []
+    tree.add_worker("w0", 6)
+    for kind, tokens in history:
+        keys = hasher.keys(np.array(tokens, dtype=np.uint32))
+        if kind == "insert":
+            tree.insert(keys, "w0")
+        elif kind == "lock":
+            locks.append(tree.lock(keys, "w0"))
+        elif kind == "evict":
+            tree.evict(keys[-1:], "w0")
+        elif locks:
+            tree.unlock(locks.pop(0), "w0")
+        assert tree.locked_blocks("w0") == len(locked_blocks(tree))
+        check_structure(tree)
 
 
 def test_a_split_keeps_its_locks():

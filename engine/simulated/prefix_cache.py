@@ -1,0 +1,77 @@
+"""The prefix cache of one engine: a tree with a single worker, and the keys of the calls that are there.
+
+Nothing is stored but which prefixes there are; matches are of full blocks, and at most all of a prompt
+but its last token, which an engine always computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from fairserve.scheduling.base import CacheNews, LocalCall
+from fairserve.scheduling.block_keys import BlockKeys
+from fairserve.scheduling.prefix_node import Node
+from fairserve.scheduling.prefix_tree import PrefixTree
+
+_HERE = "here"
+"""The tree's one worker."""
+
+
+class SimulatedPrefixCache:
+    """A :class:`~fairserve.scheduling.base.PrefixCache`. O(nodes on the path) per operation."""
+
+    def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
+        self.block_tokens = block_tokens
+        self._tree = PrefixTree()
+        self._tree.add_worker(_HERE, capacity_tokens // block_tokens)
+        self._keys: dict[str, BlockKeys] = {}
+
+    @property
+    def locked_tokens(self) -> int:
+        """Tokens on the paths of running calls, which cannot be evicted."""
+        return self._tree.locked_blocks(_HERE) * self.block_tokens
+
+    def resize(self, capacity_tokens: int) -> None:
+        """Evict down to so many tokens, as far as nothing is locked, and stay below from now on."""
+        self._tree.resize(_HERE, max(0, capacity_tokens) // self.block_tokens)
+
+    def register(self, call_id: str, keys: BlockKeys) -> None:
+        """A call with these block keys is here."""
+        self._keys[call_id] = keys
+
+    def forget(self, call_id: str) -> None:
+        """It has left."""
+        del self._keys[call_id]
+
+    def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
+        """Cached tokens of a waiting call; the node where its match ends, and the block after that."""
+        keys = self._keys[call.call_id]
+        blocks, node = self._tree.find(keys)
+        following = keys[blocks] if blocks < len(keys) else None
+        if not blocks:
+            return 0, None, following
+        return min(blocks * self.block_tokens, call.prompt_tokens - 1), node, following
+
+    def follow(self, news: CacheNews) -> None:
+        """Tell of the first blocks of what is stored, and of nodes that change or go."""
+        block_tokens = self.block_tokens
+
+        def disappeared(node: Node, kept: int) -> None:
+            news.changed(node, (node.start + kept) * block_tokens if kept else -1)
+
+        def renamed(node: Node, other: Node, depth: int) -> None:
+            news.renamed(node, other, depth * block_tokens)
+
+        self._tree.follow(news.changed, disappeared, renamed)
+
+    def lock(self, call_id: str) -> Node:
+        """Keep what is cached of a call's prompt; give the answer to :meth:`unlock`."""
+        return self._tree.lock(self._keys[call_id], _HERE)
+
+    def unlock(self, locked: Node) -> None:
+        """Undo one :meth:`lock`."""
+        self._tree.unlock(locked, _HERE)
+
+    def store(self, call_id: str) -> None:
+        """The prompt of a call was computed; older blocks are evicted for it."""
+        self._tree.insert(self._keys[call_id], _HERE)
