@@ -83,8 +83,8 @@ class Call:
     salt: str = ""
     """Cache isolation domain: prompts with different salts share no prefix."""
     block_keys: Sequence[int] | None = None
-    """Chained 64-bit keys of the prompt's full blocks, where there are no token ids to make them of
-    (a trace). They count as given: salted, and as unlikely to collide, as whoever gave them made them."""
+    """Chained 64-bit keys of the prompt's full blocks, where there are no token ids to make them of:
+    in a trace. They count as given, already salted and without collisions."""
     stage: int = 0
     """1 + the longest path from a root of the interaction; 0 before it is attached."""
     expected_output_tokens: int = 0
