@@ -1,0 +1,147 @@
+"""Numbered lines of a trace file, plain or gzip, and errors that name the place.
+
+A file is gzip if it begins with gzip's magic bytes, whatever its name says. A line checks the values
+that were found in it, so that each error names file, line and what is allowed. Blank lines are skipped
+but counted.
+
+Weakness: lines are read one after another into Python objects, and a single line has no bound.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from fairserve.engine.simulated.traces.model import TraceError
+
+GZIP_MAGIC = b"\x1f\x8b"
+SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file; its checks raise `TraceError` that names it."""
+
+    path: Path
+    number: int
+    text: str
+
+    def error(self, message: str) -> TraceError:
+        """What is wrong here; the caller raises it."""
+        return TraceError(f"{self.path}:{self.number}: {message}")
+
+    def json_object(self) -> dict[str, Any]:
+        """The line as a JSON object."""
+        try:
+            value = json.loads(self.text)
+        except json.JSONDecodeError as error:
+            what = f"{error.msg} at character {error.pos + 1}"
+            raise self.error(f"not JSON ({what}); one object a line is allowed") from None
+        except (ValueError, RecursionError) as error:
+            raise self.error(f"not JSON that can be read ({error})") from None
+        if not isinstance(value, dict):
+            raise self.error(f"expected a JSON object, got {shown(value)}")
+        return value
+
+    def columns(self, header: tuple[str, ...]) -> list[str]:
+        """The line's comma-separated values, as many as the header has."""
+        values = self.text.split(",")
+        if len(values) != len(header):
+            raise self.error(
+                f"expected {len(header)} columns ({','.join(header)}), got {len(values)}"
+            )
+        return values
+
+    def integer(self, value: object, name: str, least: int = 0) -> int:
+        """A JSON integer of at least ``least``; true and false are none."""
+        if type(value) is not int or value < least:
+            raise self.error(f"{name} must be an integer of at least {least}, got {shown(value)}")
+        return value
+
+    def integer_text(self, value: str, name: str, least: int = 0) -> int:
+        """An integer of at least ``least``, written in decimal digits."""
+        try:
+            number = int(value) if value.isascii() and value.isdigit() else least - 1
+        except ValueError:  # more digits than Python converts
+            number = least - 1
+        if number < least:
+            raise self.error(f"{name} must be an integer of at least {least}, got {shown(value)}")
+        return number
+
+    def number_at_least_zero(self, value: object, name: str) -> float:
+        """A finite JSON number of at least 0, of seconds for example."""
+        if type(value) is float or type(value) is int:
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.inf
+            if 0 <= number < math.inf:
+                return number
+        raise self.error(f"{name} must be a finite number of at least 0, got {shown(value)}")
+
+    def number_text(self, value: str, name: str) -> float:
+        """A finite number of at least 0, written as text."""
+        try:
+            number: object = float(value)
+        except ValueError:
+            number = value
+        return self.number_at_least_zero(number, name)
+
+    def identifier(self, value: object, name: str) -> str:
+        """A string that is not empty, or an integer, as a string."""
+        if type(value) is int or (type(value) is str and value):
+            return str(value)
+        raise self.error(f"{name} must be a string or an integer, not empty, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """A value as an error message shows it: long ones are cut."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return "a very long number"
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    """Yield the lines that are not blank, numbered from 1.
+
+    Raises `TraceError` if the file cannot be opened, a gzip file is truncated or damaged, or a line is
+    not UTF-8. The number is then that of the line which could not be read.
+    """
+    number = 0
+    try:
+        with path.open("rb") as raw:
+            for number, data in enumerate(_decompressed(raw), start=1):
+                text = data.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+                if text:
+                    yield Line(path, number, text)
+    except UnicodeDecodeError as error:
+        raise Line(path, number, "").error(f"not UTF-8 text ({error.reason})") from None
+    except EOFError:
+        raise Line(path, number + 1, "").error(
+            "the gzip data ends early; the file is truncated"
+        ) from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise Line(path, number + 1, "").error(f"damaged gzip data ({error})") from None
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _decompressed(raw: io.BufferedReader) -> BinaryIO:
+    if raw.peek(2)[:2] != GZIP_MAGIC:
+        return raw
+    return cast("BinaryIO", io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 18))
+
+
+def trace_name(path: Path) -> str:
+    """The file's name without ``.gz`` and without ``.jsonl`` or ``.csv``."""
+    name = path.name.removesuffix(".gz")
+    return name.removesuffix(".jsonl").removesuffix(".csv") or path.name
