@@ -1,0 +1,66 @@
+"""A request of a flat file as an interaction of one call.
+
+Flat files list requests: when, how long a prompt, how many tokens out. They know no runs, so each
+request is a run of its own, and most name no blocks, so nothing of its prompt is shared.
+
+Weakness: runs and their gaps are lost; a client that waited for an answer before it asked again sends
+here at the recorded times, however slow the service is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairserve.engine.simulated.traces.defaults import Defaults
+from fairserve.engine.simulated.traces.lines import trace_name
+from fairserve.engine.simulated.traces.model import (
+    Interaction,
+    Trace,
+    TraceCall,
+    TraceError,
+)
+
+UNSHARED_BLOCK_TOKENS = 16
+"""Block size of traces without blocks: no id uses it."""
+
+
+def single_call(
+    interaction_id: str,
+    *,
+    app: str,
+    arrival_s: float,
+    prompt_tokens: int,
+    output_tokens: int,
+    defaults: Defaults,
+    user: str | None = None,
+    blocks: tuple[tuple[int, int], ...] = (),
+) -> Interaction:
+    """An interaction of one call by the agent of the app's name; no output counts as 1 token."""
+    call = TraceCall(
+        call_id="0",
+        agent=app,
+        deps=(),
+        gap_s=0.0,
+        input_tokens=prompt_tokens,
+        system_tokens=0,
+        output_tokens=max(output_tokens, 1),
+        blocks=blocks,
+    )
+    return Interaction(
+        interaction_id=interaction_id,
+        tenant=defaults.tenant,
+        app=app,
+        user=defaults.user if user is None else user,
+        arrival_s=arrival_s,
+        calls=(call,),
+    )
+
+
+def flat_trace(
+    path: Path, interactions: Sequence[Interaction], block_tokens: int = UNSHARED_BLOCK_TOKENS
+) -> Trace:
+    """The trace of a file, in order of arrival; `TraceError` if it holds no request."""
+    if not interactions:
+        raise TraceError(f"{path}:1: holds no requests; at least one is needed")
+    return Trace(trace_name(path), block_tokens, ()).with_interactions(interactions)
