@@ -1,0 +1,118 @@
+"""Read a trace of any known format: ours, and through adapters those of others.
+
+The first line that is not blank tells the format; only a pair of ServeGen files must also be named as
+such. The formats and their defaults are in ``docs/guide/traces.md``.
+
+Weakness: a file is recognised by its first line alone; one that changes format later is an error there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from fairserve.engine.simulated.traces.azure import AZURE_HEADER, read_azure
+from fairserve.engine.simulated.traces.defaults import Defaults
+from fairserve.engine.simulated.traces.interaction_file import read_interactions
+from fairserve.engine.simulated.traces.lines import read_lines
+from fairserve.engine.simulated.traces.model import Trace, TraceError
+from fairserve.engine.simulated.traces.mooncake import (
+    MOONCAKE_KEYS,
+    MooncakeOptions,
+    read_mooncake,
+)
+from fairserve.engine.simulated.traces.servegen import (
+    PROMPT_KEYS,
+    RATES_HEADER,
+    ServeGenOptions,
+    read_servegen,
+)
+from fairserve.engine.simulated.traces.vtc_csv import VTC_HEADER, read_vtc_csv
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """How a format is recognised by its first line, and described to who gives an unknown one."""
+
+    first_line: str
+    matches: Callable[[str, frozenset[str]], bool]
+    """Of the first line and, if it is a JSON object, the object's keys."""
+
+
+def _header(columns: tuple[str, ...]) -> TraceFormat:
+    text = ",".join(columns)
+    return TraceFormat(text, lambda line, _keys: line == text)
+
+
+FORMATS: Mapping[str, TraceFormat] = MappingProxyType(
+    {
+        "interactions": TraceFormat(
+            '{"iid", "bs", "calls": [...], ...}', lambda _line, keys: "calls" in keys
+        ),
+        "mooncake": TraceFormat(
+            "{" + ", ".join(f'"{key}"' for key in MOONCAKE_KEYS) + "}",
+            lambda _line, keys: keys >= {"input_length", "output_length"},
+        ),
+        "azure": _header(AZURE_HEADER),
+        "vtc": _header(VTC_HEADER),
+        "servegen rates": _header(RATES_HEADER),
+        "servegen lengths": TraceFormat(
+            '{"client", "t_s", "input_tokens": [...], "output_tokens": [...]}',
+            lambda _line, keys: (
+                keys >= {"client", "t_s", "output_tokens"} and bool(keys & set(PROMPT_KEYS))
+            ),
+        ),
+    }
+)
+"""Known formats by name, in the order they are tried."""
+
+
+def read_trace(
+    path: str | Path,
+    *,
+    defaults: Defaults = Defaults(),
+    mooncake: MooncakeOptions = MooncakeOptions(),
+    servegen: ServeGenOptions = ServeGenOptions(),
+) -> Trace:
+    """Read the trace in ``path``, plain or gzip.
+
+    ``defaults`` stand in for what the file leaves out. The options of a format have no effect on files
+    of another. Raises `TraceError` that names file, line and what is allowed.
+    """
+    path = Path(path)
+    name = trace_format(path)
+    if name == "interactions":
+        return read_interactions(path, defaults=defaults)
+    if name == "mooncake":
+        return read_mooncake(path, defaults=defaults, options=mooncake)
+    if name == "azure":
+        return read_azure(path, defaults=defaults)
+    if name == "vtc":
+        return read_vtc_csv(path, defaults=defaults)
+    return read_servegen(path, defaults=defaults, options=servegen)
+
+
+def trace_format(path: Path) -> str:
+    """The name in `FORMATS` of a file's format; `TraceError` lists them if it is none of these."""
+    first = next(read_lines(path), None)
+    if first is None:
+        raise TraceError(f"{path}:1: the file is empty; {_known()}")
+    try:
+        value = json.loads(first.text) if first.text.startswith("{") else None
+    except (ValueError, RecursionError):
+        value = None
+    keys = frozenset(value) if isinstance(value, dict) else frozenset()
+    for name, known in FORMATS.items():
+        if known.matches(first.text, keys):
+            return name
+    if value is None and first.text.startswith("{"):
+        first.json_object()  # says what is wrong with it
+    raise first.error(f"unknown format; {_known()}")
+
+
+def _known() -> str:
+    lines = (f"{name}: {known.first_line}" for name, known in FORMATS.items())
+    return "known are files that begin with\n  " + "\n  ".join(lines)
