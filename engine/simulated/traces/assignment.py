@@ -1,0 +1,243 @@
+"""Rules that give interactions users, tenants and arrivals, and that cut and mix traces.
+
+Each rule takes a trace and returns a new one; what is random follows from a seed alone. A rule replaces
+what was there, so their order matters: users before tenants (a user stays within one tenant), arrivals
+before a window.
+
+Weakness: a rule knows nothing of an interaction's content, so a user's runs are alike only where the
+trace's are.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
+
+ABUSIVE = "abusive"
+WELL_BEHAVED = "well-behaved"
+
+
+def assign_users(
+    trace: Trace,
+    *,
+    users: int,
+    skew: float = 0.0,
+    abusive: int = 0,
+    abusive_share: float = 0.0,
+    seed: int = 0,
+) -> Trace:
+    """Give each interaction one of ``user-1`` ... ``user-N``, drawn independently.
+
+    User i has a share in proportion to ``1 / i ** skew`` (0: all alike). With ``abusive`` users, the
+    first ones have ``abusive_share`` of all interactions between them, alike, and the group
+    ``abusive``; the others share the rest by their skew and are ``well-behaved``. Without, groups stay
+    as they are. Raises `TraceError` for less than 1 user, a negative skew, nobody left to behave well,
+    or an abusive share that is not between 0 and 1.
+    """
+    _require(users >= 1, "users", users, "1 or more")
+    _require(0 <= skew < math.inf, "skew", skew, "a finite number of at least 0")
+    _require(0 <= abusive < users, "abusive", abusive, f"0 to {users - 1}, fewer than users")
+    if abusive:
+        _require(0 < abusive_share < 1, "abusive_share", abusive_share, "between 0 and 1")
+    else:
+        _require(abusive_share == 0, "abusive_share", abusive_share, "0 without abusive users")
+    weights = [(rank + 1) ** -skew for rank in range(users - abusive)]
+    total = sum(weights)
+    shares = [abusive_share / abusive] * abusive
+    shares += [(1 - abusive_share) * weight / total for weight in weights]
+    bounds = list(accumulate(shares))
+    rng = _generator(seed)
+    drawn = rng.choices(range(users), cum_weights=bounds, k=len(trace))
+    interactions = []
+    for interaction, index in zip(trace.interactions, drawn, strict=True):
+        group = interaction.group
+        if abusive:
+            group = ABUSIVE if index < abusive else WELL_BEHAVED
+        interactions.append(replace(interaction, user=f"user-{index + 1}", group=group))
+    return trace.with_interactions(interactions)
+
+
+def user_per_interaction(trace: Trace) -> Trace:
+    """Make every interaction a user's only one: ``user-1`` arrives first."""
+    return trace.with_interactions(
+        [
+            replace(interaction, user=f"user-{index}")
+            for index, interaction in enumerate(trace.interactions, start=1)
+        ]
+    )
+
+
+def assign_tenants(trace: Trace, *, tenants: int, skew: float = 0.0, seed: int = 0) -> Trace:
+    """Give each user, with all interactions, one of ``tenant-1`` ... ``tenant-N``.
+
+    Tenant i is drawn in proportion to ``1 / i ** skew`` for each user in order of first arrival. Users
+    of one name but two tenants are two users, each of whom is drawn a tenant. Raises `TraceError` for
+    less than 1 tenant or a negative skew.
+    """
+    _require(tenants >= 1, "tenants", tenants, "1 or more")
+    _require(0 <= skew < math.inf, "skew", skew, "a finite number of at least 0")
+    bounds = list(accumulate((rank + 1) ** -skew for rank in range(tenants)))
+    rng = _generator(seed)
+    tenant_by_user: dict[tuple[str, str], str] = {}
+    interactions = []
+    for interaction in trace.interactions:
+        user = (interaction.tenant, interaction.user)
+        if user not in tenant_by_user:
+            index = rng.choices(range(tenants), cum_weights=bounds)[0]
+            tenant_by_user[user] = f"tenant-{index + 1}"
+        interactions.append(replace(interaction, tenant=tenant_by_user[user]))
+    return trace.with_interactions(interactions)
+
+
+def arrive_poisson(
+    trace: Trace, *, rate_per_s: float, shuffle: bool = False, seed: int = 0
+) -> Trace:
+    """Let interactions arrive as a Poisson process of ``rate_per_s`` from 0 on.
+
+    They keep their order, or get a random one, which a merge of traces that all began at 0 needs. Raises
+    `TraceError` unless the rate is above 0.
+    """
+    _require(0 < rate_per_s < math.inf, "rate_per_s", rate_per_s, "above 0 and finite")
+    rng = _generator(seed)
+    order = _order(trace, rng if shuffle else None)
+    times_s = accumulate(rng.expovariate(rate_per_s) for _ in order)
+    return _arriving(trace, order, times_s)
+
+
+def arrive_evenly(
+    trace: Trace, *, rate_per_s: float, shuffle: bool = False, seed: int = 0
+) -> Trace:
+    """Let interactions arrive every ``1 / rate_per_s`` seconds, the first one at 0.
+
+    Order and errors as in `arrive_poisson`.
+    """
+    _require(0 < rate_per_s < math.inf, "rate_per_s", rate_per_s, "above 0 and finite")
+    order = _order(trace, _generator(seed) if shuffle else None)
+    return _arriving(trace, order, (index / rate_per_s for index in range(len(order))))
+
+
+def arrive_at_once(trace: Trace, *, shuffle: bool = False, seed: int = 0) -> Trace:
+    """Let all interactions arrive at 0, in their order or in a random one."""
+    order = _order(trace, _generator(seed) if shuffle else None)
+    return _arriving(trace, order, (0.0 for _ in order))
+
+
+def scale_time(trace: Trace, factor: float, *, gaps: bool = False) -> Trace:
+    """Multiply arrivals by ``factor``: 0.5 doubles the load. With ``gaps``, those of calls, too.
+
+    Raises `TraceError` unless the factor is above 0.
+    """
+    _require(0 < factor < math.inf, "factor", factor, "above 0 and finite")
+    return trace.with_interactions(
+        [
+            replace(
+                interaction,
+                arrival_s=interaction.arrival_s * factor,
+                calls=tuple(replace(c, gap_s=c.gap_s * factor) for c in interaction.calls)
+                if gaps
+                else interaction.calls,
+            )
+            for interaction in trace.interactions
+        ]
+    )
+
+
+def limit(trace: Trace, interactions: int) -> Trace:
+    """Keep the first ``interactions`` to arrive; `TraceError` for less than 1."""
+    _require(interactions >= 1, "interactions", interactions, "1 or more")
+    return trace.with_interactions(trace.interactions[:interactions])
+
+
+def window(trace: Trace, from_s: float = 0.0, to_s: float = math.inf) -> Trace:
+    """Keep what arrives in ``[from_s, to_s)``; ``from_s`` becomes 0. The result may be empty.
+
+    Raises `TraceError` unless ``0 <= from_s < to_s``.
+    """
+    _require(0 <= from_s < to_s, "from_s", from_s, f"from 0 to below to_s, {to_s:g}")
+    return trace.with_interactions(
+        [
+            replace(interaction, arrival_s=interaction.arrival_s - from_s)
+            for interaction in trace.interactions
+            if from_s <= interaction.arrival_s < to_s
+        ]
+    )
+
+
+def merge(traces: Sequence[Trace], *, name: str = "") -> Trace:
+    """Mix traces by arrival; equal arrivals in the order given.
+
+    The block size becomes the greatest common divisor of those of traces that have blocks: a block of k
+    smaller ones and id b becomes the ids ``b * k`` to ``b * k + k - 1``. Ids are then shifted, so that
+    no two traces share a prefix, and interaction ids get the trace's name in front, or name and number
+    where names repeat. Users and tenants stay: the same name is the same user. Raises `TraceError` for
+    no trace.
+
+    What two prompts share within a coarse block was lost when the trace was recorded, and stays lost.
+    """
+    _require(len(traces) >= 1, "traces", len(traces), "1 or more")
+    sizes = [trace.block_tokens for trace in traces if _end_of_ids(trace)]
+    block_tokens = math.gcd(*sizes) if sizes else min(trace.block_tokens for trace in traces)
+    names = [trace.name for trace in traces]
+    interactions: list[Interaction] = []
+    shift = 0
+    for number, trace in enumerate(traces, start=1):
+        prefix = trace.name if names.count(trace.name) == 1 else f"{trace.name}-{number}"
+        # Without ids the size does not matter, and need not be a multiple.
+        factor = max(trace.block_tokens // block_tokens, 1)
+        interactions += [
+            _rebased(interaction, prefix, factor, shift) for interaction in trace.interactions
+        ]
+        shift += _end_of_ids(trace) * factor
+    return Trace(name or "+".join(names), block_tokens, ()).with_interactions(interactions)
+
+
+def _rebased(interaction: Interaction, prefix: str, factor: int, shift: int) -> Interaction:
+    calls: list[TraceCall] = []
+    for call in interaction.calls:
+        blocks = tuple((start * factor + shift, count * factor) for start, count in call.blocks)
+        calls.append(replace(call, blocks=blocks))
+    interaction_id = f"{prefix}/{interaction.interaction_id}"
+    return replace(interaction, interaction_id=interaction_id, calls=tuple(calls))
+
+
+def _end_of_ids(trace: Trace) -> int:
+    """One more than the greatest block id; 0 if there are no blocks."""
+    return max(
+        (
+            start + count
+            for interaction in trace.interactions
+            for call in interaction.calls
+            for start, count in call.blocks
+        ),
+        default=0,
+    )
+
+
+def _generator(seed: int) -> random.Random:
+    return random.Random(seed)  # noqa: S311  a workload is no secret
+
+
+def _order(trace: Trace, rng: random.Random | None) -> Sequence[Interaction]:
+    interactions = list(trace.interactions)
+    if rng is not None:
+        rng.shuffle(interactions)
+    return interactions
+
+
+def _arriving(trace: Trace, order: Sequence[Interaction], times_s: Iterable[float]) -> Trace:
+    return trace.with_interactions(
+        [
+            replace(interaction, arrival_s=time_s)
+            for interaction, time_s in zip(order, times_s, strict=True)
+        ]
+    )
+
+
+def _require(met: bool, name: str, value: float, allowed: str) -> None:
+    if not met:
+        raise TraceError(f"{name} {value}: {allowed} is allowed")
