@@ -63,6 +63,14 @@ class Windows:
 
     half_s: float = 30.0
     step_s: float = 28.5
+    first_s: float | None = None
+    """The first centre; None: the earliest whose window begins with the first arrival."""
+    last_s: float | None = None
+    """The last centre; None: the latest whose window ends with the last end."""
+
+
+VTC_TABLES = Windows(first_s=58.5, last_s=571.5)
+"""The centres of the VTC paper's tables (ALGORITHMS section 9); arrivals begin at 0."""
 
 
 def jain_index(values: Iterable[float]) -> float:
@@ -111,12 +119,14 @@ def service_difference(
     starts = [call.arrival_s for calls in by_client.values() for call in calls]
     if not ends:
         return {"max": 0.0, "avg": 0.0, "var": 0.0}
-    first_s, last_s = min(starts), max(ends)
-    half_s = min(windows.half_s, (last_s - first_s) / 2) or 1.0
-    centres = np.arange(first_s + half_s, last_s - half_s + 1e-9, windows.step_s)
+    begin_s, end_s = min(starts), max(ends)
+    half_s = min(windows.half_s, (end_s - begin_s) / 2) or 1.0
+    first_s = begin_s + half_s if windows.first_s is None else windows.first_s
+    last_s = end_s - half_s if windows.last_s is None else windows.last_s
+    centres = np.arange(first_s, last_s + 1e-6, windows.step_s)
     figures = []
     for centre_s in centres:
-        begin_s, end_s = centre_s - half_s, centre_s + half_s
+        begin_s, end_s = float(centre_s) - half_s, float(centre_s) + half_s
         service = {c: served(calls, cost, begin_s, end_s) for c, calls in by_client.items()}
         demand = {
             client: sum(

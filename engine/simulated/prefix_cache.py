@@ -43,6 +43,10 @@ class SimulatedPrefixCache:
         """It has left."""
         del self._keys[call_id]
 
+    def full_blocks_tokens(self, call_id: str) -> int:
+        """Tokens of the prompt that can be cached at all."""
+        return len(self._keys[call_id]) * self.block_tokens
+
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
         """Cached tokens of a waiting call; the node where its match ends, and the block after that."""
         keys = self._keys[call.call_id]

@@ -1,0 +1,198 @@
+"""What a forward pass takes, in seconds, and how much an engine holds: linear models by name or file.
+
+A pass that prefills takes ``base + tokens * per_token + pairs * per_pair``, where pairs are of a computed
+token and one that it attends to; a decode step takes ``base + sequences * per_sequence + held tokens *
+per_held_token``. ``a10g-llama2-7b`` is fitted to what the VTC paper's tables imply (ALGORITHMS section 9).
+The others are rooflines: weights and KV cache are read at a share of the memory bandwidth, arithmetic
+runs at a share of the peak; the two are added, as if they never overlapped. Weakness: a roofline is
+right about ratios, and some ten percent off in absolute times.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+Loop = Literal["prefill-first", "vtc-artifact"]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """One model on one accelerator. Times are seconds, sizes tokens."""
+
+    name: str
+    kv_capacity_tokens: int
+    """Of one worker's pool."""
+    prefill_base_s: float
+    prefill_s_per_token: float
+    prefill_s_per_pair: float
+    decode_base_s: float
+    decode_s_per_sequence: float
+    decode_s_per_held_token: float
+    max_prefill_tokens: int = 8192
+    """Computed in one pass; longer prompts take several."""
+    max_running: int = 256
+    """Sequences in the batch."""
+    loop: Loop = "prefill-first"
+    """``prefill-first`` tries to admit before every pass and prefers prompts to decoding;
+    ``vtc-artifact`` is the loop of the VTC paper's code (ALGORITHMS section 9)."""
+    origin: str = ""
+    """Where the numbers come from."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_tokens") or field.name == "max_running":
+                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                    raise ValueError(
+                        f"{field.name} is {value!r}; allowed: a whole number, 1 or more"
+                    )
+            elif field.type == "float":
+                number = isinstance(value, int | float) and not isinstance(value, bool)
+                if not number or not 0 <= value < math.inf:
+                    raise ValueError(f"{field.name} is {value!r}; allowed: finite, 0 or more")
+        if self.decode_base_s + self.decode_s_per_sequence <= 0:
+            raise ValueError("a decode step takes no time; decode_base_s must be over 0")
+        if self.loop not in ("prefill-first", "vtc-artifact"):
+            raise ValueError(f"loop is {self.loop!r}; allowed: 'prefill-first', 'vtc-artifact'")
+
+    def prefill_s(self, tokens: int, pairs: float) -> float:
+        """A pass over so many prompt tokens."""
+        return (
+            self.prefill_base_s
+            + tokens * self.prefill_s_per_token
+            + pairs * self.prefill_s_per_pair
+        )
+
+    def decode_s(self, sequences: int, held_tokens: int, steps: int) -> float:
+        """So many decode steps in a row of a batch that holds ``held_tokens`` at the first one."""
+        each_s = (
+            self.decode_base_s
+            + sequences * self.decode_s_per_sequence
+            + held_tokens * self.decode_s_per_held_token
+        )
+        growth_s = sequences * self.decode_s_per_held_token
+        return steps * each_s + growth_s * (steps * (steps - 1) // 2)
+
+
+def pairs(cached_tokens: int, computed_tokens: int) -> float:
+    """Pairs of a computed token and those before it, itself included."""
+    return computed_tokens * cached_tokens + computed_tokens * (computed_tokens + 1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """Data sheet: dense bf16 FLOP/s, bytes/s and bytes."""
+
+    flops_per_s: float
+    memory_bytes_per_s: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a decoder."""
+
+    parameters: float
+    layers: int
+    hidden: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Keys and values of all layers, two bytes each number."""
+        return 2 * 2 * self.layers * self.kv_heads * self.head_dim
+
+
+BANDWIDTH_EFFICIENCY = 0.8
+COMPUTE_EFFICIENCY = 0.55
+MEMORY_SHARE = 0.88
+"""Of the accelerator's memory, for weights and KV cache; the rest is activations."""
+PASS_OVERHEAD_S = 0.003
+"""Scheduling, sampling and launches of one pass."""
+
+
+def roofline(name: str, accelerator: Accelerator, model: ModelShape) -> CostModel:
+    """A model's costs from data sheets and the efficiencies above."""
+    compute = accelerator.flops_per_s * COMPUTE_EFFICIENCY
+    bandwidth = accelerator.memory_bytes_per_s * BANDWIDTH_EFFICIENCY
+    weights_bytes = 2 * model.parameters
+    free_bytes = accelerator.memory_bytes * MEMORY_SHARE - weights_bytes
+    token_s = 2 * model.parameters / compute
+    return CostModel(
+        name,
+        kv_capacity_tokens=round(free_bytes / model.kv_bytes_per_token / 1000) * 1000,
+        prefill_base_s=weights_bytes / bandwidth + PASS_OVERHEAD_S,
+        prefill_s_per_token=token_s,
+        prefill_s_per_pair=4 * model.hidden * model.layers / compute,
+        decode_base_s=weights_bytes / bandwidth + PASS_OVERHEAD_S,
+        decode_s_per_sequence=token_s,
+        decode_s_per_held_token=model.kv_bytes_per_token / bandwidth,
+        origin=f"roofline: {COMPUTE_EFFICIENCY:.0%} of peak FLOP/s, "
+        f"{BANDWIDTH_EFFICIENCY:.0%} of memory bandwidth, {PASS_OVERHEAD_S * 1000:g} ms a pass",
+    )
+
+
+_A100 = Accelerator(312e12, 2.0e12, 80e9)
+_H200 = Accelerator(989e12, 4.8e12, 141e9)
+_A10G = Accelerator(70e12, 0.6e12, 24e9)
+_LLAMA3_8B = ModelShape(8.03e9, layers=32, hidden=4096, kv_heads=8, head_dim=128)
+_LLAMA32_3B = ModelShape(3.21e9, layers=28, hidden=3072, kv_heads=8, head_dim=128)
+
+COST_MODELS: Mapping[str, CostModel] = {
+    model.name: model
+    for model in (
+        CostModel(
+            "a10g-llama2-7b",
+            kv_capacity_tokens=10_000,
+            prefill_base_s=0.0358,
+            prefill_s_per_token=0.0002131,
+            prefill_s_per_pair=0.0,
+            decode_base_s=0.0193,
+            decode_s_per_sequence=0.000245,
+            decode_s_per_held_token=0.00000202,
+            max_prefill_tokens=3072,
+            max_running=1000,
+            loop="vtc-artifact",
+            origin="fitted to the totals that the VTC paper reports for its real trace",
+        ),
+        roofline("a100-llama3-8b", _A100, _LLAMA3_8B),
+        roofline("a10g-llama3.2-3b", _A10G, _LLAMA32_3B),
+        roofline("h200-llama3-8b", _H200, _LLAMA3_8B),
+    )
+}
+
+
+def cost_model(name: str) -> CostModel:
+    """By name, or from a JSON file of the fields of :class:`CostModel`.
+
+    Raises ValueError that names the file and the field, and what is allowed.
+    """
+    if name in COST_MODELS:
+        return COST_MODELS[name]
+    path = Path(name)
+    if not path.is_file():
+        known = ", ".join(COST_MODELS)
+        raise ValueError(f"unknown cost model {name!r}; allowed: {known}, or a JSON file")
+    try:
+        values: Any = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: an object is expected, with the fields of a cost model")
+    allowed = [field.name for field in fields(CostModel)]
+    unknown = sorted(set(values) - set(allowed))
+    if unknown:
+        raise ValueError(f"{path}: unknown field {unknown[0]!r}; allowed: {', '.join(allowed)}")
+    try:
+        return CostModel(**{"name": path.stem, **values})
+    except TypeError as error:
+        missing = [name for name in allowed[1:8] if name not in values]
+        raise ValueError(f"{path}: missing: {', '.join(missing)}") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -1,0 +1,479 @@
+"""A trace through the dispatcher that serves and simulated workers, in virtual time.
+
+Closed loop: a call arrives ``gap_s`` after its dependencies have ended, so slow service delays the rest
+of its run. A refusal aborts the run, or is tried again after ``Retry-After``. Everything is deterministic:
+events are taken in order of time, then arrivals before deliveries before passes before ticks, then in
+the order in which they were made.
+
+Cost: the dispatcher's per call, the workers' per pass, and a report of all running calls at every tick.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from fairserve.engine.simulated.cost_model import CostModel
+from fairserve.engine.simulated.profiles import profiles_of
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
+from fairserve.engine.simulated.worker import SimulatedWorker
+from fairserve.interactions.call import Call, TokenUsage, client_id
+from fairserve.interactions.profile import AppProfile
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.metrics import CallSample, RunSample
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS
+from fairserve.scheduling.system import SystemConfig
+from fairserve.throttling.base import Limits
+
+_MODEL = "model"
+_SCOPE_BITS = 40
+"""Block ids of a trace are below 2 to this power; what is above tells apart sessions and salts."""
+
+Isolation = Literal["none", "tenant", "user"]
+
+_ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How a trace is replayed. Times are seconds."""
+
+    workers: int = 1
+    seed: int = 0
+    """Of the dispatcher."""
+    dispatch_delay_s: float = 0.0
+    """From control's grant to the worker's queue."""
+    tick_s: float = 0.25
+    """Between two reports of what was decoded."""
+    retries: int = 0
+    """How often a refused call is tried again after its ``Retry-After``; its run is aborted then."""
+    isolation: Isolation = "none"
+    """Who shares cached prefixes with whom."""
+    limits: Limits = Limits()
+    """Of every app and its users."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """By user; others have 1."""
+    profiles: Mapping[str, AppProfile] = field(default_factory=dict)
+    """By app; others have the trace's own means."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"workers is {self.workers}; allowed: 1 or more")
+        if self.retries < 0:
+            raise ValueError(f"retries is {self.retries}; allowed: 0 or more")
+        if not self.tick_s > 0 or not self.dispatch_delay_s >= 0:
+            raise ValueError("tick_s must be over 0, dispatch_delay_s 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What happened, for :func:`fairserve.scheduling.metrics.summarise`."""
+
+    calls: list[CallSample]
+    runs: list[RunSample]
+    busy_share: float
+    """Of the workers' time from the first arrival to the last end, the part with a pass under way."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """An interaction under way."""
+
+    interaction: Interaction
+    number: int
+    waits: dict[str, int]
+    """Dependencies of each call that have not ended."""
+    dependents: dict[str, list[TraceCall]]
+    left: int
+    """Calls that have not ended."""
+    live: set[str] = field(default_factory=set)
+    tries: int = 0
+    aborted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """A call from its arrival to its end."""
+
+    call: Call
+    planned: TraceCall
+    run: _Run
+    arrival_s: float
+    started_s: float | None = None
+    first_token_s: float | None = None
+    cached_tokens: int = 0
+    worker: int = -1
+
+
+class Replay:
+    """One trace, one system. :meth:`run` may be called once."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        system: SystemConfig,
+        costs: CostModel,
+        options: ReplayOptions = ReplayOptions(),
+    ) -> None:
+        _check_sizes(trace, costs)
+        self._trace, self._options = trace, options
+        self._dispatcher = Dispatcher(system, seed=options.seed, block_tokens=trace.block_tokens)
+        self._workers = [
+            SimulatedWorker(
+                costs,
+                LOCAL_SCHEDULERS[system.local](**system.local_options),
+                trace.block_tokens,
+                self,
+            )
+            for _ in range(options.workers)
+        ]
+        self._queue: list[tuple[float, int, int, object]] = []
+        self._made = 0
+        self._wakes = [float("inf")] * options.workers
+        self._ticking = False
+        self._now_s = 0.0
+        self._live: dict[str, _Live] = {}
+        self._calls: list[CallSample] = []
+        self._runs: list[RunSample] = []
+        self._open_runs: dict[str, _Run] = {}
+        self._salts: dict[str, int] = {}
+        self._longest_output: dict[str, int] = {}
+        for interaction in trace.interactions:
+            longest = max(call.output_tokens for call in interaction.calls)
+            app = interaction.app
+            self._longest_output[app] = max(self._longest_output.get(app, 1), longest)
+        self._announce()
+
+    def _announce(self) -> None:
+        options, handle = self._options, self._dispatcher.handle
+        profiles = {**profiles_of(self._trace), **options.profiles}
+        for app, profile in profiles.items():
+            handle(ev.AppChanged(app, profile, options.limits), 0.0)
+        users = {(each.tenant, each.user) for each in self._trace.interactions}
+        for tenant, user in sorted(users):
+            if user in options.weights:
+                handle(ev.UserChanged(tenant, user, weight=options.weights[user]), 0.0)
+        for number, worker in enumerate(self._workers):
+            handle(ev.WorkerJoined(_name(number), worker.kv_capacity_tokens), 0.0)
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    def run(self, progress: Callable[[int, int], None] | None = None) -> ReplayResult:
+        """All of the trace, to its last call's end. ``progress`` is told ended and all calls."""
+        for number, interaction in enumerate(self._trace.interactions):
+            self._push(interaction.arrival_s, _ARRIVAL, (number, interaction))
+        total, told = self._trace.calls, 0
+        while self._queue:
+            now_s, kind, _, what = heapq.heappop(self._queue)
+            self._now_s = now_s
+            self._take(kind, what)
+            if progress is not None and len(self._calls) >= told + 500:
+                told = len(self._calls)
+                progress(told, total)
+        assert not self._live, f"{len(self._live)} calls never ended"
+        begin_s = min((call.arrival_s for call in self._calls), default=0.0)
+        span_s = max((call.end_s for call in self._calls), default=0.0) - begin_s
+        busy_s = sum(worker.busy_s for worker in self._workers)
+        busy_share = busy_s / (span_s * len(self._workers)) if span_s > 0 else 0.0
+        return ReplayResult(self._calls, self._runs, busy_share)
+
+    def _push(self, at_s: float, kind: int, what: object) -> None:
+        self._made += 1
+        heapq.heappush(self._queue, (at_s, kind, self._made, what))
+
+    def _take(self, kind: int, what: object) -> None:
+        if kind == _PASS:
+            assert isinstance(what, int)
+            if self._workers[what].next_s <= self._now_s:
+                self._wakes[what] = float("inf")
+                self._workers[what].advance(self._now_s)
+        elif kind == _ARRIVAL:
+            if isinstance(what, _Live):
+                self._submit(what)
+            else:
+                assert isinstance(what, tuple)
+                self._begin_run(*what)
+        elif kind == _DELIVERY:
+            assert isinstance(what, ev.Admit)
+            self._deliver(what)
+        else:
+            self._tick()
+        self._wake_workers()
+
+    def _wake_workers(self) -> None:
+        for number, worker in enumerate(self._workers):
+            if worker.next_s < self._wakes[number]:
+                self._wakes[number] = worker.next_s
+                self._push(worker.next_s, _PASS, number)
+
+    def _tick(self) -> None:
+        totals = tuple(total for worker in self._workers for total in worker.progress(self._now_s))
+        if totals:
+            self._apply(self._dispatcher.handle(ev.TokensDecoded(totals), self._now_s))
+        self._apply(self._dispatcher.handle(ev.Tick(), self._now_s))
+        self._ticking = bool(self._live)
+        if self._ticking:
+            self._push(self._now_s + self._options.tick_s, _TICK, None)
+
+    # --- runs and calls ---------------------------------------------------------------------------
+
+    def _begin_run(self, number: int, interaction: Interaction) -> None:
+        dependents: dict[str, list[TraceCall]] = {}
+        for call in interaction.calls:
+            for dep in call.deps:
+                dependents.setdefault(dep, []).append(call)
+        waits = {call.call_id: len(call.deps) for call in interaction.calls}
+        run = _Run(interaction, number, waits, dependents, len(interaction.calls))
+        self._open_runs[interaction.interaction_id] = run
+        for call in interaction.calls:
+            if not call.deps:
+                self._plan(run, call)
+
+    def _plan(self, run: _Run, planned: TraceCall) -> None:
+        """The call arrives after its gap."""
+        at_s = self._now_s + planned.gap_s
+        live = _Live(self._call_of(run, planned), planned, run, at_s)
+        if planned.gap_s > 0:
+            self._push(at_s, _ARRIVAL, live)
+        else:
+            self._submit(live)
+
+    def _call_of(self, run: _Run, planned: TraceCall) -> Call:
+        interaction = run.interaction
+        run_id = interaction.interaction_id
+        return Call(
+            call_id=f"{run_id}/{planned.call_id}",
+            tenant=interaction.tenant,
+            app=interaction.app,
+            user=interaction.user,
+            interaction_id=run_id,
+            model=_MODEL,
+            input_tokens=planned.input_tokens,
+            system_tokens=planned.system_tokens,
+            max_output_tokens=self._longest_output[interaction.app],
+            samples=planned.samples,
+            agent=planned.agent,
+            parents=tuple(f"{run_id}/{dep}" for dep in planned.deps),
+            single=len(interaction.calls) == 1,
+        )
+
+    def _block_keys(self, run: _Run, planned: TraceCall) -> array[int]:
+        """The trace's ids, set apart by session and salt."""
+        interaction, offset = run.interaction, 0
+        if interaction.scope == "session":
+            salt = f"session {run.number}"
+        elif self._options.isolation == "tenant":
+            salt = f"tenant {interaction.tenant}"
+        elif self._options.isolation == "user":
+            salt = f"user {client_id((interaction.tenant, interaction.user))}"
+        else:
+            salt = ""
+        if salt:
+            offset = self._salts.setdefault(salt, len(self._salts) + 1) << _SCOPE_BITS
+        keys = array("Q")
+        for start, count in planned.blocks:
+            ids = np.arange(start + offset, start + offset + count, dtype=np.uint64)
+            keys.frombytes(ids.tobytes())
+        return keys
+
+    def _submit(self, live: _Live) -> None:
+        """The call arrives now."""
+        if live.run.aborted:
+            return
+        call = live.call
+        if call.block_keys is None:
+            call.block_keys = self._block_keys(live.run, live.planned)
+        commands = self._dispatcher.handle(ev.CallArrived(call), self._now_s)
+        if commands and isinstance(commands[0], ev.Refuse):
+            self._refused(live, commands[0])
+            return
+        self._live[call.call_id] = live
+        live.run.live.add(call.call_id)
+        if not self._ticking:
+            self._ticking = True
+            self._push(self._now_s + self._options.tick_s, _TICK, None)
+        self._apply(commands)
+
+    def _refused(self, live: _Live, refusal: ev.Refuse) -> None:
+        run = live.run
+        sample = self._sample(live, "refused", TokenUsage())
+        self._calls.append(sample if not refusal.mid_run else _mid_run(sample))
+        if run.tries < self._options.retries:
+            run.tries += 1
+            wait_s = refusal.decision.retry_after_s or 1.0
+            again = _Live(live.call, live.planned, run, live.arrival_s)
+            self._push(self._now_s + wait_s, _ARRIVAL, again)
+            return
+        run.aborted = True
+        if refusal.mid_run:
+            run_id = run.interaction.interaction_id
+            self._apply(
+                self._dispatcher.handle(ev.InteractionClosed(run_id, cancel=True), self._now_s)
+            )
+        else:
+            self._end_run(run, complete=False, wasted_tokens=0, cause="throttled")
+
+    def _apply(self, commands: list[ev.Command]) -> None:
+        for command in commands:
+            match command:
+                case ev.Admit():
+                    if self._options.dispatch_delay_s > 0:
+                        at_s = self._now_s + self._options.dispatch_delay_s
+                        self._push(at_s, _DELIVERY, command)
+                    else:
+                        self._deliver(command)
+                case ev.CancelCall():
+                    self._cancelled(command)
+                case ev.InteractionEnded():
+                    run = self._open_runs.get(command.interaction_id)
+                    if run is not None:
+                        self._end_run(
+                            run,
+                            complete=command.state == "complete",
+                            wasted_tokens=command.wasted_tokens,
+                            cause=command.cause,
+                        )
+                case ev.Refuse():
+                    raise AssertionError("only an arriving call is refused")
+
+    def _deliver(self, admit: ev.Admit) -> None:
+        live = self._live.get(admit.call_id)
+        if live is None:
+            return  # cancelled on its way
+        call, planned = live.call, live.planned
+        live.worker = _number(admit.worker_id)
+        outputs = planned.output_tokens * planned.samples
+        self._workers[live.worker].add(
+            LocalCall(
+                call.call_id,
+                admit.client_id,
+                call.prompt_tokens,
+                outputs,
+                weight=admit.weight,
+                output_tokens=outputs,
+            ),
+            call.block_keys or (),
+            samples=planned.samples,
+            output_tokens=planned.output_tokens,
+            now_s=self._now_s,
+        )
+
+    def _cancelled(self, command: ev.CancelCall) -> None:
+        live = self._live[command.call_id]
+        if command.worker_id is None:
+            self._forget(live, "cancelled", TokenUsage())
+            return
+        output_tokens = 0
+        if live.worker >= 0:
+            output_tokens = self._workers[live.worker].cancel(command.call_id, self._now_s)
+        self._end_call(live, "cancelled", output_tokens)
+
+    def _end_call(self, live: _Live, outcome: ev.CallOutcome, output_tokens: int) -> None:
+        usage = self._usage(live, output_tokens)
+        commands = self._dispatcher.handle(
+            ev.CallEnded(live.call.call_id, outcome, usage), self._now_s
+        )
+        self._forget(live, outcome, usage)
+        self._apply(commands)
+
+    def _usage(self, live: _Live, output_tokens: int) -> TokenUsage:
+        if live.first_token_s is None:
+            return TokenUsage()
+        call = live.call
+        return TokenUsage(call.input_tokens, call.system_tokens, live.cached_tokens, output_tokens)
+
+    def _forget(self, live: _Live, outcome: ev.CallOutcome, usage: TokenUsage) -> None:
+        del self._live[live.call.call_id]
+        live.run.live.discard(live.call.call_id)
+        self._calls.append(self._sample(live, outcome, usage))
+
+    def _sample(self, live: _Live, outcome: ev.CallOutcome, usage: TokenUsage) -> CallSample:
+        interaction = live.run.interaction
+        started_s = live.started_s
+        return CallSample(
+            client=client_id((interaction.tenant, interaction.user)),
+            interaction_id=interaction.interaction_id,
+            arrival_s=live.arrival_s,
+            end_s=self._now_s,
+            outcome=outcome,
+            usage=usage,
+            queue_delay_s=None if started_s is None else started_s - live.arrival_s,
+            first_token_s=live.first_token_s,
+            group=interaction.group,
+        )
+
+    def _end_run(self, run: _Run, *, complete: bool, wasted_tokens: int, cause: str) -> None:
+        interaction = run.interaction
+        del self._open_runs[interaction.interaction_id]
+        self._runs.append(
+            RunSample(
+                client=client_id((interaction.tenant, interaction.user)),
+                interaction_id=interaction.interaction_id,
+                start_s=interaction.arrival_s,
+                end_s=self._now_s,
+                complete=complete,
+                wasted_tokens=wasted_tokens,
+                cause=cause,
+                group=interaction.group,
+            )
+        )
+
+    # --- what workers tell ------------------------------------------------------------------------
+
+    def started(self, call_id: str, cached_tokens: int, now_s: float) -> None:
+        """See :class:`~fairserve.engine.simulated.worker.Listener`."""
+        live = self._live[call_id]
+        live.started_s, live.cached_tokens = now_s, cached_tokens
+        self._apply(self._dispatcher.handle(ev.CallStarted(call_id, cached_tokens), now_s))
+
+    def first_token(self, call_id: str, now_s: float) -> None:
+        """See the protocol."""
+        self._live[call_id].first_token_s = now_s
+
+    def ended(self, call_id: str, output_tokens: int, now_s: float) -> None:
+        """See the protocol."""
+        live = self._live[call_id]
+        run = live.run
+        self._end_call(live, "completed", output_tokens)
+        run.left -= 1
+        for dependent in run.dependents.get(live.planned.call_id, ()):
+            run.waits[dependent.call_id] -= 1
+            if not run.waits[dependent.call_id] and not run.aborted:
+                self._plan(run, dependent)
+        if not run.left and len(run.interaction.calls) > 1:
+            closed = ev.InteractionClosed(run.interaction.interaction_id)
+            self._apply(self._dispatcher.handle(closed, now_s))
+
+
+def _check_sizes(trace: Trace, costs: CostModel) -> None:
+    """Raises TraceError for a call that never fits into a worker's pool."""
+    for interaction in trace.interactions:
+        for call in interaction.calls:
+            need = call.prompt_tokens + call.output_tokens * call.samples
+            if need >= costs.kv_capacity_tokens:
+                raise TraceError(
+                    f"{trace.name}: call {call.call_id!r} of interaction "
+                    f"{interaction.interaction_id!r} needs {need} tokens; a worker of "
+                    f"{costs.name} holds {costs.kv_capacity_tokens}"
+                )
+
+
+def _name(number: int) -> str:
+    return f"worker-{number}"
+
+
+def _number(worker_id: str) -> int:
+    return int(worker_id.removeprefix("worker-"))
+
+
+def _mid_run(sample: CallSample) -> CallSample:
+    return CallSample(
+        **{**{name: getattr(sample, name) for name in CallSample.__slots__}, "mid_run": True}
+    )

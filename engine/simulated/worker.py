@@ -1,0 +1,408 @@
+"""An engine in virtual time: continuous batching, a KV pool with a prefix cache, a local scheduler.
+
+What serves is the real local scheduler; only the forward pass is replaced by the time that a cost model
+gives it. A worker does one thing at a time: it prefills what it admitted, or decodes one token for all
+running sequences. Prompts come first, as in engines without mixed passes, several in one pass and long
+ones in chunks. Decode steps between which nothing can be admitted are one event (*fused*): their time
+has a closed form.
+
+Whoever drives it calls :meth:`SimulatedWorker.advance` at :attr:`next_s` and is told through a
+:class:`Listener`; a listener may add calls while it is told. A prompt is in the prefix cache when it was
+computed; outputs are not cached, since traces do not say what was generated.
+
+Cost: O(log batch) per call and fused run of steps, O(batch) per step with a queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairserve.engine.simulated.cost_model import CostModel, pairs
+from fairserve.engine.simulated.prefix_cache import SimulatedPrefixCache
+from fairserve.engine.simulated.room import FutureRoom, ReservedRoom, Room
+from fairserve.scheduling.base import LocalCall, LocalScheduler
+from fairserve.scheduling.block_keys import BlockKeys
+from fairserve.scheduling.prefix_node import Node
+
+_ARTIFACT_STEPS = 10
+"""Decode steps after which the VTC paper's code tries to admit."""
+
+
+class Listener(Protocol):
+    """Is told what happens to a worker's calls, in order of time."""
+
+    def started(self, call_id: str, cached_tokens: int, now_s: float) -> None:
+        """It left the worker's queue."""
+        ...
+
+    def first_token(self, call_id: str, now_s: float) -> None:
+        """Its prompt was computed."""
+        ...
+
+    def ended(self, call_id: str, output_tokens: int, now_s: float) -> None:
+        """It generated all, over all samples."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    """A call in the batch; its samples are generated side by side."""
+
+    call: LocalCall
+    samples: int
+    output_tokens: int
+    """Of each sample."""
+    cached_tokens: int
+    """Prompt tokens that were in the prefix cache when it entered."""
+    computed: int
+    """Prompt tokens that need no more computing."""
+    locked: Node | None
+    decoding: bool = False
+    """Its prompt is computed, and its first tokens are out."""
+    last_step: int = 0
+    """The decode step with which it ends."""
+    first_step: int = 0
+    """Decode steps before its first."""
+
+
+class SimulatedWorker:
+    """One engine. Times are virtual seconds and never decrease."""
+
+    def __init__(
+        self,
+        costs: CostModel,
+        scheduler: LocalScheduler,
+        block_tokens: int,
+        listener: Listener,
+    ) -> None:
+        self._costs, self._scheduler, self._listener = costs, scheduler, listener
+        self._artifact = costs.loop == "vtc-artifact"
+        self._room: Room = (FutureRoom if self._artifact else ReservedRoom)(
+            costs.kv_capacity_tokens
+        )
+        self._cache = SimulatedPrefixCache(costs.kv_capacity_tokens, block_tokens)
+        self._sizes: dict[str, tuple[int, int]] = {}
+        """Samples and output tokens of waiting calls."""
+        self._running: dict[str, _Sequence] = {}
+        self._prefilling: list[_Sequence] = []
+        """Entered, and not all of the prompt computed."""
+        self._ends: list[tuple[int, int, _Sequence]] = []
+        self._entered = 0
+        self._sequences = 0
+        self._held_tokens = 0
+        """By the sequences that decode, shared prompts counted once for each call."""
+        self._step = 0
+        """Decode steps so far."""
+        self._charged_step = 0
+        """Up to where the scheduler was told what was decoded."""
+        self._since_admission = 0
+        """Decode steps since the last admission."""
+        self._pass: list[tuple[_Sequence, int]] | None = None
+        """The prefill pass under way: tokens to compute of each."""
+        self._began_s = 0.0
+        self._steps = 0
+        """The fused decode steps under way."""
+        self.next_s = math.inf
+        """When :meth:`advance` must be called; infinite while there is nothing to do."""
+        self.busy_s = 0.0
+        """Seconds of passes so far."""
+
+    # --- from outside -----------------------------------------------------------------------------
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        """Tokens that its pool holds."""
+        return self._costs.kv_capacity_tokens
+
+    @property
+    def waiting(self) -> int:
+        """Calls in its queue."""
+        return len(self._scheduler)
+
+    @property
+    def running(self) -> int:
+        """Calls in its batch."""
+        return len(self._running)
+
+    def add(
+        self, call: LocalCall, keys: BlockKeys, *, samples: int, output_tokens: int, now_s: float
+    ) -> None:
+        """A call arrives. ``keys``: of its prompt's full blocks; ``output_tokens``: of each sample."""
+        self._sizes[call.call_id] = (samples, output_tokens)
+        self._cache.register(call.call_id, () if self._artifact else keys)
+        self._scheduler.add(call)
+        if not self._steps and self._pass is None:
+            self.next_s = min(self.next_s, now_s)
+        elif self._steps > 1:
+            self._cut(now_s)
+
+    def cancel(self, call_id: str, now_s: float) -> int:
+        """Drop a call, waiting or running; returns what it has generated.
+
+        A running one leaves at the end of the pass that is under way.
+        """
+        sequence = self._running.get(call_id)
+        if sequence is None:
+            self._scheduler.finish(call_id)
+            self._forget(call_id)
+            return 0
+        if self._steps > 1:
+            self._cut(now_s)
+        generated = self._generated(sequence, self._steps_by(now_s))
+        sequence.last_step = -1  # it is taken out of the heap when its turn comes
+        self._leave(sequence)
+        return generated
+
+    def progress(self, now_s: float) -> list[tuple[str, int]]:
+        """Output tokens so far, over all samples, of each call that has generated some."""
+        step = self._steps_by(now_s)
+        return [
+            (call_id, generated)
+            for call_id, sequence in self._running.items()
+            if (generated := self._generated(sequence, step))
+        ]
+
+    def _steps_by(self, now_s: float) -> int:
+        """Decode steps that are complete at a time within the present pass."""
+        return self._step + (self._complete(now_s) if self._steps else 0)
+
+    def _generated(self, sequence: _Sequence, step: int) -> int:
+        if not sequence.decoding:
+            return 0
+        return (1 + min(step, sequence.last_step) - sequence.first_step) * sequence.samples
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def advance(self, now_s: float) -> None:
+        """Complete the pass that ends now, and begin the next one."""
+        if self._pass is not None:
+            self._end_prefill(now_s)
+        elif self._steps:
+            self._end_decode(now_s)
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self._began_s = now_s
+        if len(self._scheduler) and self._may_admit():
+            self._admit(now_s)
+        if self._prefilling:
+            self._begin_prefill()
+        elif self._running:
+            self._steps = self._fusable()
+            self.next_s = now_s + self._decode_s(self._steps)
+        else:
+            self.next_s = math.inf
+
+    # --- decoding ---------------------------------------------------------------------------------
+
+    def _fusable(self) -> int:
+        """Decode steps until something ends or may be admitted."""
+        while self._ends[0][2].last_step < 0:
+            heapq.heappop(self._ends)  # cancelled
+        steps = self._ends[0][0] - self._step
+        if len(self._scheduler):
+            wait = _ARTIFACT_STEPS - self._since_admission if self._artifact else 1
+            steps = min(steps, max(1, wait))
+        return steps
+
+    def _decode_s(self, steps: int) -> float:
+        return self._costs.decode_s(self._sequences, self._held_tokens, steps)
+
+    def _complete(self, now_s: float) -> int:
+        """How many of the fused steps are complete at ``now_s``."""
+        low, high, passed_s = 0, self._steps, now_s - self._began_s
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._decode_s(middle) <= passed_s:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _cut(self, now_s: float) -> None:
+        """Something has changed: the fused steps end with the one that is under way."""
+        begun = min(self._steps, self._complete(now_s) + 1)
+        if self._artifact:
+            begun = max(begun, min(self._steps, _ARTIFACT_STEPS - self._since_admission))
+        self._steps = begun
+        self.next_s = max(now_s, self._began_s + self._decode_s(begun))
+
+    def _end_decode(self, now_s: float) -> None:
+        self.busy_s += now_s - self._began_s
+        self._step += self._steps
+        self._since_admission += self._steps
+        self._held_tokens += self._steps * self._sequences
+        self._steps = 0
+        if len(self._scheduler):
+            self._tell_decoded()
+        while self._ends and self._ends[0][0] <= self._step:
+            _, _, sequence = heapq.heappop(self._ends)
+            if sequence.last_step >= 0:
+                self._end(sequence, now_s)
+
+    def _tell_decoded(self) -> None:
+        """The scheduler hears what was decoded since it was told last."""
+        steps = self._step - self._charged_step
+        if steps:
+            self._charged_step = self._step
+            decoded = self._scheduler.decoded
+            for call_id, sequence in self._running.items():
+                if sequence.decoding:
+                    decoded(call_id, steps * sequence.samples)
+
+    def _end(self, sequence: _Sequence, now_s: float) -> None:
+        self._tell_decoded()
+        self._leave(sequence)
+        total = sequence.output_tokens * sequence.samples
+        self._listener.ended(sequence.call.call_id, total, now_s)
+
+    def _leave(self, sequence: _Sequence) -> None:
+        """Take a sequence out of the batch and free what it holds."""
+        call = sequence.call
+        del self._running[call.call_id]
+        if not sequence.decoding:
+            self._prefilling.remove(sequence)
+        else:
+            generated = (1 + self._step - sequence.first_step) * sequence.samples
+            self._sequences -= sequence.samples
+            self._held_tokens -= call.prompt_tokens + generated
+        self._scheduler.finish(call.call_id)
+        if sequence.locked is not None:
+            self._cache.unlock(sequence.locked)
+        self._room.leave(call.call_id)
+        self._cache.resize(self._room.for_cache())
+        self._forget(call.call_id)
+
+    def _forget(self, call_id: str) -> None:
+        self._cache.forget(call_id)
+        self._sizes.pop(call_id, None)
+
+    # --- admission --------------------------------------------------------------------------------
+
+    def _may_admit(self) -> bool:
+        if self._artifact:
+            return not self._running or self._since_admission >= _ARTIFACT_STEPS
+        return True
+
+    def _admit(self, now_s: float) -> None:
+        """Passes over the queue, as long as what has started makes others arrive."""
+        budget = self._costs.max_prefill_tokens
+        for sequence in self._prefilling:
+            budget -= sequence.call.prompt_tokens - sequence.computed
+        while True:
+            started = self._admit_pass(budget)
+            if not started:
+                return
+            self._since_admission = 0
+            waiting = len(self._scheduler)
+            for sequence in started:
+                budget -= sequence.call.prompt_tokens - sequence.computed
+                self._listener.started(sequence.call.call_id, sequence.computed, now_s)
+            if len(self._scheduler) == waiting:
+                return
+
+    def _admit_pass(self, budget: int) -> list[_Sequence]:
+        scheduler, cache = self._scheduler, self._cache
+        started: list[_Sequence] = []
+        self._tell_decoded()
+        scheduler.start_pass(cache)
+        sequences = self._sequences + sum(sequence.samples for sequence in self._prefilling)
+        while budget > 0 and (call := scheduler.peek()) is not None:
+            samples, _ = self._sizes[call.call_id]
+            sequence = None
+            too_long = self._artifact and call.prompt_tokens > budget and started
+            if not too_long and (sequences + samples <= self._costs.max_running or not sequences):
+                sequence = self._try(call)
+            if sequence is None:
+                scheduler.skip()
+                continue
+            scheduler.accept(sequence.computed)
+            started.append(sequence)
+            sequences += samples
+            budget -= call.prompt_tokens - sequence.computed
+        self._prefilling += started
+        return started
+
+    def _try(self, call: LocalCall) -> _Sequence | None:
+        """Take a call into the batch if it fits."""
+        samples, output_tokens = self._sizes[call.call_id]
+        cached, _, _ = self._cache.match(call)
+        locked = self._cache.lock(call.call_id) if cached else None
+        held = call.prompt_tokens - cached + samples
+        left = output_tokens - 1
+        if not self._room.fits(held, left, samples, self._cache.locked_tokens, self._step):
+            if locked is not None:
+                self._cache.unlock(locked)
+            return None
+        self._room.enter(call.call_id, held, left, samples, self._step)
+        self._cache.resize(self._room.for_cache())
+        del self._sizes[call.call_id]
+        sequence = _Sequence(call, samples, output_tokens, cached, cached, locked)
+        self._running[call.call_id] = sequence
+        return sequence
+
+    # --- prefilling -------------------------------------------------------------------------------
+
+    def _begin_prefill(self) -> None:
+        """A pass over the prompts that entered, in order of entry, up to what one pass computes."""
+        budget = self._costs.max_prefill_tokens
+        self._pass, tokens, all_pairs = [], 0, 0.0
+        for sequence in self._prefilling:
+            if budget <= 0:
+                break
+            missing = sequence.call.prompt_tokens - sequence.computed
+            chunk = missing if self._artifact else min(budget, missing)
+            self._pass.append((sequence, chunk))
+            budget -= chunk
+            tokens += chunk
+            all_pairs += pairs(sequence.computed, chunk)
+        self.next_s = self._began_s + self._costs.prefill_s(tokens, all_pairs)
+
+    def _end_prefill(self, now_s: float) -> None:
+        assert self._pass is not None, "a pass is under way"
+        self.busy_s += now_s - self._began_s
+        computed, self._pass = self._pass, None
+        self._tell_decoded()
+        for sequence, tokens in computed:
+            if self._running.get(sequence.call.call_id) is not sequence:
+                continue  # cancelled meanwhile
+            sequence.computed += tokens
+            if sequence.computed >= sequence.call.prompt_tokens:
+                self._prefilling.remove(sequence)
+                self._store(sequence)
+                self._enter_decoding(sequence, now_s)
+
+    def _store(self, sequence: _Sequence) -> None:
+        """The full blocks of its prompt are in the prefix cache now, and locked there."""
+        if self._artifact:
+            return
+        cache, call = self._cache, sequence.call
+        shared = cache.full_blocks_tokens(call.call_id)
+        if shared <= sequence.cached_tokens:
+            return
+        self._room.shrink(call.call_id, shared - sequence.cached_tokens)
+        cache.resize(self._room.for_cache())
+        cache.store(call.call_id)
+        locked = cache.lock(call.call_id)
+        if sequence.locked is not None:
+            cache.unlock(sequence.locked)
+        sequence.locked = locked
+
+    def _enter_decoding(self, sequence: _Sequence, now_s: float) -> None:
+        """The prompt's pass has made the first token of each sample."""
+        call, samples = sequence.call, sequence.samples
+        sequence.first_step = self._step
+        sequence.last_step = self._step + sequence.output_tokens - 1
+        self._sequences += samples
+        self._held_tokens += call.prompt_tokens + samples
+        sequence.decoding = True
+        self._scheduler.decoded(call.call_id, samples)
+        self._listener.first_token(call.call_id, now_s)
+        if sequence.last_step == self._step:
+            self._end(sequence, now_s)
+        else:
+            self._entered += 1
+            heapq.heappush(self._ends, (sequence.last_step, self._entered, sequence))
