@@ -9,7 +9,6 @@ Weakness: lines are read one after another into Python objects, and a single lin
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import math
@@ -17,11 +16,14 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from fairserve.engine.simulated.traces.model import TraceError
 
 GZIP_MAGIC = b"\x1f\x8b"
+GZIP_FORMAT = 31
+"""For zlib: the greatest window, with gzip header and trailer."""
+READ_BYTES = 1 << 16
 SHOWN_CHARACTERS = 60
 
 
@@ -119,7 +121,7 @@ def read_lines(path: Path) -> Iterator[Line]:
     number = 0
     try:
         with path.open("rb") as raw:
-            for number, data in enumerate(_decompressed(raw), start=1):
+            for number, data in enumerate(_data_lines(raw), start=1):
                 text = data.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 if text:
                     yield Line(path, number, text)
@@ -129,16 +131,42 @@ def read_lines(path: Path) -> Iterator[Line]:
         raise Line(path, number + 1, "").error(
             "the gzip data ends early; the file is truncated"
         ) from None
-    except (gzip.BadGzipFile, zlib.error) as error:
+    except zlib.error as error:
         raise Line(path, number + 1, "").error(f"damaged gzip data ({error})") from None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def _decompressed(raw: io.BufferedReader) -> BinaryIO:
+def _data_lines(raw: io.BufferedReader) -> Iterator[bytes]:
     if raw.peek(2)[:2] != GZIP_MAGIC:
-        return raw
-    return cast("BinaryIO", io.BufferedReader(gzip.GzipFile(fileobj=raw), 1 << 18))
+        yield from raw
+        return
+    begun = b""
+    for chunk in _decompressed(raw):
+        *whole, begun = (begun + chunk).split(b"\n")
+        yield from whole
+    if begun:
+        yield begun
+
+
+def _decompressed(raw: io.BufferedReader) -> Iterator[bytes]:
+    """The data of all gzip members, and `EOFError` after what a truncated one still gave.
+
+    The standard library's reader fills its buffer before it gives a line, and so loses the lines before
+    a cut: their number could not be told.
+    """
+    member = zlib.decompressobj(GZIP_FORMAT)
+    while data := raw.read(READ_BYTES):
+        while data:
+            if member.eof:
+                data = data.lstrip(b"\0")  # padding is allowed between members
+                if not data:
+                    break
+                member = zlib.decompressobj(GZIP_FORMAT)
+            yield member.decompress(data)
+            data = member.unused_data
+    if not member.eof:
+        raise EOFError
 
 
 def trace_name(path: Path) -> str:

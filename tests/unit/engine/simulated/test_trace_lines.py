@@ -1,0 +1,162 @@
+"""Files that cannot be read: each error names the file and the line."""
+
+import gzip
+import random
+import zlib
+
+import pytest
+
+from fairserve.engine.simulated.traces.lines import Line, read_lines, trace_name
+from fairserve.engine.simulated.traces.model import TraceError
+
+
+def texts(path):
+    return [(line.number, line.text) for line in read_lines(path)]
+
+
+def test_gzip_is_told_by_its_content_not_by_its_name(tmp_path):
+    plain = tmp_path / "plain.jsonl.gz"
+    plain.write_bytes(b"a\nb\n")
+    packed = tmp_path / "packed.jsonl"
+    packed.write_bytes(gzip.compress(b"a\nb\n"))
+    assert texts(plain) == texts(packed) == [(1, "a"), (2, "b")]
+
+
+def test_a_gzip_of_several_members(tmp_path):
+    path = tmp_path / "t.gz"
+    members = gzip.compress(b"a\nb") + gzip.compress(b"") + gzip.compress(b"c\nd\n")
+    path.write_bytes(members + b"\0" * 100)
+    assert texts(path) == [(1, "a"), (2, "bc"), (3, "d")]
+
+
+def test_blank_lines_are_skipped_but_counted(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"\xef\xbb\xbfa\r\n\r\n  \nb")
+    assert texts(path) == [(1, "a"), (4, "b")]
+
+
+def test_a_file_without_a_line(tmp_path):
+    path = tmp_path / "t"
+    path.write_bytes(b"")
+    assert texts(path) == []
+    path.write_bytes(gzip.compress(b""))
+    assert texts(path) == []
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_a_truncated_gzip_names_the_first_line_that_is_lost(tmp_path, share):
+    rng = random.Random(5)
+    data = gzip.compress(b"".join(b"%d\n" % rng.getrandbits(200) for _ in range(20_000)))
+    cut = data[: int(len(data) * share)]
+    whole = zlib.decompressobj(31).decompress(cut).count(b"\n")
+    assert 0 < whole < 20_000
+    path = tmp_path / "t.gz"
+    path.write_bytes(cut)
+    with pytest.raises(TraceError) as caught:
+        texts(path)
+    message = f"{path}:{whole + 1}: the gzip data ends early; the file is truncated"
+    assert str(caught.value) == message
+
+
+def test_a_gzip_without_its_trailer_is_truncated(tmp_path):
+    path = tmp_path / "t.gz"
+    path.write_bytes(gzip.compress(b"a\nb\n")[:-4])
+    with pytest.raises(TraceError, match=r"t\.gz:3: .*truncated"):
+        texts(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-8] + b"\x00" * 8,  # checksum
+        lambda data: data[:10] + b"\xff" * 20,  # data
+        lambda data: data[:2] + b"\x07" + data[3:],  # method
+        lambda data: data + b"something else",
+    ],
+)
+def test_a_damaged_gzip(tmp_path, damage):
+    path = tmp_path / "t.gz"
+    path.write_bytes(damage(gzip.compress(b"a\nb\n")))
+    with pytest.raises(TraceError, match=r"t\.gz:[13]: damaged gzip data"):
+        texts(path)
+
+
+def test_text_that_is_not_utf_8(tmp_path):
+    path = tmp_path / "t"
+    path.write_bytes(b"a\nb\n\xff\n")
+    with pytest.raises(TraceError, match=r"t:3: not UTF-8"):
+        texts(path)
+
+
+def test_files_that_cannot_be_opened(tmp_path):
+    with pytest.raises(TraceError, match=r"absent: cannot be read \(No such file"):
+        texts(tmp_path / "absent")
+    with pytest.raises(TraceError, match="cannot be read"):
+        texts(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1', r"not JSON \(Expecting ',' delimiter at character 8\)"),
+        ("[1]", r"expected a JSON object, got \[1\]"),
+        ("[" * 100_000, "not JSON that can be read"),
+        ('{"a": ' + "9" * 5000 + "}", "not JSON that can be read"),
+    ],
+)
+def test_lines_that_are_no_json_object(tmp_path, text, message):
+    with pytest.raises(TraceError, match=f"f:7: {message}"):
+        Line(tmp_path / "f", 7, text).json_object()
+
+
+def test_values_in_messages_are_cut(tmp_path):
+    with pytest.raises(TraceError) as caught:
+        Line(tmp_path / "f", 7, "").integer("x" * 1000, "in")
+    assert str(caught.value).startswith(f"{tmp_path / 'f'}:7: in must be an integer")
+    assert str(caught.value).endswith("...")
+    assert len(str(caught.value)) < len(str(tmp_path)) + 150
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [("0", 0.0), ("1.5", 1.5), ("1e3", 1000.0), ("7", 7.0)]
+)
+def test_numbers_as_text(tmp_path, value, number):
+    assert Line(tmp_path, 1, "").number_text(value, "x") == number
+
+
+@pytest.mark.parametrize("value", ["", "a", "-1", "nan", "inf", "1e999"])
+def test_what_is_no_number_as_text(tmp_path, value):
+    with pytest.raises(TraceError, match="x must be a finite number of at least 0"):
+        Line(tmp_path, 1, "").number_text(value, "x")
+
+
+@pytest.mark.parametrize("value", ["", "a", "-1", "1.0", " 1", "+1", "²", "٣", "9" * 5000])
+def test_what_is_no_integer_as_text(tmp_path, value):
+    with pytest.raises(TraceError, match="x must be an integer of at least 0"):
+        Line(tmp_path, 1, "").integer_text(value, "x")
+
+
+@pytest.mark.parametrize("value", [True, "1", 1.0, None, -1, [1]])
+def test_what_is_no_json_integer(tmp_path, value):
+    with pytest.raises(TraceError, match="x must be an integer of at least 0"):
+        Line(tmp_path, 1, "").integer(value, "x")
+
+
+@pytest.mark.parametrize("value", [True, "1", None, -0.1, float("nan"), float("inf"), 10**400, [1]])
+def test_what_is_no_json_number(tmp_path, value):
+    with pytest.raises(TraceError, match="x must be a finite number of at least 0"):
+        Line(tmp_path, 1, "").number_at_least_zero(value, "x")
+
+
+@pytest.mark.parametrize("value", [True, "", None, 1.0, ["a"]])
+def test_what_is_no_identifier(tmp_path, value):
+    with pytest.raises(TraceError, match="x must be a string or an integer"):
+        Line(tmp_path, 1, "").identifier(value, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a.jsonl.gz", "a"), ("a.csv", "a"), ("a.b.jsonl", "a.b"), ("a", "a"), (".csv", ".csv")],
+)
+def test_traces_are_named_for_their_file(tmp_path, name, expected):
+    assert trace_name(tmp_path / name) == expected
