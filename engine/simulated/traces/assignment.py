@@ -48,7 +48,7 @@ def assign_users(
         _require(abusive_share == 0, "abusive_share", abusive_share, "0 without abusive users")
     weights = [(rank + 1) ** -skew for rank in range(users - abusive)]
     total = sum(weights)
-    shares = [abusive_share / abusive] * abusive
+    shares = [abusive_share / max(abusive, 1)] * abusive
     shares += [(1 - abusive_share) * weight / total for weight in weights]
     bounds = list(accumulate(shares))
     rng = _generator(seed)
