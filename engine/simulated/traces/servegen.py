@@ -213,7 +213,8 @@ def _sampled(
     # Rates are rounded in the file: 0.0766667 stands for 46 requests.
     whole = round(expected)
     requests = whole if abs(expected - whole) < 0.01 else math.floor(expected + rng.random())
-    arrivals_s = _arrivals(window, requests, rng) + window.start_s - options.from_s
+    arrivals_s = _arrivals(window, requests, window.scale_s / options.rate_factor, rng)
+    arrivals_s += window.start_s - options.from_s
     prompts = sum(_drawn(quantiles, requests, rng) for quantiles in lengths.prompt_parts)
     outputs = _drawn(lengths.output, requests, rng)
     columns = zip(arrivals_s.tolist(), np.rint(prompts).tolist(), outputs.tolist(), strict=True)
@@ -231,12 +232,14 @@ def _sampled(
             )
 
 
-def _arrivals(window: _Window, requests: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _arrivals(
+    window: _Window, requests: int, scale_s: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
     """Seconds after the window's start, in order."""
     if window.distribution == "Gamma":
-        gaps_s = rng.gamma(window.shape, window.scale_s, requests + 1)
+        gaps_s = rng.gamma(window.shape, scale_s, requests + 1)
     else:
-        gaps_s = rng.weibull(window.shape, requests + 1) * window.scale_s
+        gaps_s = rng.weibull(window.shape, requests + 1) * scale_s
     total_s = float(gaps_s.sum())
     if not math.isfinite(total_s):
         raise window.line.error(f"shape {window.shape:g}: too heavy a tail to sample")
