@@ -1,11 +1,11 @@
 """What a forward pass takes, in seconds, and how much an engine holds: linear models by name or file.
 
-A pass that prefills takes ``base + tokens * per_token + pairs * per_pair``, where pairs are of a computed
-token and one that it attends to; a decode step takes ``base + sequences * per_sequence + held tokens *
-per_held_token``. ``a10g-llama2-7b`` is fitted to what the VTC paper's tables imply (ALGORITHMS section 9).
-The others are rooflines: weights and KV cache are read at a share of the memory bandwidth, arithmetic
-runs at a share of the peak; the two are added, as if they never overlapped. Weakness: a roofline is
-right about ratios, and some ten percent off in absolute times.
+A pass that prefills takes ``base + tokens * per_token + pairs * per_pair``, where pairs are of a
+computed token and one that it attends to; a decode step takes ``base + sequences * per_sequence + held
+tokens * per_held_token``. ``a10g-llama2-7b`` is fitted to what the VTC paper's tables imply (ALGORITHMS
+section 9). The others are rooflines: weights and KV cache are read at a share of the memory bandwidth,
+arithmetic runs at a share of the peak; the two are added, as if they never overlapped. Weakness: a
+roofline is right about ratios, and some ten percent off in absolute times.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The token profiles that the apps of a trace would have registered: the trace's own means.
 
 A stage's numbers are the means over all calls of the app at that depth of their graphs. Weakness: the
-whole trace is known beforehand; a profile that was declared wrongly is another profile, given as an option.
+whole trace is known beforehand; what a wrongly declared profile does is seen by giving one.
 """
 
 from __future__ import annotations

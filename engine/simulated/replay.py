@@ -1,9 +1,9 @@
 """A trace through the dispatcher that serves and simulated workers, in virtual time.
 
 Closed loop: a call arrives ``gap_s`` after its dependencies have ended, so slow service delays the rest
-of its run. A refusal aborts the run, or is tried again after ``Retry-After``. Everything is deterministic:
-events are taken in order of time, then arrivals before deliveries before passes before ticks, then in
-the order in which they were made.
+of its run. A refusal aborts the run, or is tried again after ``Retry-After``. Everything is
+deterministic: events are taken in order of time, then arrivals before deliveries before passes before
+ticks, then in the order in which they were made.
 
 Cost: the dispatcher's per call, the workers' per pass, and a report of all running calls at every tick.
 """
@@ -26,6 +26,7 @@ from fairserve.interactions.call import Call, TokenUsage, client_id
 from fairserve.interactions.profile import AppProfile
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.directory import NO_LIMITS
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.metrics import CallSample, RunSample
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
@@ -56,7 +57,7 @@ class ReplayOptions:
     """How often a refused call is tried again after its ``Retry-After``; its run is aborted then."""
     isolation: Isolation = "none"
     """Who shares cached prefixes with whom."""
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
     """Of every app and its users."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """By user; others have 1."""

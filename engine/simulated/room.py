@@ -5,8 +5,8 @@ Both tests know how much a call will generate, as engines do whose clients give 
 ``FutureRoom`` is the test of the VTC paper's code: it looks ahead, since sequences that end leave their
 place to those that still grow, and so admits more.
 
-Counted is what calls hold beyond the prefix cache; what of the cache cannot be evicted is given with each
-question. A *step* is a decode step of the whole batch, numbered from the first.
+Counted is what calls hold beyond the prefix cache; what of the cache cannot be evicted is given with
+each question. A *step* is a decode step of the whole batch, numbered from the first.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class ReservedRoom:
 
 
 class FutureRoom:
-    """``max over i of left_i * (i + 1) + sum of held_j for j <= i``, by the most left first, stays below
-    the capacity (ALGORITHMS section 9). There is no prefix cache. O(batch) per question.
+    """``max over i of left_i * (i + 1) + sum of held_j for j <= i``, by the most left first, stays
+    below the capacity (ALGORITHMS section 9). There is no prefix cache. O(batch) per question.
     """
 
     def __init__(self, capacity_tokens: int) -> None:
@@ -100,7 +100,7 @@ class FutureRoom:
             insort(self._batch, (-step - left, share - step, call_id))
 
     def shrink(self, call_id: str, tokens: int) -> None:
-        """There is no prefix cache that could hold them."""
+        """Nothing: there is no prefix cache that could hold them."""
 
     def leave(self, call_id: str) -> None:
         """See the protocol."""

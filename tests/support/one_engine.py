@@ -1,0 +1,64 @@
+"""A simulated worker driven by hand: what it tells, and when."""
+
+import math
+from array import array
+
+from fairserve.engine.simulated.cost_model import CostModel
+from fairserve.engine.simulated.worker import SimulatedWorker
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS
+
+BLOCK = 4
+
+
+def costs(**changes):
+    """Ten seconds and one per token for a prefill; a second, a tenth per sequence for a step."""
+    values = {
+        "kv_capacity_tokens": 100,
+        "prefill_base_s": 10.0,
+        "prefill_s_per_token": 1.0,
+        "prefill_s_per_pair": 0.0,
+        "decode_base_s": 1.0,
+        "decode_s_per_sequence": 0.125,
+        "decode_s_per_held_token": 0.0,
+    }
+    return CostModel("test", **{**values, **changes})
+
+
+class OneEngine:
+    """Hears what its worker tells."""
+
+    def __init__(self, model, scheduler="fcfs", **options):
+        self.worker = SimulatedWorker(model, LOCAL_SCHEDULERS[scheduler](**options), BLOCK, self)
+        self.log = []
+        self.now_s = 0.0
+        self.cached = {}
+
+    def add(self, name, prompt, output, *, at_s=None, samples=1, blocks=(), client="c"):
+        if at_s is not None:
+            self.advance_to(at_s)
+        call = LocalCall(name, client, prompt, output * samples, output_tokens=output * samples)
+        keys = array("Q", blocks)
+        self.worker.add(call, keys, samples=samples, output_tokens=output, now_s=self.now_s)
+
+    def advance_to(self, at_s):
+        while self.worker.next_s <= at_s and self.worker.next_s < math.inf:
+            assert self.worker.next_s >= self.now_s
+            self.now_s = self.worker.next_s
+            self.worker.advance(self.now_s)
+        if at_s < math.inf:
+            self.now_s = at_s
+
+    def finish(self):
+        self.advance_to(math.inf)
+        return self.log
+
+    def started(self, call_id, cached_tokens, now_s):
+        self.cached[call_id] = cached_tokens
+        self.log.append(("started", call_id, now_s))
+
+    def first_token(self, call_id, now_s):
+        self.log.append(("first", call_id, now_s))
+
+    def ended(self, call_id, output_tokens, now_s):
+        self.log.append(("ended", call_id, now_s, output_tokens))

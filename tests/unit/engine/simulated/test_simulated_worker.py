@@ -1,0 +1,208 @@
+"""A simulated engine: times by hand, fused steps against single ones, a pool that never overflows."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_engine import BLOCK, OneEngine, costs
+
+from fairserve.engine.simulated.cost_model import pairs
+from fairserve.engine.simulated.worker import SimulatedWorker
+
+
+def test_one_call_by_hand():
+    engine = OneEngine(costs(decode_s_per_held_token=0.5))
+    engine.add("a", 6, 3)
+    assert engine.finish() == [
+        ("started", "a", 0.0),
+        ("first", "a", 16.0),
+        # two steps with 7 and 8 tokens held
+        ("ended", "a", 16.0 + 2 * 1.125 + 0.5 * (7 + 8), 3),
+    ]
+    assert engine.worker.next_s == math.inf
+    assert engine.worker.busy_s == engine.now_s
+
+
+def test_prompts_are_computed_together_and_before_decoding():
+    engine = OneEngine(costs())
+    engine.add("a", 6, 3)
+    engine.add("b", 4, 2)
+    engine.add("late", 2, 1, at_s=20.5)  # in the middle of the first decode step
+    assert engine.finish() == [
+        ("started", "a", 0.0),
+        ("started", "b", 0.0),
+        ("first", "a", 20.0),
+        ("first", "b", 20.0),
+        ("ended", "b", 21.25, 2),
+        ("started", "late", 21.25),
+        ("first", "late", 33.25),
+        ("ended", "late", 33.25, 1),
+        ("ended", "a", 34.375, 3),
+    ]
+
+
+def test_a_long_prompt_takes_several_passes_and_pays_for_what_it_attends_to():
+    engine = OneEngine(costs(max_prefill_tokens=4, prefill_s_per_pair=0.25))
+    engine.add("a", 6, 1)
+    log = engine.finish()
+    assert log[-1] == ("ended", "a", (10 + 4 + 0.25 * 10) + (10 + 2 + 0.25 * (8 + 3)), 1)
+    assert pairs(4, 2) == 11
+
+
+def test_samples_share_the_prompt_and_are_decoded_side_by_side():
+    engine = OneEngine(costs())
+    engine.add("a", 6, 3, samples=4)
+    assert engine.finish()[-1] == ("ended", "a", 16.0 + 2 * 1.5, 12)
+
+
+def test_what_is_cached_is_not_computed_again():
+    engine = OneEngine(costs())
+    engine.add("a", 9, 2, blocks=[1, 2])
+    engine.add("b", 10, 1, blocks=[1, 2], at_s=100.0)
+    engine.add("c", 8, 1, blocks=[1, 2], at_s=200.0)  # its last token is computed all the same
+    engine.finish()
+    assert engine.cached == {"a": 0, "b": 8, "c": 7}
+    assert engine.log[-3:] == [
+        ("started", "c", 200.0),
+        ("first", "c", 211.0),
+        ("ended", "c", 211.0, 1),
+    ]
+
+
+def test_calls_that_came_together_do_not_share_what_was_not_computed_yet():
+    engine = OneEngine(costs())
+    engine.add("a", 9, 2, blocks=[1, 2])
+    engine.add("b", 9, 2, blocks=[1, 2])
+    engine.finish()
+    assert engine.cached == {"a": 0, "b": 0}
+
+
+def test_a_call_waits_for_room_and_evicts_what_nobody_uses():
+    engine = OneEngine(costs(kv_capacity_tokens=24))
+    engine.add("a", 12, 4, blocks=[1, 2, 3])
+    engine.add("b", 12, 4, blocks=[7, 8, 9])
+    engine.finish()
+    times = {entry[:2]: entry[2] for entry in engine.log}
+    assert times["started", "b"] == times["ended", "a"]
+    engine.add("a2", 12, 1, blocks=[1, 2, 3])
+    engine.add("b2", 12, 1, blocks=[7, 8, 9], at_s=engine.now_s + 100)
+    engine.finish()
+    assert engine.cached == {
+        "a": 0,
+        "b": 0,
+        "a2": 8,
+        "b2": 8,
+    }  # each lost its last block to the other
+
+
+def test_admission_every_ten_steps_in_the_artifacts_loop():
+    engine = OneEngine(costs(loop="vtc-artifact", decode_s_per_sequence=0.0))
+    engine.add("a", 2, 50)
+    engine.add("b", 2, 1, at_s=15.5)
+    engine.add("c", 2, 1, at_s=35.0)
+    log = engine.finish()
+    assert ("started", "b", 12.0 + 10) in log  # ten steps after a's prefill
+    assert ("started", "c", 34.0 + 10) in log
+    engine = OneEngine(costs(loop="vtc-artifact", kv_capacity_tokens=60, decode_s_per_sequence=0.0))
+    engine.add("a", 2, 33)
+    engine.add("b", 20, 20, at_s=13.0)  # fits when 2 * (32 - steps) + 24 + steps < 60
+    assert ("started", "b", 12.0 + 29) in engine.finish()  # tried at every step after the tenth
+
+
+def test_the_artifact_prefills_so_many_tokens_in_one_pass():
+    engine = OneEngine(costs(loop="vtc-artifact", max_prefill_tokens=10))
+    for name in "abc":
+        engine.add(name, 4, 5)
+    log = engine.finish()
+    assert [entry for entry in log if entry[0] == "started"][2][2] > 18.0
+
+
+@pytest.mark.parametrize("at_s", [0.0, 5.0, 16.0, 17.0, 18.0])
+def test_a_cancelled_call_leaves_nothing(at_s):
+    engine = OneEngine(costs(kv_capacity_tokens=20))
+    engine.add("a", 6, 10, blocks=[1])
+    engine.advance_to(at_s)
+    generated = engine.worker.cancel("a", engine.now_s)
+    assert generated == (0 if at_s < 16 else 1 + int((at_s - 16) // 1.125))
+    engine.finish()
+    assert not any(entry[0] == "ended" for entry in engine.log)
+    assert (engine.worker.waiting, engine.worker.running) == (0, 0)
+    engine.add("b", 18, 2)  # needs all of the pool
+    assert engine.finish()[-1][:2] == ("ended", "b")
+
+
+def test_progress_is_what_was_generated_by_now():
+    engine = OneEngine(costs())
+    engine.add("a", 6, 5, samples=2)
+    assert engine.worker.progress(0.0) == []
+    engine.advance_to(16.0)
+    told = [engine.worker.progress(16.0 + s) for s in (0.0, 1.2, 1.25, 2.5)]
+    assert told == [[("a", 2)], [("a", 2)], [("a", 4)], [("a", 6)]]
+
+
+calls = st.lists(
+    st.tuples(
+        st.integers(1, 30),  # prompt
+        st.integers(1, 12),  # output
+        st.integers(1, 2),  # samples
+        st.integers(0, 5),  # shared blocks
+        st.integers(0, 2),  # family
+        st.floats(0, 30),  # pause
+    ),
+    max_size=25,
+)
+
+
+def replay(engine, arrivals, watch=lambda: None):
+    at_s = 0.0
+    for number, (prompt, output, samples, shared, family, pause) in enumerate(arrivals):
+        at_s += pause
+        blocks = [100 * family + n for n in range(min(shared, prompt // BLOCK))]
+        blocks += [10_000 * (number + 1) + n for n in range(prompt // BLOCK - len(blocks))]
+        engine.advance_to(at_s)
+        engine.add(f"{number}", prompt, output, samples=samples, blocks=blocks, client=str(family))
+        watch()
+    while engine.worker.next_s < math.inf:
+        engine.advance_to(engine.worker.next_s)
+        watch()
+    return engine.log
+
+
+LOOPS = ["prefill-first", "vtc-artifact"]
+
+
+@settings(max_examples=60)
+@given(calls, st.sampled_from(LOOPS), st.sampled_from(["fcfs", "vtc", "dlpm", "lpm"]))
+def test_fused_steps_are_equal_to_single_ones(arrivals, loop, scheduler):
+    model = costs(loop=loop, decode_s_per_held_token=0.01, max_prefill_tokens=20)
+    fused = replay(OneEngine(model, scheduler), arrivals)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedWorker, "_fusable", lambda self: 1)
+        single = replay(OneEngine(model, scheduler), arrivals)
+    assert [entry[:2] for entry in fused] == [entry[:2] for entry in single]
+    for one, other in zip(fused, single, strict=True):
+        assert one[2] == pytest.approx(other[2], abs=1e-6)
+
+
+@settings(max_examples=60)
+@given(calls, st.sampled_from(["fcfs", "vtc", "dlpm", "lpm", "drr", "lcf", "preble_groups"]))
+def test_every_call_ends_once_and_the_pool_never_overflows(arrivals, scheduler):
+    model = costs(kv_capacity_tokens=80, max_prefill_tokens=16)
+    engine = OneEngine(model, scheduler)
+    worker = engine.worker
+
+    def watch():
+        cached = worker._cache._tree.blocks_of("here") * BLOCK
+        own = sum(worker._room._own.values())
+        assert cached + own <= 80
+        assert worker._cache.locked_tokens <= cached
+        assert own >= sum(n for _, n in worker.progress(engine.now_s))
+
+    log = replay(engine, arrivals, watch)
+    outputs = {str(n): output * samples for n, (_, output, samples, *_) in enumerate(arrivals)}
+    assert {entry[1]: entry[3] for entry in log if entry[0] == "ended"} == outputs
+    assert len(log) == 3 * len(arrivals)
+    assert worker._cache.locked_tokens == 0
+    assert not worker._cache._keys
+    assert not worker._sizes
