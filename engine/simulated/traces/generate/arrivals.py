@@ -1,0 +1,146 @@
+"""When things arrive: processes that give the times of arrivals within a duration.
+
+Even spacing from a random offset and gamma-distributed gaps are the two processes of VTC's evaluation
+(its section 5.2; the DLPM paper's section 6.1 uses gamma, too); ramps, silences and phases are built on
+them for VTC's Figures 5, 6, 9 and 10. A process is a frozen description and holds no state.
+
+Weakness: clients are independent of each other and of how they are served. Only the calls inside an
+interaction wait for each other.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.float64]
+"""Ascending times in seconds."""
+
+
+class Arrivals(Protocol):
+    """A process of arrivals."""
+
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
+        """Times in [0, duration_s), ascending. Advances ``rng``."""
+        ...
+
+
+def positive(name: str, value: float) -> None:
+    """Raise ValueError unless the value of this option is positive and finite."""
+    if not value > 0 or not math.isfinite(value):
+        raise ValueError(f"{name} is {value}; it must be positive and finite")
+
+
+@dataclass(frozen=True, slots=True)
+class EvenArrivals:
+    """One arrival every 1/rate seconds from an offset uniform in [0, 1/rate)."""
+
+    rate_per_s: float
+
+    def __post_init__(self) -> None:
+        positive("rate_per_s", self.rate_per_s)
+
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
+        """Times in [0, duration_s), ascending. Advances ``rng`` by one draw."""
+        return _whole_arrivals(self.rate_per_s * duration_s, rng) / self.rate_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class GammaArrivals:
+    """Independent gamma-distributed gaps of mean 1/rate; shape 1/cv^2, so that cv 1 is Poisson."""
+
+    rate_per_s: float
+    cv: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("rate_per_s", self.rate_per_s)
+        positive("cv", self.cv)
+
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
+        """Times in [0, duration_s), ascending. Advances ``rng``."""
+        shape, scale = 1 / self.cv**2, self.cv**2 / self.rate_per_s
+        batch = int(self.rate_per_s * duration_s) + 16
+        times = np.cumsum(rng.gamma(shape, scale, batch))
+        while times[-1] < duration_s:
+            times = np.append(times, times[-1] + np.cumsum(rng.gamma(shape, scale, batch)))
+        return times[times < duration_s]
+
+
+@dataclass(frozen=True, slots=True)
+class RampArrivals:
+    """A rate that goes in a straight line from one value to another over the whole duration.
+
+    Without chance but the offset: the k-th arrival is where the integral of the rate reaches k + offset.
+    """
+
+    from_per_s: float
+    to_per_s: float
+
+    def __post_init__(self) -> None:
+        positive("from_per_s", self.from_per_s)
+        positive("to_per_s", self.to_per_s)
+
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
+        """Times in [0, duration_s), ascending. Advances ``rng`` by one draw."""
+        expected = duration_s * (self.from_per_s + self.to_per_s) / 2
+        counts = _whole_arrivals(expected, rng)
+        slope = (self.to_per_s - self.from_per_s) / duration_s
+        # The root of slope/2 * t^2 + from * t = count that does not divide by the slope.
+        return 2 * counts / (self.from_per_s + np.sqrt(self.from_per_s**2 + 2 * slope * counts))
+
+
+@dataclass(frozen=True, slots=True)
+class OnOffArrivals:
+    """Another process that is heard for ``on_s`` seconds, then silent for ``off_s``, and so on.
+
+    The process runs on a clock that stands still while off, so its rate is that of the on phases.
+    """
+
+    arrivals: Arrivals
+    on_s: float = 60.0
+    off_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        positive("on_s", self.on_s)
+        positive("off_s", self.off_s)
+
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
+        """Times in [0, duration_s), ascending, all in on phases. Advances ``rng``."""
+        period = self.on_s + self.off_s
+        whole = math.floor(duration_s / period)
+        heard = whole * self.on_s + min(self.on_s, duration_s - whole * period)
+        times = self.arrivals.times_s(heard, rng)
+        moved = np.floor(times / self.on_s) * period + times % self.on_s
+        return moved[moved < duration_s]
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedArrivals:
+    """Processes one after the other, each for its seconds; silence after the last."""
+
+    phases: tuple[tuple[float, Arrivals], ...]
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise ValueError("phases is empty; at least one is needed")
+        for seconds, _ in self.phases:
+            positive("the duration of a phase", seconds)
+
+    def times_s(self, duration_s: float, rng: np.random.Generator) -> Times:
+        """Times in [0, duration_s), ascending. Advances ``rng``, also for phases that are cut off."""
+        start, parts = 0.0, []
+        for seconds, arrivals in self.phases:
+            parts.append(start + arrivals.times_s(seconds, rng))
+            start += seconds
+        times = np.concatenate(parts)
+        return times[times < duration_s]
+
+
+def _whole_arrivals(expected: float, rng: np.random.Generator) -> Times:
+    """0, 1, 2, ... behind one random offset in [0, 1), as far as they are below the expected number."""
+    offset = rng.random()
+    return offset + np.arange(max(0, math.ceil(expected - offset)), dtype=np.float64)

@@ -1,0 +1,38 @@
+"""Lengths in tokens that vary around a published mean.
+
+The papers give averages only. We draw from a log-normal distribution with that mean and a chosen
+coefficient of variation (cv), which is positive and skewed to the right as measured lengths are.
+
+Weakness: real lengths have several modes and depend on each other; these do neither.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLengths:
+    """A distribution of lengths: ``mean`` in tokens, at least 1, and ``cv`` (0: always the mean).
+
+    Raises ValueError if either is out of range.
+    """
+
+    mean: float
+    cv: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.mean >= 1 or not math.isfinite(self.mean):
+            raise ValueError(f"a mean length is {self.mean} tokens; at least 1 is allowed")
+        if not self.cv >= 0 or not math.isfinite(self.cv):
+            raise ValueError(f"cv of a length is {self.cv}; 0 or more is allowed")
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """One length in tokens, rounded, at least 1. Advances ``rng`` unless cv is 0."""
+        if self.cv == 0:
+            return round(self.mean)
+        variance = math.log1p(self.cv**2)
+        return max(1, round(rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance))))
