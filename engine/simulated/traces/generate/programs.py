@@ -1,0 +1,130 @@
+"""Clients that run programs: a graph of calls at each arrival, with prefixes that programs may share.
+
+A program (Tree-of-Thoughts, a judge, ...) is a frozen description; ``runs`` gives the graphs of one
+client one after the other, so that what a client's runs share (a system prompt, a document) can last
+from run to run. The DLPM paper looks at sharing within a client only; an ``owner`` that is equal for
+two clients makes them share their system prompts, too.
+
+Weakness: a program does not depend on what the model answers: its graph is drawn in advance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from fairserve.engine.simulated.traces.generate.arrivals import Arrivals, positive
+from fairserve.engine.simulated.traces.generate.block_ids import BlockIds, Prefix
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+
+Calls = tuple[TraceCall, ...]
+"""The graph of one run, dependencies first."""
+
+
+class Program(Protocol):
+    """What a client runs."""
+
+    @property
+    def app(self) -> str:
+        """Name of the application."""
+        ...
+
+    def runs(
+        self, owner: str, client: str, blocks: BlockIds, rng: np.random.Generator
+    ) -> Iterator[Calls]:
+        """Endless runs of a client. System prompts belong to the owner, the rest to the client.
+
+        Advances ``rng`` and ``blocks``.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramClient:
+    """A user that starts runs of a program at given times."""
+
+    user: str
+    program: Program
+    arrivals: Arrivals
+    group: str = ""
+
+
+def generate_programs(
+    name: str,
+    clients: Sequence[ProgramClient],
+    duration_s: float,
+    seed: int,
+    *,
+    tenant: str = "dlpm",
+    share_system: bool = False,
+    blocks: BlockIds | None = None,
+) -> Trace:
+    """Return the trace of what these clients start within a duration.
+
+    With ``share_system`` the clients of an app have one system prompt, else each its own. Every client
+    has a random stream of its own. Raises ValueError for no clients, two of the same user, or a duration
+    that is not positive.
+    """
+    users = [client.user for client in clients]
+    if not users or len(set(users)) != len(users):
+        raise ValueError(f"clients are {users}; at least one is needed, each with its own user")
+    positive("duration_s", duration_s)
+    blocks = blocks or BlockIds()
+    interactions = []
+    for client, rng in zip(clients, np.random.default_rng(seed).spawn(len(clients)), strict=True):
+        app = client.program.app
+        owner = app if share_system else f"{app}/{client.user}"
+        times = client.arrivals.times_s(duration_s, rng)
+        runs = client.program.runs(owner, client.user, blocks, rng)
+        # The times come first: an endless generator would be asked for a run too many.
+        for number, (arrival_s, calls) in enumerate(zip(times, runs, strict=False)):
+            interactions.append(
+                Interaction(
+                    interaction_id=f"{client.user}-{number}",
+                    tenant=tenant,
+                    app=app,
+                    user=client.user,
+                    arrival_s=float(arrival_s),
+                    calls=calls,
+                    group=client.group,
+                )
+            )
+    return Trace(name, blocks.block_tokens, ()).with_interactions(interactions)
+
+
+def call_on(
+    call_id: int,
+    agent: str,
+    deps: tuple[int, ...],
+    prompt: Prefix,
+    system_tokens: int,
+    output_tokens: int,
+    gap_s: float = 0.0,
+) -> TraceCall:
+    """Return the call whose whole prompt is this prefix, its first tokens being the system prompt."""
+    return TraceCall(
+        call_id=str(call_id),
+        agent=agent,
+        deps=tuple(str(dep) for dep in deps),
+        gap_s=gap_s,
+        input_tokens=prompt.tokens - system_tokens,
+        system_tokens=system_tokens,
+        output_tokens=output_tokens,
+        blocks=prompt.blocks,
+    )
+
+
+def whole(name: str, value: int, least: int) -> None:
+    """Raise ValueError unless the value of this option is at least so much."""
+    if value < least:
+        raise ValueError(f"{name} is {value}; at least {least} is allowed")
+
+
+def not_negative(name: str, value: float) -> None:
+    """Raise ValueError unless the value of this option is 0 or more and finite."""
+    if not value >= 0 or not math.isfinite(value):
+        raise ValueError(f"{name} is {value}; it must be 0 or more and finite")
