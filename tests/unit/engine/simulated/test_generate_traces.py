@@ -1,0 +1,99 @@
+"""What holds for every generated trace with programs: graphs, block ids, seeds."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from fairserve.engine.simulated.traces.generate.agent_mix import (
+    AgentMixOptions,
+    generate_agent_mix,
+)
+from fairserve.engine.simulated.traces.generate.dlpm_programs import (
+    DLPM_WORKLOADS,
+    Misbehaviour,
+    generate_dlpm,
+    generate_program_mix,
+)
+
+
+def _dlpm(name, misbehaviour):
+    load = replace(DLPM_WORKLOADS[name].load, duration_s=40.0)
+    return lambda seed: generate_dlpm(name, misbehaviour, seed, load=load)
+
+
+GENERATORS = {
+    f"{name}-{misbehaviour}": _dlpm(name, misbehaviour)
+    for name in DLPM_WORKLOADS
+    for misbehaviour in Misbehaviour
+} | {
+    "program-mix": lambda seed: generate_program_mix(seed, duration_s=40.0),
+    "agent-mix": lambda seed: generate_agent_mix(seed, AgentMixOptions(duration_s=100.0)),
+}
+
+
+@pytest.fixture(params=GENERATORS, scope="module")
+def generate(request):
+    return GENERATORS[request.param]
+
+
+@pytest.fixture(scope="module")
+def trace(generate):
+    return generate(1)
+
+
+def test_a_seed_gives_the_same_trace_and_another_does_not(generate, trace):
+    assert generate(1) == trace
+    assert generate(2) != trace
+
+
+def test_interactions_have_their_own_ids_and_ascend(trace):
+    assert len(trace) >= 5
+    assert max(Counter(i.interaction_id for i in trace.interactions).values()) == 1
+    arrivals = [i.arrival_s for i in trace.interactions]
+    assert arrivals == sorted(arrivals)
+    assert {i.scope for i in trace.interactions} == {"file"}
+
+
+def test_dependencies_come_before_their_dependents(trace):
+    for interaction in trace.interactions:
+        known = set()
+        for call in interaction.calls:
+            assert known.issuperset(call.deps)
+            assert call.call_id not in known
+            assert call.gap_s >= 0
+            assert call.gap_s == 0 or call.deps
+            known.add(call.call_id)
+        assert not interaction.calls[0].deps
+
+
+def test_counts_are_positive_and_every_full_block_has_an_id(trace):
+    assert trace.block_tokens == 16
+    for interaction in trace.interactions:
+        for call in interaction.calls:
+            assert call.output_tokens >= 1
+            assert call.input_tokens >= 1
+            assert call.system_tokens >= 0
+            assert sum(count for _, count in call.blocks) == call.prompt_tokens // 16
+
+
+def test_an_id_always_follows_the_same_id(trace):
+    before = {}
+    for interaction in trace.interactions:
+        for call in interaction.calls:
+            last = None
+            for block in call.block_ids:
+                assert before.setdefault(block, last) == last
+                last = block
+
+
+def test_clients_share_system_prompts_only_where_they_should():
+    def first_blocks(share_system):
+        trace = generate_dlpm(
+            "judge", Misbehaviour.NONE, 0, share_system=share_system
+        )  # system prompts of four blocks
+        return {i.user: {next(c.block_ids) for c in i.calls} for i in trace.interactions}
+
+    own = first_blocks(False)
+    assert len(own) == len(set.union(*own.values())) == 3
+    assert len(set.union(*first_blocks(True).values())) == 1
