@@ -229,7 +229,9 @@ class Tracker:
         run.ended_stage = max(run.ended_stage, run.stages[call.call_id])
         run.tokens += tokens
         run.last_active_s = now_s
-        if outcome == "completed":
+        if run.closing is not None:
+            pass  # what ended it came before: calls that are cancelled with their run are no cause
+        elif outcome == "completed":
             run.trouble = ""
         else:
             run.trouble = "failed" if outcome == "failed" else _cause(outcome)

@@ -454,16 +454,22 @@ class Replay:
 
 
 def _check_sizes(trace: Trace, costs: CostModel) -> None:
-    """Raises TraceError for a call that never fits into a worker's pool."""
+    """Raises TraceError for a call that never fits into a worker's pool, or an id that is too large."""
+    capacity = costs.kv_capacity_tokens
     for interaction in trace.interactions:
         for call in interaction.calls:
             need = call.prompt_tokens + call.output_tokens * call.samples
-            if need >= costs.kv_capacity_tokens:
-                raise TraceError(
-                    f"{trace.name}: call {call.call_id!r} of interaction "
-                    f"{interaction.interaction_id!r} needs {need} tokens; a worker of "
-                    f"{costs.name} holds {costs.kv_capacity_tokens}"
-                )
+            last = max((start + count - 1 for start, count in call.blocks), default=0)
+            if need >= capacity:
+                what = f"needs {need} tokens; a worker of {costs.name} holds {capacity}"
+            elif last >> _SCOPE_BITS:
+                what = f"has block id {last}; allowed: below 2^{_SCOPE_BITS}"
+            else:
+                continue
+            raise TraceError(
+                f"{trace.name}: call {call.call_id!r} of interaction "
+                f"{interaction.interaction_id!r} {what}"
+            )
 
 
 def _name(number: int) -> str:

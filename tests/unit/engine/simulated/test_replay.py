@@ -1,0 +1,273 @@
+"""Replays: the closed loop, refusals, isolation, and nothing lost under any system."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_engine import BLOCK, costs
+
+from fairserve.engine.simulated.profiles import profiles_of
+from fairserve.engine.simulated.replay import Replay, ReplayOptions
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
+from fairserve.scheduling.registry import SYSTEMS
+from fairserve.throttling.base import Limits
+
+COSTS = costs(decode_s_per_sequence=0.0, prefill_s_per_token=0.0, prefill_base_s=1.0)
+"""A second per pass."""
+
+
+def call(name, deps=(), gap_s=0.0, prompt=8, output=2, samples=1, blocks=()):
+    return TraceCall(name, "agent", tuple(deps), gap_s, prompt, 0, output, samples, tuple(blocks))
+
+
+def run_of(name, *calls, user="u", tenant="t", app="a", at_s=0.0, scope="file", group=""):
+    return Interaction(name, tenant, app, user, at_s, calls, scope, group)
+
+
+def trace(*interactions):
+    return Trace("test", BLOCK, ()).with_interactions(interactions)
+
+
+def replay(what, system="fcfs", costs=COSTS, **options):
+    return Replay(what, SYSTEMS[system], costs, ReplayOptions(**options)).run()
+
+
+def by_id(result):
+    """Samples by the order in which their calls arrived."""
+    return sorted(result.calls, key=lambda sample: (sample.arrival_s, sample.end_s))
+
+
+def test_a_call_waits_for_all_it_depends_on_and_then_for_its_gap():
+    result = replay(
+        trace(
+            run_of(
+                "r",
+                call("root"),
+                call("left", ["root"], 3.0),
+                call("right", ["root"], 5.0, output=4),
+                call("join", ["left", "right"], 0.5),
+                at_s=10.0,
+            )
+        )
+    )
+    times = [(sample.arrival_s, sample.end_s) for sample in by_id(result)]
+    # a prefill and a step; left and right alike (its pass delays no one); right makes four tokens
+    assert times == [(10.0, 12.0), (15.0, 17.0), (17.0, 21.0), (21.5, 23.5)]
+    [run] = result.runs
+    assert (run.start_s, run.end_s, run.complete, run.wasted_tokens) == (10.0, 23.5, True, 0)
+
+
+def test_slow_service_delays_the_rest_of_a_run():
+    chain = run_of("r", call("a"), call("b", ["a"], 1.0))
+    alone = replay(trace(chain)).runs[0].end_s
+    crowd = [run_of(f"x{n}", call("a", prompt=40, output=40)) for n in range(4)]
+    late = {run.interaction_id: run for run in replay(trace(*crowd, chain)).runs}["r"].end_s
+    assert late > alone + 10
+
+
+def chain_of_three(user="u"):
+    return run_of("r", call("a"), call("b", ["a"], 1.0), call("c", ["b"], 1.0), user=user)
+
+
+def test_a_refusal_aborts_the_run_and_wastes_what_it_used():
+    result = replay(trace(chain_of_three()), "rpm-2")
+    outcomes = [(sample.outcome, sample.mid_run) for sample in by_id(result)]
+    assert outcomes == [("completed", False), ("completed", False), ("refused", True)]
+    [run] = result.runs
+    assert (run.complete, run.wasted_tokens, run.cause) == (False, 20, "throttled")
+
+
+def test_what_runs_beside_a_refused_call_is_cancelled():
+    fan = run_of("r", call("a", output=40), call("b", output=40), call("c", gap_s=5.0))
+    result = replay(trace(fan), "rpm-2")
+    assert sorted(sample.outcome for sample in result.calls) == [
+        "cancelled",
+        "cancelled",
+        "refused",
+    ]
+    assert all(sample.end_s == 5.0 for sample in result.calls)
+    [run] = result.runs
+    assert run.cause == "throttled"
+    assert run.wasted_tokens == sum(
+        sample.usage.prompt_tokens + sample.usage.output_tokens for sample in result.calls
+    )
+    assert run.wasted_tokens == 2 * (8 + 5)  # a token with the prefill and one at each second since
+
+
+def test_a_refused_first_call_is_no_waste():
+    result = replay(trace(run_of("r", call("a")), run_of("s", call("a"), at_s=1.0)), "rpm-1")
+    ends = {run.interaction_id: (run.complete, run.wasted_tokens) for run in result.runs}
+    assert ends == {"r": (True, 0), "s": (False, 0)}
+
+
+def test_a_refused_call_is_tried_again_after_the_time_that_it_was_told():
+    result = replay(trace(chain_of_three()), "rpm-2", retries=1)
+    samples = by_id(result)
+    assert [sample.outcome for sample in samples].count("refused") == 1
+    assert result.runs[0].complete
+    assert result.runs[0].end_s >= 60.0
+
+
+def test_what_users_may_share():
+    def two(**owner):
+        first = run_of("r", call("a", blocks=[(1, 2)]), user="u")
+        return trace(first, run_of("s", call("a", blocks=[(1, 2)]), at_s=20.0, **owner))
+
+    def cached(what, **options):
+        return by_id(replay(what, **options))[1].usage.cached_tokens
+
+    other_user, other_tenant = two(user="v"), two(tenant="w")
+    assert cached(other_tenant) == 7
+    assert cached(other_user, isolation="tenant") == 7
+    assert cached(other_tenant, isolation="tenant") == 0
+    assert cached(other_user, isolation="user") == 0
+    assert cached(two(), isolation="user") == 7
+    assert cached(two(scope="session")) == 0
+
+
+def test_a_session_shares_with_itself():
+    session = run_of(
+        "s",
+        call("a", blocks=[(1, 2)]),
+        call("b", ["a"], blocks=[(1, 2)], prompt=9),
+        scope="session",
+    )
+    assert [sample.usage.cached_tokens for sample in by_id(replay(trace(session)))] == [0, 8]
+
+
+def test_weights_reach_the_schedulers():
+    runs = [
+        run_of(f"{user}{n}", call("a", prompt=20, output=20), user=user)
+        for user in ("light", "heavy")
+        for n in range(40)
+    ]
+
+    def served(system):
+        result = replay(trace(*runs), system, weights={"heavy": 3.0})
+        half_s = max(sample.end_s for sample in result.calls) / 2
+        ended = [sample.client for sample in result.calls if sample.end_s < half_s]
+        return ended.count("t/heavy") / ended.count("t/light")
+
+    for system in ("vtc-weighted", "fairserve"):
+        assert 2.2 < served(system) < 4.0, system
+    assert 0.8 < served("vtc") < 1.25
+
+
+def test_profiles_are_the_means_of_the_trace():
+    first = run_of(
+        "r", call("a", prompt=10, output=4), call("b", ["a"], 700.0, prompt=30, samples=3)
+    )
+    second = run_of("s", call("a", prompt=20, output=8), at_s=1.0)
+    profile = profiles_of(trace(first, second))["a"]
+    assert [(s.input_tokens, s.output_tokens) for s in profile.stages] == [(15, 6), (30, 6)]
+    assert profile.calls_per_interaction == 1.5
+    assert profile.idle_timeout_s > 700
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (call("a", prompt=90, output=10), "needs 100 tokens; a worker of test holds 100"),
+        (call("a", prompt=9, output=30, samples=4), "needs 129 tokens"),
+        (call("a", blocks=[(2**40 - 1, 2)]), "block id 1099511627776"),
+    ],
+)
+def test_what_can_never_run_is_refused_before_anything_does(bad, message):
+    with pytest.raises(TraceError, match=message) as caught:
+        replay(trace(run_of("r", bad)))
+    assert "'r'" in str(caught.value)
+
+
+def test_bad_options():
+    for options in ({"workers": 0}, {"retries": -1}, {"tick_s": 0.0}, {"dispatch_delay_s": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            ReplayOptions(**options)
+
+
+blocks = st.integers(0, 3).flatmap(lambda count: st.just(((1, count),) if count else ()))
+plans = st.lists(
+    st.tuples(
+        st.integers(0, 3),  # user
+        st.floats(0, 20),  # arrival
+        st.lists(
+            st.tuples(
+                st.integers(12, 40), st.integers(1, 15), st.booleans(), st.floats(0, 5), blocks
+            ),
+            min_size=1,
+            max_size=5,
+        ),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def built(plan):
+    interactions = []
+    for number, (user, at_s, calls) in enumerate(plan):
+        made = []
+        for index, (prompt, output, follows, gap_s, shared) in enumerate(calls):
+            deps = [str(index - 1)] if follows and index else []
+            made.append(call(str(index), deps, gap_s, prompt, output, blocks=shared))
+        interactions.append(run_of(f"r{number}", *made, user=f"u{user}", at_s=at_s))
+    return trace(*interactions)
+
+
+NAMES = [*SYSTEMS, "rpm-3"]
+
+
+@settings(max_examples=150)
+@given(
+    plans, st.sampled_from(NAMES), st.integers(1, 3), st.sampled_from([0.0, 0.05]), st.booleans()
+)
+def test_every_run_ends_once_and_every_call_at_most_once(plan, system, workers, delay_s, limited):
+    what = built(plan)
+    options = ReplayOptions(
+        workers=workers,
+        dispatch_delay_s=delay_s,
+        limits=Limits(user_rpm=2, app_rpm=6) if limited else Limits(),
+    )
+
+    def result():
+        return Replay(what, SYSTEMS[system], COSTS, options).run()
+
+    once = result()
+    assert sorted(run.interaction_id for run in once.runs) == sorted(
+        each.interaction_id for each in what.interactions
+    )
+    complete = {run.interaction_id for run in once.runs if run.complete}
+    for each in what.interactions:
+        samples = [s for s in once.calls if s.interaction_id == each.interaction_id]
+        assert len(samples) <= len(each.calls)
+        if each.interaction_id in complete:
+            assert [s.outcome for s in samples] == ["completed"] * len(each.calls)
+            assert sum(s.usage.output_tokens for s in samples) == sum(
+                c.output_tokens for c in each.calls
+            )
+        else:
+            assert any(sample.outcome == "refused" for sample in samples)
+    if system not in ("fairserve", "fs-wi", "rpm-3", "rpm-20"):
+        assert len(complete) == len(what)
+    for sample in once.calls:
+        if sample.outcome == "completed":
+            assert sample.arrival_s + delay_s <= sample.arrival_s + sample.queue_delay_s + 1e-9
+            assert sample.first_token_s <= sample.end_s
+    again = result()
+    assert (again.calls, again.runs) == (once.calls, once.runs)
+
+
+def test_two_workers_are_quicker_than_one():
+    runs = [run_of(f"r{n}", call("a", prompt=30, output=30)) for n in range(20)]
+    slow, quick = (
+        max(sample.end_s for sample in replay(trace(*runs), workers=workers).calls)
+        for workers in (1, 2)
+    )
+    assert 1.7 < slow / quick < 2.3
+
+
+def test_a_round_trip_delays_the_start():
+    what = trace(run_of("r", call("a")))
+    [sample] = replay(what, dispatch_delay_s=0.25).calls
+    assert sample.queue_delay_s == 0.25
+    assert replace(sample, queue_delay_s=0.0, first_token_s=1.0, end_s=2.0) == replay(what).calls[0]
