@@ -100,6 +100,7 @@ def test_other_apps_spread_and_options_reach_every_app():
     options = AgentMixOptions(other_spread=3.0, middle=AgentApp("", 5000.0, 100.0, width=2))
     apps = [app for app, _ in agent_apps(options)]
     assert apps[-1].prompt_tokens / apps[3].prompt_tokens == pytest.approx(9)
+    assert apps[-1].output_tokens / apps[3].output_tokens == pytest.approx(1 / 9)
     assert {app.width for app in apps} == {2}
 
 
