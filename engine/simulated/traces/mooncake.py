@@ -31,7 +31,7 @@ class MooncakeOptions:
     """How requests become interactions."""
 
     infer_sessions: bool = False
-    """Join a request to the latest one not yet continued, all of whose full blocks it begins with."""
+    """Join a request to the longest one not yet continued with all of whose full blocks it begins."""
 
 
 def read_mooncake(
@@ -93,23 +93,24 @@ def _runs(line: Line, ids: object, prompt_tokens: int) -> tuple[tuple[int, int],
 
 
 def _sessions(requests: Sequence[Interaction]) -> list[Interaction]:
-    """Join requests, given in order of arrival, to the latest one they continue."""
+    """Join requests, given in order of arrival, to the longest one they continue."""
     sessions: list[list[Interaction]] = []
-    # An id is a whole prefix, so the last full block names all blocks of a prompt.
-    open_by_last_block: dict[int, list[int]] = {}
+    # An id is a whole prefix, so the last full block names all blocks of a prompt. At most one session
+    # is open there: a prompt of the same blocks continues it.
+    open_by_last_block: dict[int, int] = {}
     for request in requests:
         blocks = list(request.calls[0].block_ids)
         for length in range(len(blocks), SHORTEST_SESSION_BLOCKS - 1, -1):
-            candidates = open_by_last_block.get(blocks[length - 1])
-            if candidates:
-                index = candidates.pop()
+            found = open_by_last_block.pop(blocks[length - 1], None)
+            if found is not None:
+                index = found
                 sessions[index].append(request)
                 break
         else:
             index = len(sessions)
             sessions.append([request])
         if len(blocks) >= SHORTEST_SESSION_BLOCKS:
-            open_by_last_block.setdefault(blocks[-1], []).append(index)
+            open_by_last_block[blocks[-1]] = index
     return [_joined(session) for session in sessions]
 
 

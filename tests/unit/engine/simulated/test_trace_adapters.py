@@ -180,11 +180,10 @@ def test_a_prompt_that_begins_with_an_earlier_one_continues_it(tmp_path):
     assert len(read_trace(mooncake(tmp_path, *records))) == 4  # the default
 
 
-def test_a_prompt_is_continued_once_and_the_latest_first(tmp_path):
-    prompt = [0, 1]
+def test_a_prompt_is_continued_once_and_the_longest_first(tmp_path):
     assert sessions(
         tmp_path,
-        request(0, 1024, prompt),
+        request(0, 1024, [0, 1]),
         request(1, 1026, [0, 2]),
         request(2, 1540, [0, 1, 5]),
         request(3, 1541, [0, 1, 6]),
