@@ -29,6 +29,13 @@ def test_a_gzip_of_several_members(tmp_path):
     assert texts(path) == [(1, "a"), (2, "bc"), (3, "d")]
 
 
+def test_a_last_line_may_lack_its_end(tmp_path):
+    for end, data in enumerate([b"a\nb", gzip.compress(b"a\nb")]):
+        path = tmp_path / str(end)
+        path.write_bytes(data)
+        assert texts(path) == [(1, "a"), (2, "b")]
+
+
 def test_blank_lines_are_skipped_but_counted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b"\xef\xbb\xbfa\r\n\r\n  \nb")

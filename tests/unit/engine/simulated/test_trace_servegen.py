@@ -106,6 +106,15 @@ def test_times_that_fill_more_than_the_window_are_shortened_alike(tmp_path):
     assert np.mean(times) == pytest.approx(300, rel=0.1)
 
 
+def test_none_is_lost_at_the_end_of_a_window_behind_one_long_gap(tmp_path):
+    path = pair(
+        tmp_path, ["0,0,1,1,Weibull,0.01,1"], [lengths()]
+    )  # all others are as nothing to it
+    times = [run.arrival_s for run in sampled(path)]
+    assert len(times) == 600
+    assert 599.99 < times[-1] < 600
+
+
 def test_a_part_of_a_request_is_drawn(tmp_path):
     path = pair(tmp_path, [f"0,0,1,1,{STEADY}"], [lengths()])
     counts = [len(sampled(path, seed=seed, rate_factor=0.0175)) for seed in range(40)]  # 10.5
