@@ -89,23 +89,47 @@ def distribution(values: Iterable[float]) -> dict[str, float | None]:
     return {"mean": float(x.mean()), "p50": float(p50), "p99": float(p99)}
 
 
-def served(calls: Iterable[CallSample], cost: Cost, begin_s: float, end_s: float) -> float:
-    """Service processed between two times."""
-    total = 0.0
-    for call in calls:
-        from_s = call.first_token_s
-        if from_s is None and call.outcome == "completed":  # not streamed: its client saw no token
-            from_s = call.arrival_s + (call.queue_delay_s or 0.0)
-        if from_s is None:
-            continue
-        length = call.end_s - from_s
-        if length <= 0:
-            share = 1.0 if begin_s <= call.end_s < end_s else 0.0
-        else:
-            overlap = min(end_s, call.end_s) - max(begin_s, from_s)
-            share = max(0.0, overlap) / length
-        total += share * cost(call.usage)
-    return total
+class Service:
+    """What was processed of some calls, by some cost: arrays of one entry a call, made once.
+
+    A call's service is spread evenly from its first token to its end.
+    """
+
+    def __init__(self, calls: Iterable[CallSample], cost: Cost) -> None:
+        spans = []
+        for call in calls:
+            from_s = call.first_token_s
+            if (
+                from_s is None and call.outcome == "completed"
+            ):  # its client saw no token: not streamed
+                from_s = call.arrival_s + (call.queue_delay_s or 0.0)
+            if from_s is not None:
+                spans.append((from_s, call.end_s, cost(call.usage)))
+        table = np.asarray(spans, dtype=np.float64).reshape(-1, 3)
+        self._from_s, self._end_s, self._service = table[:, 0], table[:, 1], table[:, 2]
+        self._length_s = self._end_s - self._from_s
+
+    def between(self, begin_s: float, end_s: float) -> float:
+        """Service processed between two times. O(calls)."""
+        overlap = np.minimum(self._end_s, end_s) - np.maximum(self._from_s, begin_s)
+        at_once = self._length_s <= 0
+        length = np.where(at_once, 1.0, self._length_s)
+        ended_here = (begin_s <= self._end_s) & (self._end_s < end_s)
+        share = np.where(at_once, ended_here, np.maximum(0.0, overlap) / length)
+        return float((share * self._service).sum())
+
+
+class Demand:
+    """What calls asked for, by some cost, at their arrivals. Refused calls are no demand."""
+
+    def __init__(self, calls: Iterable[CallSample], cost: Cost) -> None:
+        asked = [(c.arrival_s, cost(c.usage)) for c in calls if c.outcome != "refused"]
+        table = np.asarray(asked, dtype=np.float64).reshape(-1, 2)
+        self._arrival_s, self._cost = table[:, 0], table[:, 1]
+
+    def between(self, begin_s: float, end_s: float) -> float:
+        """Demand that arrived between two times. O(calls)."""
+        return float(self._cost[(begin_s <= self._arrival_s) & (self._arrival_s < end_s)].sum())
 
 
 def service_difference(
@@ -124,20 +148,16 @@ def service_difference(
     first_s = begin_s + half_s if windows.first_s is None else windows.first_s
     last_s = end_s - half_s if windows.last_s is None else windows.last_s
     centres = np.arange(first_s, last_s + 1e-6, windows.step_s)
+    if not len(centres):
+        centres = np.asarray([(begin_s + end_s) / 2])
+    service = {client: Service(calls, cost) for client, calls in by_client.items()}
+    demand = {client: Demand(calls, cost) for client, calls in by_client.items()}
     figures = []
     for centre_s in centres:
-        begin_s, end_s = float(centre_s) - half_s, float(centre_s) + half_s
-        service = {c: served(calls, cost, begin_s, end_s) for c, calls in by_client.items()}
-        demand = {
-            client: sum(
-                cost(call.usage)
-                for call in calls
-                if begin_s <= call.arrival_s < end_s and call.outcome != "refused"
-            )
-            for client, calls in by_client.items()
-        }
-        most = max(service.values())
-        total = sum(min(most - s, abs(demand[c] - s)) for c, s in service.items())
+        window = float(centre_s) - half_s, float(centre_s) + half_s
+        served = {client: each.between(*window) for client, each in service.items()}
+        most = max(served.values())
+        total = sum(min(most - s, abs(demand[c].between(*window) - s)) for c, s in served.items())
         figures.append(total / (2 * half_s))
     x = np.asarray(figures)
     return {"max": float(x.max()), "avg": float(x.mean()), "var": float(x.var())}
@@ -157,7 +177,10 @@ def service_rates(by_client: dict[str, list[CallSample]], cost: Cost) -> dict[st
         begin_s = min(c.arrival_s for calls in by_client.values() for c in calls)
         end_s = max(c.end_s for calls in by_client.values() for c in calls)
     length_s = max(end_s - begin_s, 1e-9)
-    return {c: served(calls, cost, begin_s, end_s) / length_s for c, calls in by_client.items()}
+    return {
+        client: Service(calls, cost).between(begin_s, end_s) / length_s
+        for client, calls in by_client.items()
+    }
 
 
 def summarise(

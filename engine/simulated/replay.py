@@ -11,9 +11,10 @@ Cost: the dispatcher's per call, the workers' per pass, and a report of all runn
 from __future__ import annotations
 
 import heapq
+import math
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -53,6 +54,8 @@ class ReplayOptions:
     """From control's grant to the worker's queue."""
     tick_s: float = 0.25
     """Between two reports of what was decoded."""
+    until_s: float = math.inf
+    """The replay stops here; calls under way are cancelled, and their runs are not reported."""
     retries: int = 0
     """How often a refused call is tried again after its ``Retry-After``; its run is aborted then."""
     isolation: Isolation = "none"
@@ -137,7 +140,7 @@ class Replay:
         ]
         self._queue: list[tuple[float, int, int, object]] = []
         self._made = 0
-        self._wakes = [float("inf")] * options.workers
+        self._wakes = [math.inf] * options.workers
         self._ticking = False
         self._now_s = 0.0
         self._live: dict[str, _Live] = {}
@@ -167,12 +170,15 @@ class Replay:
     # --- the loop ---------------------------------------------------------------------------------
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> ReplayResult:
-        """All of the trace, to its last call's end. ``progress`` is told ended and all calls."""
+        """All of the trace, or until its time is over. ``progress`` is told ended and all calls."""
         for number, interaction in enumerate(self._trace.interactions):
             self._push(interaction.arrival_s, _ARRIVAL, (number, interaction))
         total, told = self._trace.calls, 0
         while self._queue:
             now_s, kind, _, what = heapq.heappop(self._queue)
+            if now_s > self._options.until_s:
+                self._stop()
+                break
             self._now_s = now_s
             self._take(kind, what)
             if progress is not None and len(self._calls) >= told + 500:
@@ -185,6 +191,16 @@ class Replay:
         busy_share = busy_s / (span_s * len(self._workers)) if span_s > 0 else 0.0
         return ReplayResult(self._calls, self._runs, busy_share)
 
+    def _stop(self) -> None:
+        """The time is over."""
+        self._now_s = self._options.until_s
+        generated = dict(
+            total for worker in self._workers for total in worker.progress(self._now_s)
+        )
+        for live in list(self._live.values()):
+            usage = self._usage(live, generated.get(live.call.call_id, 0))
+            self._forget(live, "cancelled", usage)
+
     def _push(self, at_s: float, kind: int, what: object) -> None:
         self._made += 1
         heapq.heappush(self._queue, (at_s, kind, self._made, what))
@@ -193,7 +209,7 @@ class Replay:
         if kind == _PASS:
             assert isinstance(what, int)
             if self._workers[what].next_s <= self._now_s:
-                self._wakes[what] = float("inf")
+                self._wakes[what] = math.inf
                 self._workers[what].advance(self._now_s)
         elif kind == _ARRIVAL:
             if isinstance(what, _Live):
@@ -305,7 +321,7 @@ class Replay:
     def _refused(self, live: _Live, refusal: ev.Refuse) -> None:
         run = live.run
         sample = self._sample(live, "refused", TokenUsage())
-        self._calls.append(sample if not refusal.mid_run else _mid_run(sample))
+        self._calls.append(replace(sample, mid_run=refusal.mid_run))
         if run.tries < self._options.retries:
             run.tries += 1
             wait_s = refusal.decision.retry_after_s or 1.0
@@ -478,9 +494,3 @@ def _name(number: int) -> str:
 
 def _number(worker_id: str) -> int:
     return int(worker_id.removeprefix("worker-"))
-
-
-def _mid_run(sample: CallSample) -> CallSample:
-    return CallSample(
-        **{**{name: getattr(sample, name) for name in CallSample.__slots__}, "mid_run": True}
-    )

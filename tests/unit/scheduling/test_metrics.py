@@ -7,10 +7,10 @@ from fairserve.scheduling.cost import Extend, Linear, Profiled, SliceWeights
 from fairserve.scheduling.metrics import (
     CallSample,
     RunSample,
+    Service,
     Windows,
     distribution,
     jain_index,
-    served,
     service_rates,
     summarise,
 )
@@ -59,8 +59,8 @@ def test_service_counts_without_a_first_token_if_the_call_was_completed():
         "refused": [call("refused", 0, 10, first_token_s=None, outcome="refused")],
     }
     assert service_rates(calls, Linear()) == {"whole": 20.0, "refused": 0.0}
-    assert served(calls["whole"], Linear(), 2.0, 6.0) == pytest.approx(100.0)
-    assert served(calls["whole"], Linear(), 0.0, 2.0) == 0.0
+    assert Service(calls["whole"], Linear()).between(2.0, 6.0) == pytest.approx(100.0)
+    assert Service(calls["whole"], Linear()).between(0.0, 2.0) == 0.0
 
 
 def test_rates_are_taken_while_all_are_active():

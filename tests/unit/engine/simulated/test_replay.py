@@ -271,3 +271,13 @@ def test_a_round_trip_delays_the_start():
     [sample] = replay(what, dispatch_delay_s=0.25).calls
     assert sample.queue_delay_s == 0.25
     assert replace(sample, queue_delay_s=0.0, first_token_s=1.0, end_s=2.0) == replay(what).calls[0]
+
+
+def test_a_replay_that_stops_counts_what_was_done_by_then():
+    runs = [run_of(f"r{n}", call("a", prompt=30, output=30)) for n in range(4)]
+    result = replay(trace(*runs), until_s=5.5)
+    running = [sample for sample in result.calls if sample.usage.prompt_tokens]
+    assert {sample.outcome for sample in result.calls} == {"cancelled"}
+    assert {sample.end_s for sample in result.calls} == {5.5}
+    assert [sample.usage.output_tokens for sample in running] == [5]  # one more would not fit
+    assert result.runs == []
