@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
         ("worker", "run one worker process"),
         ("demo", "run three agent apps against several systems, and compare"),
         ("bench", "measure what the platform itself costs"),
+        ("simulate", "replay a trace in virtual time and compare systems"),
     ):
         # These parse their own arguments, --help included.
         commands.add_parser(name, help=text, add_help=False)
@@ -96,6 +97,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fairserve.platform.bench.main import main as bench
 
             return _code(bench(arguments[1:]))
+        if arguments[:1] == ["simulate"]:
+            from fairserve.platform.simulate.command import main as simulate
+
+            return _code(simulate(arguments[1:]))
         parsed = parser().parse_args(arguments)
         run: Callable[[argparse.Namespace], int] = parsed.run
         return run(parsed)

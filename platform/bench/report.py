@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairserve.platform.bench.figure import Figure, Result
+from fairserve.platform.text_table import aligned
 
 Row = tuple[str, ...]
 
@@ -14,15 +15,7 @@ _HEAD: Row = ("figure", "value", "spread", "target", "aim", "peers")
 
 def table(results: Sequence[Result]) -> str:
     """One line for each figure; ``*`` marks a target that was missed."""
-    rows = [_HEAD, *(_row(result) for result in results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:5], widths[1:5], strict=True)]
-        lines.append("  ".join([*cells, row[5]]).rstrip())
-    lines.insert(1, "-" * max(len(line) for line in lines))
-    return "\n".join(lines)
+    return aligned(_HEAD, [_row(result) for result in results], left=(0, len(_HEAD) - 1))
 
 
 def details(results: Sequence[Result]) -> str:

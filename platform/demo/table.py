@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairserve.platform.demo.workload import FLOODER, WELL_BEHAVED
+from fairserve.platform.text_table import aligned
 
 Summary = Mapping[str, Any]
 
@@ -32,7 +33,7 @@ def table(systems: Mapping[str, Summary]) -> str:
     row("Jain's index over the users", lambda summary: f"{summary['jain_index']:.3f}")
     row("prefix hit rate", lambda summary: f"{summary['prefix_hit_rate']:.1%}")
     row("tokens/s", lambda summary: f"{summary['throughput_tokens_per_s']['total']:,.0f}")
-    return _aligned(["", *systems], rows)
+    return aligned(["", *systems], [[label, *cells] for label, cells in rows])
 
 
 def group_of(summary: Summary, group: str) -> Summary | None:
@@ -77,16 +78,3 @@ def _times(key: str, group: str) -> Callable[[Summary], str]:
         return f"{found[key]['p50']:.2f} / {found[key]['p99']:.2f} s"
 
     return show
-
-
-def _aligned(header: list[str], rows: list[tuple[str, list[str]]]) -> str:
-    lines = [header, *([label, *cells] for label, cells in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    text = []
-    for number, line in enumerate(lines):
-        cells = [line[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        text.append("  ".join(cells).rstrip())
-        if number == 0:
-            text.append("-" * (sum(widths) + 2 * (len(widths) - 1)))
-    return "\n".join(text)

@@ -1,0 +1,229 @@
+"""The arguments of ``fairserve simulate``, and what they stand for.
+
+Every wrong value is an ``argparse`` error: one line, exit code 2, nothing written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel, cost_model
+from fairserve.engine.simulated.replay import ReplayOptions
+from fairserve.engine.simulated.traces import assignment
+from fairserve.engine.simulated.traces.model import Trace, TraceError
+from fairserve.engine.simulated.traces.reading import read_trace
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
+from fairserve.scheduling.system import SystemConfig
+from fairserve.throttling.base import Limits
+
+ARRIVALS = "recorded, once, even:RATE, poisson:RATE (interactions per second)"
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    """Parse; the parser is for errors that are found later."""
+    parser = argparse.ArgumentParser(
+        prog="fairserve simulate",
+        description="Replay a trace through the dispatcher and the schedulers that serve, on "
+        "simulated workers in virtual time, and compare systems.",
+        epilog="Formats of traces and the rules for users and arrivals: docs/guide/traces.md.",
+        allow_abbrev=False,
+    )
+    trace = parser.add_argument_group("the trace")
+    trace.add_argument(
+        "--trace",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help="a trace of any known format; several are mixed",
+    )
+    trace.add_argument("--limit", type=_at_least(1), metavar="N", help="the first N interactions")
+    trace.add_argument("--from-s", type=float, default=0.0, help="arrivals from this second on")
+    trace.add_argument("--to-s", type=float, help="arrivals before this second")
+    trace.add_argument("--arrivals", default="recorded", metavar="RULE", help=f"one of {ARRIVALS}")
+    trace.add_argument("--time-scale", type=float, metavar="F", help="stretch arrivals by F")
+    trace.add_argument("--users", type=_at_least(1), metavar="N", help="give the runs to N users")
+    trace.add_argument("--user-skew", type=float, default=0.0, help="Zipf exponent of the users")
+    trace.add_argument(
+        "--abusive", type=_at_least(1), metavar="K", help="of these users, K that flood"
+    )
+    trace.add_argument(
+        "--abusive-share", type=float, default=0.5, help="their share of the runs (default: 0.5)"
+    )
+    trace.add_argument("--tenants", type=_at_least(1), metavar="N", help="give users to N tenants")
+
+    system = parser.add_argument_group("the systems")
+    system.add_argument(
+        "--system",
+        nargs="+",
+        default=["fairserve"],
+        metavar="NAME",
+        help=f"known: {', '.join(SYSTEMS)}, rpm-N (default: fairserve)",
+    )
+    system.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change an option of all systems, or by NAME:KEY=VALUE of one (docs/guide/operator.md)",
+    )
+    system.add_argument("--user-rpm", type=_at_least(1), help="limit of each user, calls a minute")
+    system.add_argument("--app-rpm", type=_at_least(1), help="limit of each app, calls a minute")
+    system.add_argument(
+        "--retries", type=_at_least(0), default=0, help="of a refused call; its run is aborted then"
+    )
+    system.add_argument(
+        "--isolation",
+        choices=("none", "tenant", "user"),
+        default="none",
+        help="who shares cached prefixes (default: all)",
+    )
+
+    workers = parser.add_argument_group("the workers")
+    workers.add_argument("--workers", type=_at_least(1), default=1, metavar="N")
+    workers.add_argument(
+        "--model-cost",
+        type=_cost_model,
+        default="a100-llama3-8b",
+        metavar="NAME",
+        help=f"{', '.join(COST_MODELS)}, or a JSON file (default: a100-llama3-8b)",
+    )
+    workers.add_argument(
+        "--dispatch-delay-s", type=float, default=0.0, help="from control to a worker's queue"
+    )
+
+    output = parser.add_argument_group("running and output")
+    output.add_argument("--seed", type=int, default=0)
+    output.add_argument("--jobs", type=_at_least(1), default=1, metavar="N", help="cores to use")
+    output.add_argument("--json", type=_output, metavar="OUT", help="write all figures")
+    output.add_argument("--plot", type=_plot_folder, metavar="DIR", help="draw plots here")
+    return parser, parser.parse_args(argv)
+
+
+def trace_of(arguments: argparse.Namespace) -> Trace:
+    """Read, cut, assign. Raises TraceError or ValueError."""
+    read = [read_trace(path) for path in arguments.trace]
+    trace = read[0] if len(read) == 1 else assignment.merge(read)
+    rule, _, rate = arguments.arrivals.partition(":")
+    if rule == "once" and not rate:
+        trace = assignment.arrive_at_once(trace)
+    elif rule in ("even", "poisson") and rate:
+        arrive = assignment.arrive_evenly if rule == "even" else assignment.arrive_poisson
+        trace = arrive(trace, rate_per_s=_rate(rate), seed=arguments.seed)
+    elif arguments.arrivals != "recorded":
+        raise TraceError(f"--arrivals is {arguments.arrivals!r}; allowed: {ARRIVALS}")
+    if arguments.from_s > 0 or arguments.to_s is not None:
+        until_s = float("inf") if arguments.to_s is None else arguments.to_s
+        trace = assignment.window(trace, arguments.from_s, until_s)
+    if arguments.limit is not None:
+        trace = assignment.limit(trace, arguments.limit)
+    if arguments.time_scale is not None:
+        trace = assignment.scale_time(trace, arguments.time_scale)
+    if arguments.users is not None:
+        trace = assignment.assign_users(
+            trace,
+            users=arguments.users,
+            skew=arguments.user_skew,
+            abusive=arguments.abusive or 0,
+            abusive_share=arguments.abusive_share if arguments.abusive else 0.0,
+            seed=arguments.seed,
+        )
+    elif arguments.abusive is not None:
+        raise TraceError("--abusive needs --users: the number of all users")
+    if arguments.tenants is not None:
+        trace = assignment.assign_tenants(trace, tenants=arguments.tenants, seed=arguments.seed)
+    if not trace.interactions:
+        raise TraceError(f"{trace.name}: no interaction is left to simulate")
+    return trace
+
+
+def systems_of(arguments: argparse.Namespace) -> dict[str, SystemConfig]:
+    """By name, with the options set. Raises ValueError or KeyError naming the name or key."""
+    systems: dict[str, SystemConfig] = {}
+    for name in arguments.system:
+        system = SYSTEMS[name]
+        options = {}
+        for text in arguments.set:
+            key, equals, value = text.partition("=")
+            if not equals:
+                raise ValueError(f"--set is {text!r}; allowed: KEY=VALUE or NAME:KEY=VALUE")
+            of, colon, rest = key.partition(":")
+            if colon and of not in arguments.system:
+                raise ValueError(f"--set is {text!r}; simulated: {', '.join(arguments.system)}")
+            if not colon or of == name:
+                options[rest if colon else key] = _value(value)
+        try:
+            system = system.with_options(options)
+            Dispatcher(system)
+            LOCAL_SCHEDULERS[system.local](**system.local_options)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"system {name}: {error}") from error
+        systems[name] = system
+    return systems
+
+
+def options_of(arguments: argparse.Namespace) -> ReplayOptions:
+    """Raises ValueError."""
+    return ReplayOptions(
+        workers=arguments.workers,
+        seed=arguments.seed,
+        dispatch_delay_s=arguments.dispatch_delay_s,
+        retries=arguments.retries,
+        isolation=arguments.isolation,
+        limits=Limits(arguments.user_rpm, arguments.app_rpm),
+    )
+
+
+def _value(text: str) -> Any:
+    """JSON, or a string as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return float(text) if text == "inf" else text
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise TraceError(f"rate is {text!r}; allowed: interactions per second") from None
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def whole(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value} is given; allowed: {least} or more")
+        return value
+
+    whole.__name__ = "number"
+    return whole
+
+
+def _cost_model(text: str) -> CostModel:
+    try:
+        return cost_model(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
+
+
+def _plot_folder(text: str) -> Path:
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is not a folder")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("plots need matplotlib: pip install 'fairserve[bench]'")
+    return path

@@ -1,0 +1,94 @@
+"""The command ``fairserve simulate``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairserve.engine.simulated.traces.model import Trace, TraceError
+from fairserve.platform.simulate.arguments import options_of, parse, systems_of, trace_of
+from fairserve.platform.simulate.job import Job, Outcome, run_jobs
+from fairserve.platform.simulate.table import table
+from fairserve.scheduling.metrics import VTC_TABLES, Windows
+
+USAGE_ERROR = 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read, simulate, print, write; returns the exit code."""
+    begin_s = time.monotonic()
+    _, arguments = parse(argv)
+    try:
+        systems = systems_of(arguments)
+        options = options_of(arguments)
+        trace = trace_of(arguments)
+        costs = arguments.model_cost
+        windows = VTC_TABLES if costs.loop == "vtc-artifact" else Windows()
+        jobs = [
+            Job(
+                name,
+                trace,
+                system,
+                costs,
+                options,
+                windows=windows,
+                curves=arguments.plot is not None,
+            )
+            for name, system in systems.items()
+        ]
+        outcomes = list(run_jobs(jobs, arguments.jobs, _say))
+    except (TraceError, ValueError, KeyError) as error:
+        message = error.args[0] if isinstance(error, KeyError) else str(error)
+        print(f"fairserve simulate: {message}", file=sys.stderr)
+        return USAGE_ERROR
+    print(
+        f"{trace.name}: {len(trace):,} interactions, {trace.calls:,} calls; {costs.name}, ", end=""
+    )
+    print(f"{options.workers} worker{'s' if options.workers > 1 else ''}")
+    print()
+    print(table([(outcome.name, outcome.summary) for outcome in outcomes]))
+    _say(f"{time.monotonic() - begin_s:.1f} s")
+    if arguments.plot is not None:
+        from fairserve.platform.simulate.plots import draw
+
+        for path in draw(outcomes, arguments.plot):
+            _say(f"wrote {path}")
+    if arguments.json is not None:
+        write_json(document(trace, outcomes), arguments.json)
+    return 0
+
+
+def document(trace: Trace, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The JSON document of ``--json``."""
+    begin_s = min((each.arrival_s for each in trace.interactions), default=0.0)
+    end_s = max((each.arrival_s for each in trace.interactions), default=0.0)
+    return {
+        "trace": {
+            "name": trace.name,
+            "interactions": len(trace),
+            "calls": trace.calls,
+            "users": len({(each.tenant, each.user) for each in trace.interactions}),
+            "arrivals_s": [begin_s, end_s],
+        },
+        "systems": {outcome.name: outcome.summary for outcome in outcomes},
+    }
+
+
+def write_json(value: Any, path: Path) -> None:
+    """All of it or nothing: the same value makes the same bytes."""
+    text = json.dumps(value, indent=2, sort_keys=True) + "\n"
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
