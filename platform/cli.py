@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
         ("demo", "run three agent apps against several systems, and compare"),
         ("bench", "measure what the platform itself costs"),
         ("simulate", "replay a trace in virtual time and compare systems"),
+        ("reproduce", "tables and figures of the papers, published beside measured"),
     ):
         # These parse their own arguments, --help included.
         commands.add_parser(name, help=text, add_help=False)
@@ -101,6 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fairserve.platform.simulate.command import main as simulate
 
             return _code(simulate(arguments[1:]))
+        if arguments[:1] == ["reproduce"]:
+            from fairserve.platform.reproduce.main import main as reproduce
+
+            return _code(reproduce(arguments[1:]))
         parsed = parser().parse_args(arguments)
         run: Callable[[argparse.Namespace], int] = parsed.run
         return run(parsed)

@@ -43,20 +43,20 @@ def parse(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namesp
         metavar="FILE",
         help="a trace of any known format; several are mixed",
     )
-    trace.add_argument("--limit", type=_at_least(1), metavar="N", help="the first N interactions")
+    trace.add_argument("--limit", type=at_least(1), metavar="N", help="the first N interactions")
     trace.add_argument("--from-s", type=float, default=0.0, help="arrivals from this second on")
     trace.add_argument("--to-s", type=float, help="arrivals before this second")
     trace.add_argument("--arrivals", default="recorded", metavar="RULE", help=f"one of {ARRIVALS}")
     trace.add_argument("--time-scale", type=float, metavar="F", help="stretch arrivals by F")
-    trace.add_argument("--users", type=_at_least(1), metavar="N", help="give the runs to N users")
+    trace.add_argument("--users", type=at_least(1), metavar="N", help="give the runs to N users")
     trace.add_argument("--user-skew", type=float, default=0.0, help="Zipf exponent of the users")
     trace.add_argument(
-        "--abusive", type=_at_least(1), metavar="K", help="of these users, K that flood"
+        "--abusive", type=at_least(1), metavar="K", help="of these users, K that flood"
     )
     trace.add_argument(
         "--abusive-share", type=float, default=0.5, help="their share of the runs (default: 0.5)"
     )
-    trace.add_argument("--tenants", type=_at_least(1), metavar="N", help="give users to N tenants")
+    trace.add_argument("--tenants", type=at_least(1), metavar="N", help="give users to N tenants")
 
     system = parser.add_argument_group("the systems")
     system.add_argument(
@@ -73,10 +73,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namesp
         metavar="KEY=VALUE",
         help="change an option of all systems, or by NAME:KEY=VALUE of one (docs/guide/operator.md)",
     )
-    system.add_argument("--user-rpm", type=_at_least(1), help="limit of each user, calls a minute")
-    system.add_argument("--app-rpm", type=_at_least(1), help="limit of each app, calls a minute")
+    system.add_argument("--user-rpm", type=at_least(1), help="limit of each user, calls a minute")
+    system.add_argument("--app-rpm", type=at_least(1), help="limit of each app, calls a minute")
     system.add_argument(
-        "--retries", type=_at_least(0), default=0, help="of a refused call; its run is aborted then"
+        "--retries", type=at_least(0), default=0, help="of a refused call; its run is aborted then"
     )
     system.add_argument(
         "--isolation",
@@ -86,7 +86,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namesp
     )
 
     workers = parser.add_argument_group("the workers")
-    workers.add_argument("--workers", type=_at_least(1), default=1, metavar="N")
+    workers.add_argument("--workers", type=at_least(1), default=1, metavar="N")
     workers.add_argument(
         "--model-cost",
         type=_cost_model,
@@ -98,11 +98,11 @@ def parse(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namesp
         "--dispatch-delay-s", type=float, default=0.0, help="from control to a worker's queue"
     )
 
-    output = parser.add_argument_group("running and output")
-    output.add_argument("--seed", type=int, default=0)
-    output.add_argument("--jobs", type=_at_least(1), default=1, metavar="N", help="cores to use")
-    output.add_argument("--json", type=_output, metavar="OUT", help="write all figures")
-    output.add_argument("--plot", type=_plot_folder, metavar="DIR", help="draw plots here")
+    running = parser.add_argument_group("running and output")
+    running.add_argument("--seed", type=int, default=0)
+    running.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="cores to use")
+    running.add_argument("--json", type=output, metavar="OUT", help="write all figures")
+    running.add_argument("--plot", type=plot_folder, metavar="DIR", help="draw plots here")
     return parser, parser.parse_args(argv)
 
 
@@ -195,7 +195,9 @@ def _rate(text: str) -> float:
         raise TraceError(f"rate is {text!r}; allowed: interactions per second") from None
 
 
-def _at_least(least: int) -> Callable[[str], int]:
+def at_least(least: int) -> Callable[[str], int]:
+    """A whole number, so large at least."""
+
     def whole(text: str) -> int:
         value = int(text)
         if value < least:
@@ -213,14 +215,16 @@ def _cost_model(text: str) -> CostModel:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _output(text: str) -> Path:
+def output(text: str) -> Path:
+    """A file to write, in a folder that exists."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
     return path
 
 
-def _plot_folder(text: str) -> Path:
+def plot_folder(text: str) -> Path:
+    """A folder for plots, if they can be drawn at all."""
     path = Path(text)
     if path.exists() and not path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is not a folder")
