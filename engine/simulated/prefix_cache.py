@@ -43,9 +43,9 @@ class SimulatedPrefixCache:
         """It has left."""
         del self._keys[call_id]
 
-    def full_blocks_tokens(self, call_id: str) -> int:
-        """Tokens of the prompt that can be cached at all."""
-        return len(self._keys[call_id]) * self.block_tokens
+    def full_blocks(self, call_id: str) -> int:
+        """Blocks of the prompt that can be cached at all."""
+        return len(self._keys[call_id])
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
         """Cached tokens of a waiting call; the node where its match ends, and the block after that."""
@@ -76,6 +76,8 @@ class SimulatedPrefixCache:
         """Undo one :meth:`lock`."""
         self._tree.unlock(locked, _HERE)
 
-    def store(self, call_id: str) -> None:
-        """The prompt of a call was computed; older blocks are evicted for it."""
-        self._tree.insert(self._keys[call_id], _HERE)
+    def store(self, call_id: str, blocks: int | None = None) -> None:
+        """So many blocks of a call's prompt (None: all) are computed; older ones are evicted for it."""
+        keys = self._keys[call_id]
+        whole = blocks is None or blocks == len(keys)
+        self._tree.insert(keys if whole else keys[:blocks], _HERE)

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairserve.engine.simulated.cost_model import CostModel, pairs
-from fairserve.engine.simulated.prefix_cache import SimulatedPrefixCache
-from fairserve.engine.simulated.room import FutureRoom, ReservedRoom, Room
+from fairserve.engine.simulated.kv_pool import KvPool
+from fairserve.engine.simulated.room import FutureRoom
 from fairserve.scheduling.base import LocalCall, LocalScheduler
 from fairserve.scheduling.block_keys import BlockKeys
-from fairserve.scheduling.prefix_node import Node
 
 _ARTIFACT_STEPS = 10
 """Decode steps after which the VTC paper's code tries to admit."""
@@ -58,8 +57,7 @@ class _Sequence:
     cached_tokens: int
     """Prompt tokens that were in the prefix cache when it entered."""
     computed: int
-    """Prompt tokens that need no more computing."""
-    locked: Node | None
+    """Prompt tokens that need no more computing when the present pass is over."""
     decoding: bool = False
     """Its prompt is computed, and its first tokens are out."""
     last_step: int = 0
@@ -80,10 +78,9 @@ class SimulatedWorker:
     ) -> None:
         self._costs, self._scheduler, self._listener = costs, scheduler, listener
         self._artifact = costs.loop == "vtc-artifact"
-        self._room: Room = (FutureRoom if self._artifact else ReservedRoom)(
-            costs.kv_capacity_tokens
-        )
-        self._cache = SimulatedPrefixCache(costs.kv_capacity_tokens, block_tokens)
+        capacity = costs.kv_capacity_tokens
+        room = FutureRoom(capacity) if self._artifact else None
+        self._pool = KvPool(capacity, block_tokens, room)
         self._sizes: dict[str, tuple[int, int]] = {}
         """Samples and output tokens of waiting calls."""
         self._running: dict[str, _Sequence] = {}
@@ -91,7 +88,10 @@ class SimulatedWorker:
         """Entered, and not all of the prompt computed."""
         self._ends: list[tuple[int, int, _Sequence]] = []
         self._entered = 0
+        self._batch_samples = 0
+        """Of all running calls."""
         self._sequences = 0
+        """Those that decode."""
         self._held_tokens = 0
         """By the sequences that decode, shared prompts counted once for each call."""
         self._step = 0
@@ -100,8 +100,12 @@ class SimulatedWorker:
         """Up to where the scheduler was told what was decoded."""
         self._since_admission = 0
         """Decode steps since the last admission."""
-        self._pass: list[tuple[_Sequence, int]] | None = None
-        """The prefill pass under way: tokens to compute of each."""
+        self._pass: list[_Sequence] = []
+        """The sequences of the prefill pass under way."""
+        self._budget = 0
+        """Tokens that the pass may compute besides."""
+        self._pass_tokens = 0
+        self._pass_pairs = 0.0
         self._began_s = 0.0
         self._steps = 0
         """The fused decode steps under way."""
@@ -132,9 +136,9 @@ class SimulatedWorker:
     ) -> None:
         """A call arrives. ``keys``: of its prompt's full blocks; ``output_tokens``: of each sample."""
         self._sizes[call.call_id] = (samples, output_tokens)
-        self._cache.register(call.call_id, () if self._artifact else keys)
+        self._pool.register(call.call_id, keys)
         self._scheduler.add(call)
-        if not self._steps and self._pass is None:
+        if not self._steps and not self._pass:
             self.next_s = min(self.next_s, now_s)
         elif self._steps > 1:
             self._cut(now_s)
@@ -147,7 +151,8 @@ class SimulatedWorker:
         sequence = self._running.get(call_id)
         if sequence is None:
             self._scheduler.finish(call_id)
-            self._forget(call_id)
+            self._pool.forget(call_id)
+            del self._sizes[call_id]
             return 0
         if self._steps > 1:
             self._cut(now_s)
@@ -178,7 +183,7 @@ class SimulatedWorker:
 
     def advance(self, now_s: float) -> None:
         """Complete the pass that ends now, and begin the next one."""
-        if self._pass is not None:
+        if self._pass:
             self._end_prefill(now_s)
         elif self._steps:
             self._end_decode(now_s)
@@ -186,10 +191,14 @@ class SimulatedWorker:
 
     def _begin(self, now_s: float) -> None:
         self._began_s = now_s
+        self._budget = self._costs.max_prefill_tokens
+        self._pass_tokens, self._pass_pairs = 0, 0.0
+        for sequence in self._prefilling:
+            self._compute(sequence)
         if len(self._scheduler) and self._may_admit():
             self._admit(now_s)
-        if self._prefilling:
-            self._begin_prefill()
+        if self._pass:
+            self.next_s = now_s + self._costs.prefill_s(self._pass_tokens, self._pass_pairs)
         elif self._running:
             self._steps = self._fusable()
             self.next_s = now_s + self._decode_s(self._steps)
@@ -263,6 +272,7 @@ class SimulatedWorker:
         """Take a sequence out of the batch and free what it holds."""
         call = sequence.call
         del self._running[call.call_id]
+        self._batch_samples -= sequence.samples
         if not sequence.decoding:
             self._prefilling.remove(sequence)
         else:
@@ -270,15 +280,7 @@ class SimulatedWorker:
             self._sequences -= sequence.samples
             self._held_tokens -= call.prompt_tokens + generated
         self._scheduler.finish(call.call_id)
-        if sequence.locked is not None:
-            self._cache.unlock(sequence.locked)
-        self._room.leave(call.call_id)
-        self._cache.resize(self._room.for_cache())
-        self._forget(call.call_id)
-
-    def _forget(self, call_id: str) -> None:
-        self._cache.forget(call_id)
-        self._sizes.pop(call_id, None)
+        self._pool.forget(call.call_id)
 
     # --- admission --------------------------------------------------------------------------------
 
@@ -289,107 +291,73 @@ class SimulatedWorker:
 
     def _admit(self, now_s: float) -> None:
         """Passes over the queue, as long as what has started makes others arrive."""
-        budget = self._costs.max_prefill_tokens
-        for sequence in self._prefilling:
-            budget -= sequence.call.prompt_tokens - sequence.computed
         while True:
-            started = self._admit_pass(budget)
+            started = self._admit_pass()
             if not started:
                 return
             self._since_admission = 0
             waiting = len(self._scheduler)
             for sequence in started:
-                budget -= sequence.call.prompt_tokens - sequence.computed
-                self._listener.started(sequence.call.call_id, sequence.computed, now_s)
+                self._listener.started(sequence.call.call_id, sequence.cached_tokens, now_s)
             if len(self._scheduler) == waiting:
                 return
 
-    def _admit_pass(self, budget: int) -> list[_Sequence]:
-        scheduler, cache = self._scheduler, self._cache
+    def _admit_pass(self) -> list[_Sequence]:
+        scheduler = self._scheduler
         started: list[_Sequence] = []
         self._tell_decoded()
-        scheduler.start_pass(cache)
-        sequences = self._sequences + sum(sequence.samples for sequence in self._prefilling)
-        while budget > 0 and (call := scheduler.peek()) is not None:
-            samples, _ = self._sizes[call.call_id]
-            sequence = None
-            too_long = self._artifact and call.prompt_tokens > budget and started
-            if not too_long and (sequences + samples <= self._costs.max_running or not sequences):
-                sequence = self._try(call)
+        scheduler.start_pass(self._pool.cache)
+        while self._budget > 0 and (call := scheduler.peek()) is not None:
+            sequence = self._try(call)
             if sequence is None:
                 scheduler.skip()
-                continue
-            scheduler.accept(sequence.computed)
-            started.append(sequence)
-            sequences += samples
-            budget -= call.prompt_tokens - sequence.computed
-        self._prefilling += started
+            else:
+                scheduler.accept(sequence.cached_tokens)
+                started.append(sequence)
+                self._prefilling.append(sequence)
+                self._compute(sequence)
         return started
 
     def _try(self, call: LocalCall) -> _Sequence | None:
         """Take a call into the batch if it fits."""
         samples, output_tokens = self._sizes[call.call_id]
-        cached, _, _ = self._cache.match(call)
-        locked = self._cache.lock(call.call_id) if cached else None
-        held = call.prompt_tokens - cached + samples
-        left = output_tokens - 1
-        if not self._room.fits(held, left, samples, self._cache.locked_tokens, self._step):
-            if locked is not None:
-                self._cache.unlock(locked)
+        if self._batch_samples and self._batch_samples + samples > self._costs.max_running:
             return None
-        self._room.enter(call.call_id, held, left, samples, self._step)
-        self._cache.resize(self._room.for_cache())
+        if self._artifact and self._pass and call.prompt_tokens > self._budget:
+            return None
+        cached = self._pool.enter(call, samples, output_tokens, self._step)
+        if cached is None:
+            return None
         del self._sizes[call.call_id]
-        sequence = _Sequence(call, samples, output_tokens, cached, cached, locked)
+        self._batch_samples += samples
+        sequence = _Sequence(call, samples, output_tokens, cached, cached)
         self._running[call.call_id] = sequence
         return sequence
 
     # --- prefilling -------------------------------------------------------------------------------
 
-    def _begin_prefill(self) -> None:
-        """A pass over the prompts that entered, in order of entry, up to what one pass computes."""
-        budget = self._costs.max_prefill_tokens
-        self._pass, tokens, all_pairs = [], 0, 0.0
-        for sequence in self._prefilling:
-            if budget <= 0:
-                break
-            missing = sequence.call.prompt_tokens - sequence.computed
-            chunk = missing if self._artifact else min(budget, missing)
-            self._pass.append((sequence, chunk))
-            budget -= chunk
-            tokens += chunk
-            all_pairs += pairs(sequence.computed, chunk)
-        self.next_s = self._began_s + self._costs.prefill_s(tokens, all_pairs)
+    def _compute(self, sequence: _Sequence) -> None:
+        """The pass computes what is missing of a prompt, or as much as one pass may."""
+        missing = sequence.call.prompt_tokens - sequence.computed
+        tokens = missing if self._artifact else min(self._budget, missing)
+        if tokens <= 0:
+            return
+        self._pass.append(sequence)
+        self._budget -= tokens
+        self._pass_tokens += tokens
+        self._pass_pairs += pairs(sequence.computed, tokens)
+        sequence.computed += tokens
+        self._pool.computed(sequence.call.call_id, sequence.computed)
 
     def _end_prefill(self, now_s: float) -> None:
-        assert self._pass is not None, "a pass is under way"
         self.busy_s += now_s - self._began_s
-        computed, self._pass = self._pass, None
+        computed, self._pass = self._pass, []
         self._tell_decoded()
-        for sequence, tokens in computed:
-            if self._running.get(sequence.call.call_id) is not sequence:
-                continue  # cancelled meanwhile
-            sequence.computed += tokens
-            if sequence.computed >= sequence.call.prompt_tokens:
+        for sequence in computed:
+            cancelled = self._running.get(sequence.call.call_id) is not sequence
+            if not cancelled and sequence.computed >= sequence.call.prompt_tokens:
                 self._prefilling.remove(sequence)
-                self._store(sequence)
                 self._enter_decoding(sequence, now_s)
-
-    def _store(self, sequence: _Sequence) -> None:
-        """The full blocks of its prompt are in the prefix cache now, and locked there."""
-        if self._artifact:
-            return
-        cache, call = self._cache, sequence.call
-        shared = cache.full_blocks_tokens(call.call_id)
-        if shared <= sequence.cached_tokens:
-            return
-        self._room.shrink(call.call_id, shared - sequence.cached_tokens)
-        cache.resize(self._room.for_cache())
-        cache.store(call.call_id)
-        locked = cache.lock(call.call_id)
-        if sequence.locked is not None:
-            cache.unlock(sequence.locked)
-        sequence.locked = locked
 
     def _enter_decoding(self, sequence: _Sequence, now_s: float) -> None:
         """The prompt's pass has made the first token of each sample."""

@@ -70,12 +70,19 @@ def test_what_is_cached_is_not_computed_again():
     ]
 
 
-def test_calls_that_came_together_do_not_share_what_was_not_computed_yet():
-    engine = OneEngine(costs())
-    engine.add("a", 9, 2, blocks=[1, 2])
-    engine.add("b", 9, 2, blocks=[1, 2])
-    engine.finish()
-    assert engine.cached == {"a": 0, "b": 0}
+def test_a_prompt_is_shared_from_the_pass_that_computes_it():
+    engine = OneEngine(costs(max_prefill_tokens=8))
+    engine.add("a", 17, 2, blocks=[1, 2, 3, 4])
+    engine.add("b", 18, 2, blocks=[1, 2, 3, 4])
+    assert engine.finish()[:5] == [
+        ("started", "a", 0.0),
+        # two passes of 8 tokens leave no room; the third has one of a and two of b
+        ("started", "b", 36.0),
+        ("first", "a", 49.0),
+        ("first", "b", 49.0),
+        ("ended", "a", 49.0 + 1.25, 2),
+    ]
+    assert engine.cached == {"a": 0, "b": 16}
 
 
 def test_a_call_waits_for_room_and_evicts_what_nobody_uses():
@@ -193,16 +200,18 @@ def test_every_call_ends_once_and_the_pool_never_overflows(arrivals, scheduler):
     worker = engine.worker
 
     def watch():
-        cached = worker._cache._tree.blocks_of("here") * BLOCK
-        own = sum(worker._room._own.values())
+        pool = worker._pool
+        cached = pool.cache._tree.blocks_of("here") * BLOCK
+        own = sum(pool._room._own.values())
         assert cached + own <= 80
-        assert worker._cache.locked_tokens <= cached
+        assert pool.cache.locked_tokens <= cached
         assert own >= sum(n for _, n in worker.progress(engine.now_s))
 
     log = replay(engine, arrivals, watch)
     outputs = {str(n): output * samples for n, (_, output, samples, *_) in enumerate(arrivals)}
     assert {entry[1]: entry[3] for entry in log if entry[0] == "ended"} == outputs
     assert len(log) == 3 * len(arrivals)
-    assert worker._cache.locked_tokens == 0
-    assert not worker._cache._keys
+    assert worker._pool.cache.locked_tokens == 0
+    assert not worker._pool.cache._keys
+    assert not worker._pool._held
     assert not worker._sizes

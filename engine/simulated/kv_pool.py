@@ -1,0 +1,81 @@
+"""The KV pool of one engine: what single calls hold, and the prefix cache in what is left.
+
+A full block of a prompt belongs to its call until a pass over it begins. From then on it is in the
+prefix cache, locked while a call on its path runs, and calls that enter later share it, in that very pass
+already, as in engines that name blocks when they schedule them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairserve.engine.simulated.prefix_cache import SimulatedPrefixCache
+from fairserve.engine.simulated.room import ReservedRoom, Room
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.block_keys import BlockKeys
+from fairserve.scheduling.prefix_node import Node
+
+
+@dataclass(slots=True)
+class _Holding:
+    """A running call's part."""
+
+    shared_tokens: int
+    """Of its prompt, what is in the cache."""
+    locked: Node | None
+
+
+class KvPool:
+    """Calls register, enter when they fit, share what they compute, and leave."""
+
+    def __init__(self, capacity_tokens: int, block_tokens: int, room: Room | None = None) -> None:
+        """With a ``room`` of its own, nothing is cached."""
+        self._caching = room is None
+        self._room: Room = ReservedRoom(capacity_tokens) if room is None else room
+        self.cache = SimulatedPrefixCache(capacity_tokens, block_tokens)
+        """For the local scheduler, to be read only."""
+        self._held: dict[str, _Holding] = {}
+
+    def register(self, call_id: str, keys: BlockKeys) -> None:
+        """A call waits here; ``keys`` are of its prompt's full blocks."""
+        self.cache.register(call_id, keys if self._caching else ())
+
+    def forget(self, call_id: str) -> None:
+        """It has left, waiting or running."""
+        self.cache.forget(call_id)
+        holding = self._held.pop(call_id, None)
+        if holding is not None:
+            if holding.locked is not None:
+                self.cache.unlock(holding.locked)
+            self._room.leave(call_id)
+            self.cache.resize(self._room.for_cache())
+
+    def enter(self, call: LocalCall, samples: int, output_tokens: int, step: int) -> int | None:
+        """Take a call into the batch: its cached prompt tokens, or None if it does not fit."""
+        cached, _, _ = self.cache.match(call)
+        locked = self.cache.lock(call.call_id) if cached else None
+        held = call.prompt_tokens - cached + samples  # the first tokens come with the prompt
+        left = output_tokens - 1
+        if not self._room.fits(held, left, samples, self.cache.locked_tokens, step):
+            if locked is not None:
+                self.cache.unlock(locked)
+            return None
+        self._room.enter(call.call_id, held, left, samples, step)
+        self.cache.resize(self._room.for_cache())
+        self._held[call.call_id] = _Holding(cached, locked)
+        return cached
+
+    def computed(self, call_id: str, tokens: int) -> None:
+        """The pass that begins now completes so many tokens of the prompt: others may share them."""
+        holding = self._held[call_id]
+        blocks = min(tokens // self.cache.block_tokens, self.cache.full_blocks(call_id))
+        shared_tokens = blocks * self.cache.block_tokens
+        if shared_tokens <= holding.shared_tokens:
+            return
+        self._room.shrink(call_id, shared_tokens - holding.shared_tokens)
+        holding.shared_tokens = shared_tokens
+        self.cache.resize(self._room.for_cache())
+        self.cache.store(call_id, blocks)
+        before, holding.locked = holding.locked, self.cache.lock(call_id)
+        if before is not None:
+            self.cache.unlock(before)
