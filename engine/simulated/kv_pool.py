@@ -1,8 +1,8 @@
 """The KV pool of one engine: what single calls hold, and the prefix cache in what is left.
 
 A full block of a prompt belongs to its call until a pass over it begins. From then on it is in the
-prefix cache, locked while a call on its path runs, and calls that enter later share it, in that very pass
-already, as in engines that name blocks when they schedule them.
+prefix cache, locked while a call on its path runs, and calls that enter later share it, in that very
+pass already, as in engines that name blocks when they schedule them.
 """
 
 from __future__ import annotations
