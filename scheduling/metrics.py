@@ -10,7 +10,7 @@ at its arrival. Cost O(calls * windows) for the service difference, O(calls log 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from fairserve.scheduling.cost import Cost, Extend, Linear
 from fairserve.scheduling.events import CallOutcome
 
 WASTE_CAUSES = ("throttled", "cancelled", "failed", "expired")
+ABUSIVE = "abusive"
+"""The group whose clients a throttle should find."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -183,6 +185,42 @@ def service_rates(by_client: dict[str, list[CallSample]], cost: Cost) -> dict[st
     }
 
 
+def throttling_quality(
+    calls: Iterable[CallSample], abusers: Collection[str]
+) -> dict[str, float | None]:
+    """Are the throttled users the abusers (FairServe Figure 8c)? Throttled: refused at least once.
+
+    ``precision`` is the share of the throttled that are among ``abusers`` (clients), None where nobody
+    was throttled; ``recall`` the share of the abusers that made calls and were throttled, None where
+    none made one. ``abusive_tokens`` were processed for abusers, a share of all that were processed.
+    """
+    seen, throttled = set(), set()
+    tokens = abusive_tokens = 0
+    for call in calls:
+        spent = call.usage.prompt_tokens + call.usage.output_tokens
+        tokens += spent
+        if call.outcome == "refused":
+            throttled.add(call.client)
+        if call.client in abusers:
+            seen.add(call.client)
+            abusive_tokens += spent
+    found = len(throttled & seen)
+    return {
+        "throttled_users": len(throttled),
+        "precision": found / len(throttled) if throttled else None,
+        "recall": found / len(seen) if seen else None,
+        "abusive_tokens": abusive_tokens,
+        "abusive_tokens_share": abusive_tokens / tokens if tokens else 0.0,
+    }
+
+
+def waited_s(call: CallSample) -> float:
+    """From arrival to start; to its end where a call was cancelled before it started."""
+    if call.queue_delay_s is not None:
+        return call.queue_delay_s
+    return call.end_s - call.arrival_s if call.outcome == "cancelled" else 0.0
+
+
 def summarise(
     calls: Sequence[CallSample],
     runs: Sequence[RunSample],
@@ -193,7 +231,8 @@ def summarise(
     groups: bool = True,
 ) -> dict[str, Any]:
     """Everything that is reported of one system. A user is delayed if a call waited longer than
-    ``delayed_after_s``; a user or interaction is served if it was completed at least once.
+    ``delayed_after_s``; a user or interaction is served if it was completed at least once. Where a
+    group is called :data:`ABUSIVE`, ``throttling`` is the :func:`throttling_quality` by its clients.
     """
     by_client: dict[str, list[CallSample]] = {}
     for call in calls:
@@ -205,7 +244,7 @@ def summarise(
     prompt = sum(call.usage.prompt_tokens for call in calls)
     output = sum(call.usage.output_tokens for call in calls)
     cached = sum(call.usage.cached_tokens for call in calls)
-    delayed = {c.client for c in calls if (c.queue_delay_s or 0.0) > delayed_after_s}
+    delayed = {call.client for call in calls if waited_s(call) > delayed_after_s}
     served_users = {run.client for run in runs if run.complete}
     users = len(by_client) or 1
     summary: dict[str, Any] = {
@@ -250,6 +289,9 @@ def summarise(
         },
     }
     if groups:
+        abusers = {call.client for call in calls if call.group == ABUSIVE}
+        if abusers:
+            summary["throttling"] = throttling_quality(calls, abusers)
         summary["groups"] = {
             name: summarise(
                 [call for call in calls if call.group == name],

@@ -13,6 +13,7 @@ from fairserve.scheduling.metrics import (
     jain_index,
     service_rates,
     summarise,
+    throttling_quality,
 )
 
 
@@ -117,3 +118,48 @@ def test_an_empty_run_has_a_summary():
     summary = summarise([], [])
     assert summary["ttft_s"]["p99"] is None
     assert summary["throughput_tokens_per_s"]["total"] == 0
+
+
+def refused(client, arrival_s):
+    return call(client, arrival_s, arrival_s, tokens=0, output=0, outcome="refused")
+
+
+def test_throttling_quality():
+    """Throttled are a, b and c; abusers a, d and one that never called."""
+    calls = [
+        call("a", 0, 1, tokens=300, output=100),
+        refused("a", 1),
+        refused("a", 2),
+        refused("b", 1),
+        refused("c", 1),
+        call("d", 0, 1, tokens=100, output=0),
+        call("e", 0, 1, tokens=400, output=100),
+    ]
+    assert throttling_quality(calls, {"a", "d", "silent"}) == {
+        "throttled_users": 3,
+        "precision": pytest.approx(1 / 3),
+        "recall": 0.5,
+        "abusive_tokens": 500,
+        "abusive_tokens_share": 0.5,
+    }
+
+
+def test_throttling_quality_without_anyone():
+    quality = throttling_quality([call("a", 0, 1)], {"b"})
+    assert (quality["throttled_users"], quality["precision"], quality["recall"]) == (0, None, None)
+    assert throttling_quality([], set())["abusive_tokens_share"] == 0.0
+
+
+def test_throttling_is_reported_where_a_group_is_abusive():
+    calls = [call("a", 0, 1, group="abusive"), refused("a", 1), call("b", 0, 1, group="good")]
+    summary = summarise(calls, [])
+    assert summary["throttling"] == throttling_quality(calls, {"a"})
+    assert summary["throttling"]["precision"] == 1.0
+    assert "throttling" not in summary["groups"]["abusive"]
+    assert "throttling" not in summarise([call("b", 0, 1, group="good")], [])
+
+
+def test_a_call_cancelled_before_it_started_was_delayed():
+    late = call("a", 0, 5, tokens=0, output=0, outcome="cancelled", first_token_s=None)
+    turned_away = call("b", 0, 5, tokens=0, output=0, outcome="refused", first_token_s=None)
+    assert summarise([late, turned_away], [])["delayed_users_share"] == 0.5
