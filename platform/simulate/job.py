@@ -7,13 +7,13 @@ plots are wanted, curves over time. Same job, same result, whatever the number o
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.replay import Replay, ReplayOptions
+from fairserve.engine.simulated.replay import Replay, ReplayOptions, ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.simulate.curves import Curves, curves_of
 from fairserve.scheduling.cost import Cost, Linear
@@ -21,6 +21,7 @@ from fairserve.scheduling.metrics import Windows, summarise
 from fairserve.scheduling.system import SystemConfig
 
 Say = Callable[[str], None]
+Figures = Callable[[Trace, ReplayResult], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Job:
     """By which service is measured."""
     windows: Windows = field(default_factory=Windows)
     curves: bool = False
+    figures: Figures | None = None
+    """More figures for the summary, under keys of their own; a function of a module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ def run_job(job: Job, say: Say = lambda text: None) -> Outcome:
     result = replay.run(lambda ended, calls: say(f"{job.name}: {ended:,} of {calls:,} calls"))
     summary = summarise(result.calls, result.runs, cost=job.cost, windows=job.windows)
     summary["busy_share"] = result.busy_share
+    if job.figures is not None:
+        summary |= job.figures(job.trace, result)
     curves = curves_of(result.calls, job.cost, job.windows) if job.curves else None
     return Outcome(job.name, summary, curves)
 
