@@ -10,26 +10,19 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
+
+from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
-
-USAGE_ERROR = 2
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where the help is."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
     from fairserve.platform.settings_flags import add_flags
 
-    top = _Parser(
+    top = OneLineParser(
         prog="fairserve",
         description="Fair, interaction-aware serving of LLM calls for many tenants.",
         allow_abbrev=False,

@@ -11,11 +11,13 @@ roofline is right about ratios, and some ten percent off in absolute times.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
+
+_MOST_S = 1e9
+"""Of any coefficient: JSON has no infinity, but numbers that no float can hold."""
 
 Loop = Literal["prefill-first", "vtc-artifact"]
 
@@ -46,6 +48,8 @@ class CostModel:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name in ("name", "origin") and not isinstance(value, str):
+                raise ValueError(f"{field.name} is {value!r}; allowed: a text")
             if field.name.endswith("_tokens") or field.name == "max_running":
                 if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                     raise ValueError(
@@ -53,8 +57,8 @@ class CostModel:
                     )
             elif field.type == "float":
                 number = isinstance(value, int | float) and not isinstance(value, bool)
-                if not number or not 0 <= value < math.inf:
-                    raise ValueError(f"{field.name} is {value!r}; allowed: finite, 0 or more")
+                if not number or not 0 <= value <= _MOST_S:
+                    raise ValueError(f"{field.name} is {value!r}; allowed: 0 to {_MOST_S:g}")
         if self.decode_base_s + self.decode_s_per_sequence <= 0:
             raise ValueError("a decode step takes no time; decode_base_s must be over 0")
         if self.loop not in ("prefill-first", "vtc-artifact"):

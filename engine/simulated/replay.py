@@ -483,7 +483,7 @@ def _check_sizes(trace: Trace, costs: CostModel) -> None:
             else:
                 continue
             raise TraceError(
-                f"{trace.name}: call {call.call_id!r} of interaction "
+                f"{interaction.origin or trace.name}: call {call.call_id!r} of interaction "
                 f"{interaction.interaction_id!r} {what}"
             )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,18 @@ from fairserve.engine.simulated.replay import ReplayOptions
 from fairserve.engine.simulated.traces import assignment
 from fairserve.engine.simulated.traces.model import Trace, TraceError
 from fairserve.engine.simulated.traces.reading import read_trace
-from fairserve.scheduling.dispatcher import Dispatcher
-from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
+from fairserve.platform.argument_parser import OneLineParser
+from fairserve.platform.throttling.parameters import with_checked
+from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.base import Limits
 
 ARRIVALS = "recorded, once, even:RATE, poisson:RATE (interactions per second)"
 
 
-def parse(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    """Parse; the parser is for errors that are found later."""
-    parser = argparse.ArgumentParser(
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse; exits with code 2 and one line for an argument that is wrong by itself."""
+    parser = OneLineParser(
         prog="fairserve simulate",
         description="Replay a trace through the dispatcher and the schedulers that serve, on "
         "simulated workers in virtual time, and compare systems.",
@@ -44,17 +47,25 @@ def parse(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namesp
         help="a trace of any known format; several are mixed",
     )
     trace.add_argument("--limit", type=at_least(1), metavar="N", help="the first N interactions")
-    trace.add_argument("--from-s", type=float, default=0.0, help="arrivals from this second on")
-    trace.add_argument("--to-s", type=float, help="arrivals before this second")
+    trace.add_argument(
+        "--from-s", type=seconds, default=0.0, metavar="S", help="arrivals from this second on"
+    )
+    trace.add_argument("--to-s", type=seconds, metavar="S", help="arrivals before this second")
     trace.add_argument("--arrivals", default="recorded", metavar="RULE", help=f"one of {ARRIVALS}")
     trace.add_argument("--time-scale", type=float, metavar="F", help="stretch arrivals by F")
     trace.add_argument("--users", type=at_least(1), metavar="N", help="give the runs to N users")
-    trace.add_argument("--user-skew", type=float, default=0.0, help="Zipf exponent of the users")
+    trace.add_argument(
+        "--user-skew", type=float, default=0.0, metavar="S", help="Zipf exponent of the users"
+    )
     trace.add_argument(
         "--abusive", type=at_least(1), metavar="K", help="of these users, K that flood"
     )
     trace.add_argument(
-        "--abusive-share", type=float, default=0.5, help="their share of the runs (default: 0.5)"
+        "--abusive-share",
+        type=float,
+        default=0.5,
+        metavar="P",
+        help="their share of the runs (default: 0.5)",
     )
     trace.add_argument("--tenants", type=at_least(1), metavar="N", help="give users to N tenants")
 
@@ -73,10 +84,18 @@ def parse(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namesp
         metavar="KEY=VALUE",
         help="change an option of all systems, or by NAME:KEY=VALUE of one (docs/guide/operator.md)",
     )
-    system.add_argument("--user-rpm", type=at_least(1), help="limit of each user, calls a minute")
-    system.add_argument("--app-rpm", type=at_least(1), help="limit of each app, calls a minute")
     system.add_argument(
-        "--retries", type=at_least(0), default=0, help="of a refused call; its run is aborted then"
+        "--user-rpm", type=at_least(1), metavar="N", help="limit of each user, calls a minute"
+    )
+    system.add_argument(
+        "--app-rpm", type=at_least(1), metavar="N", help="limit of each app, calls a minute"
+    )
+    system.add_argument(
+        "--retries",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="of a refused call, after its Retry-After; its run is aborted then",
     )
     system.add_argument(
         "--isolation",
@@ -95,15 +114,19 @@ def parse(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namesp
         help=f"{', '.join(COST_MODELS)}, or a JSON file (default: a100-llama3-8b)",
     )
     workers.add_argument(
-        "--dispatch-delay-s", type=float, default=0.0, help="from control to a worker's queue"
+        "--dispatch-delay-s",
+        type=seconds,
+        default=0.0,
+        metavar="S",
+        help="from control to a worker's queue",
     )
 
     running = parser.add_argument_group("running and output")
-    running.add_argument("--seed", type=int, default=0)
+    running.add_argument("--seed", type=at_least(0), default=0, metavar="N")
     running.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="cores to use")
     running.add_argument("--json", type=output, metavar="OUT", help="write all figures")
     running.add_argument("--plot", type=plot_folder, metavar="DIR", help="draw plots here")
-    return parser, parser.parse_args(argv)
+    return parser.parse_args(argv)
 
 
 def trace_of(arguments: argparse.Namespace) -> Trace:
@@ -144,11 +167,10 @@ def trace_of(arguments: argparse.Namespace) -> Trace:
 
 
 def systems_of(arguments: argparse.Namespace) -> dict[str, SystemConfig]:
-    """By name, with the options set. Raises ValueError or KeyError naming the name or key."""
+    """By name, with the options set. Raises ValueError that names the system or key."""
     systems: dict[str, SystemConfig] = {}
     for name in arguments.system:
-        system = SYSTEMS[name]
-        options = {}
+        options: dict[str, Any] = {}
         for text in arguments.set:
             key, equals, value = text.partition("=")
             if not equals:
@@ -159,12 +181,13 @@ def systems_of(arguments: argparse.Namespace) -> dict[str, SystemConfig]:
             if not colon or of == name:
                 options[rest if colon else key] = _value(value)
         try:
-            system = system.with_options(options)
-            Dispatcher(system)
-            LOCAL_SCHEDULERS[system.local](**system.local_options)
-        except (TypeError, ValueError) as error:
+            base = SYSTEMS[name]
+        except KeyError as error:
+            raise ValueError(str(error.args[0])) from error
+        try:
+            systems[name] = with_checked(base, options)
+        except ValueError as error:
             raise ValueError(f"system {name}: {error}") from error
-        systems[name] = system
     return systems
 
 
@@ -185,14 +208,14 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return float(text) if text == "inf" else text
+        return text
 
 
 def _rate(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise TraceError(f"rate is {text!r}; allowed: interactions per second") from None
+        raise TraceError(f"--arrivals has rate {text!r}; allowed: {ARRIVALS}") from None
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -208,6 +231,14 @@ def at_least(least: int) -> Callable[[str], int]:
     return whole
 
 
+def seconds(text: str) -> float:
+    """A finite time, 0 or later."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is given; allowed: finite, 0 or more")
+    return value
+
+
 def _cost_model(text: str) -> CostModel:
     try:
         return cost_model(text)
@@ -218,16 +249,23 @@ def _cost_model(text: str) -> CostModel:
 def output(text: str) -> Path:
     """A file to write, in a folder that exists."""
     path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} cannot be written to")
     return path
 
 
 def plot_folder(text: str) -> Path:
     """A folder for plots, if they can be drawn at all."""
     path = Path(text)
-    if path.exists() and not path.is_dir():
-        raise argparse.ArgumentTypeError(f"{path} is not a folder")
+    there = next((folder for folder in (path, *path.parents) if folder.exists()), path)
+    if not there.is_dir():
+        raise argparse.ArgumentTypeError(f"{there} is not a folder")
+    if not os.access(there, os.W_OK):
+        raise argparse.ArgumentTypeError(f"the folder {there} cannot be written to")
     if importlib.util.find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("plots need matplotlib: pip install 'fairserve[bench]'")
     return path

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fairserve.engine.simulated.traces.model import Trace, TraceError
+from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.simulate.arguments import options_of, parse, systems_of, trace_of
 from fairserve.platform.simulate.job import Job, Outcome, run_jobs
 from fairserve.platform.simulate.table import table
@@ -22,7 +22,7 @@ USAGE_ERROR = 2
 def main(argv: Sequence[str]) -> int:
     """Read, simulate, print, write; returns the exit code."""
     begin_s = time.monotonic()
-    _, arguments = parse(argv)
+    arguments = parse(argv)
     try:
         systems = systems_of(arguments)
         options = options_of(arguments)
@@ -42,9 +42,8 @@ def main(argv: Sequence[str]) -> int:
             for name, system in systems.items()
         ]
         outcomes = list(run_jobs(jobs, arguments.jobs, _say))
-    except (TraceError, ValueError, KeyError) as error:
-        message = error.args[0] if isinstance(error, KeyError) else str(error)
-        print(f"fairserve simulate: {message}", file=sys.stderr)
+    except ValueError as error:  # of which TraceError is one
+        print(f"fairserve simulate: {error}", file=sys.stderr)
         return USAGE_ERROR
     print(
         f"{trace.name}: {len(trace):,} interactions, {trace.calls:,} calls; {costs.name}, ", end=""
@@ -53,13 +52,18 @@ def main(argv: Sequence[str]) -> int:
     print()
     print(table([(outcome.name, outcome.summary) for outcome in outcomes]))
     _say(f"{time.monotonic() - begin_s:.1f} s")
-    if arguments.plot is not None:
-        from fairserve.platform.simulate.plots import draw
+    try:
+        if arguments.plot is not None:
+            from fairserve.platform.simulate.plots import draw
 
-        for path in draw(outcomes, arguments.plot):
-            _say(f"wrote {path}")
-    if arguments.json is not None:
-        write_json(document(trace, outcomes), arguments.json)
+            for path in draw(outcomes, arguments.plot):
+                _say(f"wrote {path}")
+        if arguments.json is not None:
+            write_json(document(trace, outcomes), arguments.json)
+            _say(f"wrote {arguments.json}")
+    except OSError as error:
+        print(f"fairserve simulate: cannot write: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -149,8 +149,16 @@ def system_config(settings: Settings, system: str, parameters: Mapping[str, Any]
 
     Raises ValueError naming the parameter that is unknown or has a value that is not allowed.
     """
-    options = effective_options(settings, system, parameters)
-    config = _base(settings, system).with_options(options)
+    return with_checked(_base(settings, system), effective_options(settings, system, parameters))
+
+
+def with_checked(base: SystemConfig, options: Mapping[str, Any]) -> SystemConfig:
+    """A system with some parameters changed; ``"inf"`` stands for infinity.
+
+    Raises ValueError naming the parameter that is unknown or has a value that is not allowed.
+    """
+    known = _values(base)
+    config = base.with_options({name: _checked(name, options[name], known) for name in options})
     _values(config)  # the options of a policy are checked when it is built
     return config
 

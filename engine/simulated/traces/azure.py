@@ -38,7 +38,7 @@ def read_azure(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
             raise line.error("TIMESTAMP: times with and without a zone do not compare; use one")
         rows.append(
             (
-                line.number,
+                line,
                 (time - first).total_seconds(),
                 line.integer_text(prompt, "ContextTokens", least=1),
                 line.integer_text(output, "GeneratedTokens"),
@@ -49,14 +49,15 @@ def read_azure(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
         path,
         [
             single_call(
-                str(number),
+                str(line.number),
                 app="azure",
                 arrival_s=offset_s - start_s,
                 prompt_tokens=prompt_tokens,
                 output_tokens=output_tokens,
                 defaults=defaults,
+                origin=line.origin,
             )
-            for number, offset_s, prompt_tokens, output_tokens in rows
+            for line, offset_s, prompt_tokens, output_tokens in rows
         ],
     )
 

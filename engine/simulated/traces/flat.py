@@ -35,6 +35,7 @@ def single_call(
     defaults: Defaults,
     user: str | None = None,
     blocks: tuple[tuple[int, int], ...] = (),
+    origin: str = "",
 ) -> Interaction:
     """An interaction of one call by the agent of the app's name; no output counts as 1 token."""
     call = TraceCall(
@@ -54,6 +55,7 @@ def single_call(
         user=defaults.user if user is None else user,
         arrival_s=arrival_s,
         calls=(call,),
+        origin=origin,
     )
 
 

@@ -161,6 +161,7 @@ def _interaction(
         calls=_in_order(line, calls),
         scope=cast("Scope", scope),
         group=group,
+        origin=line.origin,
     )
 
 

@@ -35,9 +35,14 @@ class Line:
     number: int
     text: str
 
+    @property
+    def origin(self) -> str:
+        """File and number, as in error messages."""
+        return f"{self.path}:{self.number}"
+
     def error(self, message: str) -> TraceError:
         """What is wrong here; the caller raises it."""
-        return TraceError(f"{self.path}:{self.number}: {message}")
+        return TraceError(f"{self.origin}: {message}")
 
     def json_object(self) -> dict[str, Any]:
         """The line as a JSON object."""

@@ -11,7 +11,7 @@ equal whole prefix.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Scope = Literal["file", "session"]
@@ -68,6 +68,8 @@ class Interaction:
     scope: Scope = "file"
     group: str = ""
     """For reports: ``well-behaved``, for example; none if empty."""
+    origin: str = field(default="", compare=False, repr=False)
+    """File and line that it was read from, for error messages; empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

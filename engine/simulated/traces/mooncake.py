@@ -61,6 +61,7 @@ def _request(line: Line, defaults: Defaults) -> Interaction:
         prompt_tokens=prompt_tokens,
         output_tokens=line.integer(record["output_length"], "output_length"),
         blocks=_runs(line, record["hash_ids"], prompt_tokens),
+        origin=line.origin,
         defaults=defaults,
     )
 

@@ -38,6 +38,7 @@ def read_vtc_csv(path: Path, *, defaults: Defaults = Defaults()) -> Trace:
                 prompt_tokens=line.integer_text(prompt, "input_tokens", least=1),
                 output_tokens=line.integer_text(output, "output_tokens"),
                 defaults=defaults,
+                origin=line.origin,
             )
         )
     return flat_trace(path, interactions)
