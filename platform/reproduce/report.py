@@ -34,8 +34,9 @@ class Column:
     """A figure of a table."""
 
     name: str
-    of: Callable[[Mapping[str, Any]], float]
-    """From the figures of :func:`fairserve.scheduling.metrics.summarise`."""
+    of: Callable[[Any], float]
+    """From what was seen of one run, such as the figures of
+    :func:`fairserve.scheduling.metrics.summarise`."""
     digits: int = 0
 
 
@@ -76,18 +77,9 @@ class Report:
 
     def text(self) -> str:
         """For the terminal: per figure the published value, the measured one and its spread."""
-        header = [""]
-        for column in self.columns:
-            header += [column.name, "published"]
-        rows = []
-        for row in self.rows:
-            cells = [row.name]
-            for column in self.columns:
-                cells += [_shown(row.measured.get(column.name), column.digits)]
-                published = row.published.get(column.name)
-                cells += ["-" if published is None else f"{published:,.{column.digits}f}"]
-            rows.append(cells)
-        lines = [f"{self.name}: {self.title}", self.setting, "", aligned(header, rows), ""]
+        rows = [[row.name, *self._cells(row, "-")] for row in self.rows]
+        table = aligned(["", *self._header()], rows)
+        lines = [f"{self.name}: {self.title}", self.setting, "", table, ""]
         lines += [
             f"{'holds    ' if check.holds else 'DOES NOT '} {check.claim}: {check.seen}"
             for check in self.checks
@@ -96,16 +88,11 @@ class Report:
 
     def markdown(self) -> str:
         """The same for a document."""
-        header = "| |" + "".join(f" {column.name} | published |" for column in self.columns)
-        lines = [f"## {self.name}: {self.title}", "", self.setting, "", header]
-        lines.append("|---|" + "---:|" * (2 * len(self.columns)))
-        for row in self.rows:
-            cells = [row.name]
-            for column in self.columns:
-                cells.append(_shown(row.measured.get(column.name), column.digits))
-                published = row.published.get(column.name)
-                cells.append("" if published is None else f"{published:,.{column.digits}f}")
-            lines.append("| " + " | ".join(cells) + " |")
+        header = self._header()
+        lines = [f"## {self.name}: {self.title}", "", self.setting, ""]
+        lines.append("| |" + "".join(f" {name} |" for name in header))
+        lines.append("|---|" + "---:|" * len(header))
+        lines += ["| " + " | ".join([row.name, *self._cells(row, "")]) + " |" for row in self.rows]
         lines.append("")
         lines += [
             f"- {'holds' if check.holds else '**does not hold**'}: {check.claim} ({check.seen})"
@@ -114,6 +101,27 @@ class Report:
         for plot in self.plots:
             lines += ["", f"![{self.title}]({plot})"]
         return "\n".join(lines) + "\n"
+
+    def _header(self) -> list[str]:
+        names = []
+        for column in self.columns:
+            names.append(column.name)
+            if self._compared(column):
+                names.append("published")
+        return names
+
+    def _cells(self, row: Row, nothing: str) -> list[str]:
+        cells = []
+        for column in self.columns:
+            cells.append(_shown(row.measured.get(column.name), column.digits))
+            if self._compared(column):
+                published = row.published.get(column.name)
+                cells.append(nothing if published is None else f"{published:,.{column.digits}f}")
+        return cells
+
+    def _compared(self, column: Column) -> bool:
+        """Whether the paper gives a figure of this column for any row."""
+        return any(column.name in row.published for row in self.rows)
 
     def to_plain(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -149,9 +157,9 @@ def _shown(figure: Spread | None, digits: int) -> str:
     return f"{value} ({figure.least:,.{digits}f}-{figure.greatest:,.{digits}f})"
 
 
-def measure(columns: Sequence[Column], summaries: Sequence[Mapping[str, Any]]) -> dict[str, Spread]:
-    """Each column over the summaries of one system under several seeds."""
-    return {column.name: spread(column.of(summary) for summary in summaries) for column in columns}
+def measure(columns: Sequence[Column], runs: Sequence[Any]) -> dict[str, Spread]:
+    """Each column over the runs of one system under several seeds."""
+    return {column.name: spread(column.of(run) for run in runs) for column in columns}
 
 
 def within(claim: str, row: Row, column: str, share: float) -> Check:
