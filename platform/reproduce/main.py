@@ -16,15 +16,17 @@ from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.reproduce import vtc_tables
 from fairserve.platform.reproduce.report import Report
 from fairserve.platform.reproduce.setting import Setting
+from fairserve.platform.reproduce.vtc_figures import vtc_figures
 from fairserve.platform.simulate.arguments import at_least, output, plot_folder
 from fairserve.platform.simulate.command import USAGE_ERROR, write_json
 
-EXPERIMENTS: Mapping[str, Callable[[Setting], Report]] = {
+EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "vtc-table2": vtc_tables.vtc_table2,
     "vtc-table3": vtc_tables.vtc_table3,
     "vtc-table4": vtc_tables.vtc_table4,
     "vtc-table5": vtc_tables.vtc_table5,
     "vtc-table6": vtc_tables.vtc_table6,
+    "vtc-figures": vtc_figures,
 }
 
 
@@ -38,17 +40,18 @@ def main(argv: Sequence[str]) -> int:
         plots=arguments.plot,
         say=_say,
     )
-    reports = []
+    reports: list[Report] = []
     for name in EXPERIMENTS if arguments.name == "all" else [arguments.name]:
         begin_s = time.monotonic()
         try:
-            report = EXPERIMENTS[name](setting)
+            made = EXPERIMENTS[name](setting)
         except TraceError as error:
             print(f"fairserve reproduce: {error}", file=sys.stderr)
             return USAGE_ERROR
-        reports.append(report)
-        print(report.text())
-        print(flush=True)
+        for report in [made] if isinstance(made, Report) else made:
+            reports.append(report)
+            print(report.text())
+            print(flush=True)
         _say(f"{name}: {time.monotonic() - begin_s:.0f} s")
     if arguments.json is not None:
         write_json({"reports": [report.to_plain() for report in reports]}, arguments.json)

@@ -77,6 +77,7 @@ TABLE_6: Published = {
 }
 OURS = "fairserve"
 _TAIL_S = 600.0
+NO_OPTIONS: Mapping[str, Any] = {}
 _OURS_OPTIONS = {"feeder.gamma": 2.0}
 """An output token weighs twice an input token, as in the paper's service."""
 
@@ -171,7 +172,7 @@ def _rows(
     """The systems of a table, and ours; the recorded trace to its end, a suite for ten minutes."""
     jobs: dict[str, list[Job]] = {}
     for name in [*published, OURS]:
-        system = _configured(name, options)
+        system = configured(name, options)
         jobs[name] = [
             Job(
                 f"{name} ({seed + 1} of {setting.seeds})",
@@ -196,7 +197,8 @@ def _rows(
     ]
 
 
-def _configured(name: str, options: Mapping[str, Any]) -> SystemConfig:
+def configured(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> SystemConfig:
+    """A system by name, ours by the service of this paper; the options are for those with VTC."""
     system = SYSTEMS[name]
     if name == OURS:
         return system.with_options(_OURS_OPTIONS)

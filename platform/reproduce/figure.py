@@ -1,0 +1,71 @@
+"""A figure of a paper as data: what is read from its runs, what it claims, what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.platform.reproduce.service_history import ServiceHistory
+from fairserve.platform.reproduce.setting import Setting
+
+Rows = Mapping[str, Row]
+Histories = Mapping[str, Sequence[ServiceHistory]]
+"""By row, one a seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes: the differences or throughputs of several runs, or the clients of one."""
+
+    kind: Literal["difference", "service", "response", "throughput"]
+    rows: tuple[str, ...]
+    bound: float | None = None
+    """A dashed line: what the difference may not exceed."""
+    clients: tuple[str, ...] = ()
+    """Only these; empty: all."""
+    named: tuple[str, ...] = ()
+    """These in colours, the others grey; empty: all in colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure. Columns read a :class:`ServiceHistory`."""
+
+    number: int
+    title: str
+    columns: tuple[Column, ...]
+    claims: Callable[[Rows], list[Check]]
+    panels: tuple[Panel, ...] = ()
+    published: Mapping[str, Mapping[str, float]] | None = None
+    """By row and column."""
+
+    @property
+    def name(self) -> str:
+        """Of the report and its plot."""
+        return f"vtc-figure{self.number}"
+
+    def report(self, setting: Setting, text: str, histories: Histories) -> Report:
+        """Read, check and, where plots are wanted, draw these runs, the first seed of each."""
+        published = self.published or {}
+        rows = {
+            name: Row(name, measure(self.columns, seeds), published.get(name, {}))
+            for name, seeds in histories.items()
+        }
+        plots: tuple[str, ...] = ()
+        if setting.plots is not None and self.panels:
+            from fairserve.platform.reproduce.figure_plot import draw_figure
+
+            first = {name: seeds[0] for name, seeds in histories.items()}
+            plots = (draw_figure(setting.plots / f"{self.name}.png", self.panels, first).name,)
+        title = f"VTC, {self.title}"
+        return Report(
+            self.name,
+            title,
+            text,
+            self.columns,
+            list(rows.values()),
+            self.claims(rows),
+            plots,
+        )

@@ -1,0 +1,110 @@
+"""What one run gave each client over time: the figures that the plots of the VTC paper show.
+
+Times are centres of windows of 60 s, 7.5 s apart. Accumulated service is exact at them, and taken as a
+straight line between them.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from fairserve.platform.simulate.curves import Curves
+from fairserve.platform.simulate.job import Outcome
+
+Floats = npt.NDArray[np.float64]
+
+
+class ServiceHistory:
+    """The clients of one run, by the last part of their path, until a time."""
+
+    @classmethod
+    def of(cls, outcome: Outcome, until_s: float) -> ServiceHistory:
+        """Of a job that was asked for curves."""
+        assert outcome.curves is not None, f"{outcome.name} has no curves"
+        summary = outcome.summary
+        calls = sum(client["calls"] for client in summary["per_client"].values())
+        return cls(
+            outcome.curves,
+            until_s,
+            tokens_per_s=summary["throughput_tokens_per_s"]["total"],
+            refused_share=summary["refused_calls"] / calls,
+        )
+
+    def __init__(
+        self, curves: Curves, until_s: float, *, tokens_per_s: float, refused_share: float
+    ) -> None:
+        self.tokens_per_s = tokens_per_s
+        """Throughput of the whole run."""
+        self.refused_share = refused_share
+        """Of all calls."""
+        times = np.asarray(curves.centres_s)
+        inside = times <= until_s + 1e-6
+        self.times_s: Floats = times[inside]
+
+        def cut(
+            values: dict[str, tuple[float, ...]] | dict[str, tuple[float | None, ...]],
+        ) -> dict[str, Floats]:
+            return {
+                client.rpartition("/")[2]: np.asarray(values[client], dtype=np.float64)[inside]
+                for client in sorted(values)
+            }
+
+        self.accumulated = cut(curves.accumulated)
+        """Service from the beginning."""
+        self.service_per_s = cut(curves.service_per_s)
+        self.response_s = cut(curves.response_s)
+        """Mean time to first token of what arrived in a window; not a number where nothing did."""
+
+    @property
+    def difference(self) -> Floats:
+        """The largest difference between two clients in accumulated service, at each time."""
+        all_clients = np.asarray(list(self.accumulated.values()))
+        spread: Floats = all_clients.max(axis=0) - all_clients.min(axis=0)
+        return spread
+
+    @property
+    def largest_difference(self) -> float:
+        """Of all times."""
+        return float(self.difference.max())
+
+    @property
+    def interval_difference(self) -> float:
+        """``|Wf(t1, t2) - Wg(t1, t2)|`` of the two clients and the two times where it is largest."""
+        return max(
+            float(np.ptp(np.append(self.accumulated[f] - self.accumulated[g], 0.0)))
+            for f, g in combinations(self.accumulated, 2)
+        )
+
+    @property
+    def growth_per_min(self) -> float:
+        """Slope of the straight line that is nearest to the difference."""
+        return 60.0 * float(np.polyfit(self.times_s, self.difference, 1)[0])
+
+    def served_per_s(self, client: str, begin_s: float, end_s: float) -> float:
+        """Service of a client per second between two times."""
+        times = np.append(0.0, self.times_s)
+        accumulated = np.append(0.0, self.accumulated[client])
+        begin, end = np.interp([begin_s, end_s], times, accumulated)
+        return float(end - begin) / (end_s - begin_s)
+
+    def total_per_s(self, begin_s: float, end_s: float) -> float:
+        """The same of all clients."""
+        return sum(self.served_per_s(client, begin_s, end_s) for client in self.accumulated)
+
+    def mean_response_s(self, client: str, begin_s: float = 0.0, end_s: float = np.inf) -> float:
+        """Mean of the windows whose centres are between two times; not a number where none has one."""
+        values = self._responses(client, begin_s, end_s)
+        return float(values.mean()) if len(values) else float("nan")
+
+    def greatest_response_s(self, *clients: str) -> float:
+        """Of all windows of these clients."""
+        return max((float(self._responses(each).max(initial=0.0)) for each in clients), default=0.0)
+
+    def _responses(self, client: str, begin_s: float = 0.0, end_s: float = np.inf) -> Floats:
+        inside = (begin_s <= self.times_s) & (self.times_s <= end_s)
+        values = self.response_s[client][inside]
+        seen: Floats = values[~np.isnan(values)]
+        return seen
