@@ -43,12 +43,18 @@ class ServiceHistory:
         times = np.asarray(curves.centres_s)
         inside = times <= until_s + 1e-6
         self.times_s: Floats = times[inside]
+        self.end_s = min(until_s, float(times[-1]))
+        """Until then service is known."""
+        self._all_times = np.append(0.0, times)
+        self._all_accumulated = {
+            _short(client): np.append(0.0, values) for client, values in curves.accumulated.items()
+        }
 
         def cut(
             values: dict[str, tuple[float, ...]] | dict[str, tuple[float | None, ...]],
         ) -> dict[str, Floats]:
             return {
-                client.rpartition("/")[2]: np.asarray(values[client], dtype=np.float64)[inside]
+                _short(client): np.asarray(values[client], dtype=np.float64)[inside]
                 for client in sorted(values)
             }
 
@@ -85,9 +91,8 @@ class ServiceHistory:
 
     def served_per_s(self, client: str, begin_s: float, end_s: float) -> float:
         """Service of a client per second between two times."""
-        times = np.append(0.0, self.times_s)
-        accumulated = np.append(0.0, self.accumulated[client])
-        begin, end = np.interp([begin_s, end_s], times, accumulated)
+        accumulated = self._all_accumulated[client]
+        begin, end = np.interp([begin_s, end_s], self._all_times, accumulated)
         return float(end - begin) / (end_s - begin_s)
 
     def total_per_s(self, begin_s: float, end_s: float) -> float:
@@ -108,3 +113,7 @@ class ServiceHistory:
         values = self.response_s[client][inside]
         seen: Floats = values[~np.isnan(values)]
         return seen
+
+
+def _short(client: str) -> str:
+    return client.rpartition("/")[2]

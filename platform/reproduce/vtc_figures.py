@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from fairserve.engine.simulated.cost_model import (
     COST_MODELS,
@@ -18,9 +20,11 @@ from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.report import Report
 from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.setting import Setting
+from fairserve.platform.reproduce.vtc_backlogged import BACKLOGGED
 from fairserve.platform.reproduce.vtc_recorded import recorded_figures
-from fairserve.platform.reproduce.vtc_synthetic import FIGURES, SyntheticFigure
+from fairserve.platform.reproduce.vtc_synthetic import SyntheticFigure
 from fairserve.platform.reproduce.vtc_tables import configured
+from fairserve.platform.reproduce.vtc_under_share import UNDER_SHARE
 from fairserve.platform.simulate.job import Job
 from fairserve.scheduling.metrics import VTC_TABLES
 
@@ -35,6 +39,11 @@ _A100_13B = replace(
     max_running=_A10G.max_running,
 )
 """Llama-2-13b on one A100 80GB; the loop is that of the paper's code."""
+
+FIGURES: Mapping[int, SyntheticFigure] = MappingProxyType(
+    {each.figure.number: each for each in (*BACKLOGGED, *UNDER_SHARE)}
+)
+"""Those on generated workloads, by number."""
 
 
 def vtc_figures(setting: Setting) -> list[Report]:
