@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fairserve.engine.simulated.traces.model import TraceError
+from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
 from fairserve.platform.reproduce import vtc_tables
 from fairserve.platform.reproduce.report import Report
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.platform.reproduce.vtc_figures import vtc_figures
 from fairserve.platform.simulate.arguments import at_least, output, plot_folder
-from fairserve.platform.simulate.command import USAGE_ERROR, write_json
+from fairserve.platform.simulate.command import write_json
 
 EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "vtc-table2": vtc_tables.vtc_table2,
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="fairserve reproduce",
         description="Reproduce a table or figure of the papers in simulation.",
         epilog="Names: " + ", ".join(EXPERIMENTS),
