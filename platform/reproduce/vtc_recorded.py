@@ -55,6 +55,12 @@ def _profiled(system: str) -> str:
 def recorded_figures(setting: Setting) -> list[Report]:
     """Figures 11 to 14 and 18; a system is replayed once for all of them."""
     trace = setting.recorded("vtc_real_trace.csv.gz")
+    histories = replayed(setting, trace)
+    return [request_figure(setting, trace), *response_figures(setting, trace, histories)]
+
+
+def replayed(setting: Setting, trace: Trace) -> Histories:
+    """All systems that these figures show."""
     systems = {name: configured(name) for name in ("fcfs", "lcf", *_FAIR, *_LIMITS)}
     for name in _BY_PROFILE:
         systems[_profiled(name)] = configured(name, {"local.cost": "profiled"})
@@ -73,14 +79,14 @@ def recorded_figures(setting: Setting) -> list[Report]:
         ]
         for name, system in systems.items()
     }
-    histories = {
+    return {
         name: [ServiceHistory.of(outcome, DURATION_S) for outcome in outcomes]
         for name, outcomes in setting.simulate(jobs).items()
     }
-    return [request_figure(setting, trace), *_response_figures(setting, trace, histories)]
 
 
-def _response_figures(setting: Setting, trace: Trace, histories: Histories) -> list[Report]:
+def response_figures(setting: Setting, trace: Trace, histories: Histories) -> list[Report]:
+    """Figures 12, 13, 14 and 18 from these runs."""
     order = by_requests(trace)
     over = over_share(trace, histories["fcfs"][0].total_per_s(60.0, 540.0))
     under = [user for user in order if user not in over]
