@@ -15,6 +15,10 @@ from pathlib import Path
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
 from fairserve.platform.reproduce import vtc_tables
+from fairserve.platform.reproduce.fairserve_figure8 import fairserve_figure8
+from fairserve.platform.reproduce.fairserve_figure9 import fairserve_figure9
+from fairserve.platform.reproduce.fairserve_table3 import fairserve_table3
+from fairserve.platform.reproduce.fairserve_table4 import fairserve_table4
 from fairserve.platform.reproduce.report import Report
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.platform.reproduce.vtc_figures import vtc_figures
@@ -28,6 +32,10 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "vtc-table5": vtc_tables.vtc_table5,
     "vtc-table6": vtc_tables.vtc_table6,
     "vtc-figures": vtc_figures,
+    "fairserve-table3": fairserve_table3,
+    "fairserve-table4": fairserve_table4,
+    "fairserve-figure8": fairserve_figure8,
+    "fairserve-figure9": fairserve_figure9,
 }
 
 

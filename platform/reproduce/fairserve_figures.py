@@ -1,0 +1,152 @@
+"""Figures of one replay that the FairServe paper shows and the common summary has not (its section 5).
+
+A *request* of its Table 3 is a run of one call, an *interaction* a run of several. Both are served if
+they had their final response, of those that had any answer before the replay stopped; what was still
+under way then counts as neither. Service is compared in typical calls of an app: the weighted slice
+(FairServe 4.3) over the mean of the app's calls.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fairserve.engine.simulated.replay import ReplayResult
+from fairserve.engine.simulated.traces.model import Interaction, Trace
+from fairserve.interactions.call import TokenUsage
+from fairserve.scheduling.cost import Linear, SliceWeights
+from fairserve.scheduling.metrics import (
+    ABUSIVE,
+    CallSample,
+    RunSample,
+    Windows,
+    distribution,
+    jain_index,
+    service_difference,
+    service_rates,
+    waited_s,
+)
+
+DELAYS_S = (5.0, 10.0, 20.0)
+"""A user is delayed if a call of theirs waited longer. The paper gives no threshold; the middle one is
+reported: twenty times what a mean prompt takes to compute."""
+_UNIT = 1000
+"""Parts of a typical call."""
+
+
+def fairserve_figures(trace: Trace, result: ReplayResult) -> dict[str, Any]:
+    """All of them. An app's ``ttft_s`` and ``tokens_per_s`` are those of its well-behaved users."""
+    runs = {interaction.interaction_id: interaction for interaction in trace.interactions}
+    calls = result.calls
+    good = [call for call in calls if call.group != ABUSIVE]
+    single = [run for run in result.runs if len(runs[run.interaction_id].calls) == 1]
+    several = [run for run in result.runs if len(runs[run.interaction_id].calls) > 1]
+    slices = _slices(runs, calls)
+    begin_s = min(call.arrival_s for call in calls)
+    span_s = max(call.end_s for call in calls) - begin_s
+    throttled = {call.client for call in calls if call.outcome == "refused"}
+    return {
+        "requests": _served(single),
+        "interactions": _served(several),
+        "delayed_users": {f"{after_s:g}": _delayed(calls, after_s) for after_s in DELAYS_S},
+        "delayed_good_users": {f"{after_s:g}": _delayed(good, after_s) for after_s in DELAYS_S},
+        "good_ttft_s": distribution(_ttft_s(good)),
+        "throttled_good_users": len(throttled & {call.client for call in good}),
+        "throttled_rpm": _calls_per_minute(calls, throttled, span_s),
+        "slice_difference": service_difference(*slices, Windows()),
+        "slice_jain_index": jain_index(service_rates(*slices).values()),
+        "unfinished_tokens": _unfinished(calls, result.runs),
+        "apps": _apps(runs, calls, span_s),
+    }
+
+
+def _served(runs: Sequence[RunSample]) -> dict[str, float]:
+    """Shares in percent, of runs and of their users."""
+    users = {run.client for run in runs}
+    served = {run.client for run in runs if run.complete}
+    return {
+        "provided": 100.0 * sum(run.complete for run in runs) / (len(runs) or 1),
+        "users": 100.0 * len(served) / (len(users) or 1),
+    }
+
+
+def _delayed(calls: Iterable[CallSample], after_s: float) -> float:
+    """Percent of the users."""
+    late: dict[str, bool] = defaultdict(bool)
+    for call in calls:
+        late[call.client] |= waited_s(call) > after_s
+    return 100.0 * sum(late.values()) / (len(late) or 1)
+
+
+def _ttft_s(calls: Iterable[CallSample]) -> Iterable[float]:
+    return (c.first_token_s - c.arrival_s for c in calls if c.first_token_s is not None)
+
+
+def _calls_per_minute(calls: Iterable[CallSample], users: set[str], span_s: float) -> list[float]:
+    """Of each of these users over the whole replay, in increasing order."""
+    counts: dict[str, int] = defaultdict(int)
+    for call in calls:
+        if call.client in users:
+            counts[call.client] += 1
+    return sorted(60.0 * count / span_s for count in counts.values())
+
+
+def _slices(
+    runs: Mapping[str, Interaction], calls: Sequence[CallSample]
+) -> tuple[dict[str, list[CallSample]], Linear]:
+    """The calls of each client as if they had used thousandths of a typical call, and their cost.
+
+    The cost is in typical calls a minute, if rates are per second.
+    """
+    weights = SliceWeights()
+    totals: dict[str, list[float]] = defaultdict(list)
+    for run in runs.values():
+        for planned in run.calls:
+            usage = TokenUsage(
+                planned.input_tokens, planned.system_tokens, 0, planned.output_tokens
+            )
+            totals[run.app].append(weights.slice(usage, charge_cached=True))
+    typical = {app: sum(slices) / len(slices) for app, slices in totals.items()}
+    by_client: dict[str, list[CallSample]] = defaultdict(list)
+    for call in calls:
+        share = weights.slice(call.usage, charge_cached=True)
+        parts = round(_UNIT * share / typical[runs[call.interaction_id].app])
+        if call.outcome == "cancelled" and not parts:
+            parts = _UNIT  # still queued when the replay stopped: demand, and no service
+        by_client[call.client].append(replace(call, usage=TokenUsage(input_tokens=parts)))
+    return by_client, Linear(wp=60.0 / _UNIT)
+
+
+def _unfinished(calls: Iterable[CallSample], runs: Iterable[RunSample]) -> int:
+    """Tokens of completed calls whose run had no final response when the replay stopped."""
+    ended = {run.interaction_id for run in runs}
+    return sum(
+        call.usage.prompt_tokens + call.usage.output_tokens
+        for call in calls
+        if call.outcome == "completed" and call.interaction_id not in ended
+    )
+
+
+def _apps(
+    runs: Mapping[str, Interaction], calls: Sequence[CallSample], span_s: float
+) -> dict[str, dict[str, Any]]:
+    by_app: dict[str, list[CallSample]] = {
+        app: [] for app in sorted({r.app for r in runs.values()})
+    }
+    for call in calls:
+        by_app[runs[call.interaction_id].app].append(call)
+    figures = {}
+    for app, own in by_app.items():
+        good = [call for call in own if call.group != ABUSIVE]
+        tokens = sum(call.usage.prompt_tokens + call.usage.output_tokens for call in good)
+        completed = sum(call.outcome == "completed" for call in own)
+        figures[app] = {
+            "requests": len(own),
+            "served_requests": completed,
+            "prompt_tokens_per_s": sum(call.usage.prompt_tokens for call in own) / span_s,
+            "tokens_per_s": tokens / span_s,
+            "ttft_s": distribution(_ttft_s(good)),
+        }
+    return figures
