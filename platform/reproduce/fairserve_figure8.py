@@ -44,8 +44,8 @@ def _least_rpm(summary: Mapping[str, Any]) -> float:
 ABORTED = Column("aborted runs", lambda s: float(s["aborted_interactions"]))
 WASTED = Column("tokens wasted by throttling", lambda s: float(s["wasted_tokens"]["throttled"]))
 DELAYED = Column("users delayed %", delayed, 2)
-_PRECISION = _share("precision", "abusers of the throttled %")
-_RECALL = _share("recall", "throttled of the abusers %")
+_PRECISION = _share("precision", "abusers among throttled %")
+_RECALL = _share("recall", "abusers throttled %")
 _COLUMNS = (
     ABORTED,
     WASTED,
