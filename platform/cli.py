@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
         ("demo", "run three agent apps against several systems, and compare"),
         ("bench", "measure what the platform itself costs"),
         ("simulate", "replay a trace in virtual time and compare systems"),
+        ("trace", "export recorded traffic as a trace"),
         ("reproduce", "tables and figures of the papers, published beside measured"),
     ):
         # These parse their own arguments, --help included.
@@ -95,6 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fairserve.platform.simulate.command import main as simulate
 
             return _code(simulate(arguments[1:]))
+        if arguments[:1] == ["trace"]:
+            from fairserve.platform.traffic.command import main as trace
+
+            return _code(trace(arguments[1:]))
         if arguments[:1] == ["reproduce"]:
             from fairserve.platform.reproduce.main import main as reproduce
 

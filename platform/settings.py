@@ -50,8 +50,8 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port of the API; 0 takes a free one.")
     data_dir: Path = Field(
         default_factory=default_data_dir,
-        description="Folder of the embedded database, the journal, the generated secret key and "
-        "the built-in model.",
+        description="Folder of the embedded database, the journal, the recording, the generated "
+        "secret key and the built-in model.",
         json_schema_extra={"default_text": "$XDG_DATA_HOME/fairserve or ~/.local/share/fairserve"},
     )
     database_url: str = Field(
@@ -215,6 +215,21 @@ class Settings(BaseSettings):
         ge=1,
         le=36_500,
         description="Days that calls, runs, refusals and the audit log are kept.",
+    )
+
+    trace_recording: bool = Field(
+        True,
+        description="Record token counts, times, dependencies and salted block keys of calls for "
+        "`fairserve trace export`; never text. Off: what was recorded is deleted at the start.",
+    )
+    trace_max_bytes: int = Field(
+        128 * 1024 * 1024,
+        ge=1024 * 1024,
+        le=1 << 36,
+        description="Size of the recording; what is oldest is deleted.",
+    )
+    trace_retention_days: float = Field(
+        7.0, gt=0, le=3650, description="Days after which recorded calls are deleted at the latest."
     )
 
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")

@@ -32,7 +32,7 @@ from fairserve.platform.completions.prompt import PromptReader, load_counter
 from fairserve.platform.completions.service import Completions
 from fairserve.platform.control.entries import plain_of, stopped_record
 from fairserve.platform.control.record import CallRecord, InteractionRecord
-from fairserve.platform.control.service import ControlOptions, ControlService
+from fairserve.platform.control.service import BLOCK_TOKENS, ControlOptions, ControlService
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
@@ -43,6 +43,8 @@ from fairserve.platform.ledger import Ledger
 from fairserve.platform.settings import Settings
 from fairserve.platform.supervisor import Supervisor, worker_command
 from fairserve.platform.throttling.service import load_system
+from fairserve.platform.traffic.recorder import TrafficRecorder
+from fairserve.platform.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
 from fairserve.scheduling.system import SystemConfig
 
@@ -73,6 +75,7 @@ class Platform:
             max_bytes=settings.journal_max_bytes,
         )
         self.ledger = Ledger(self.journal, self._write_rows, poison=(DataError, IntegrityError))
+        self.traffic: TrafficRecorder | None = None
         self.supervisor: Supervisor | None = None
         self.started = asyncio.Event()
         self._on_ready = on_ready
@@ -90,6 +93,7 @@ class Platform:
             system = load_system(session, settings)
         with self.sessions() as session:
             events = load_control_events(session)
+        self.traffic = self._start_recorder()
         self.control = ControlService(
             system,
             self.journal,
@@ -99,6 +103,7 @@ class Platform:
                 lease_s=settings.lease_s,
             ),
             seed=secrets.randbits(63),
+            on_ended=None if self.traffic is None else self.traffic.ended,
         )
         self.control.start()
         for event in events:
@@ -153,6 +158,8 @@ class Platform:
         self.journal.close()
         if not self.ledger.close(timeout_s=5.0):
             logger.warning("the database does not answer: the next start writes the rest")
+        if self.traffic is not None:
+            self.traffic.close()
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -165,6 +172,24 @@ class Platform:
             self.journal.append("closed", call.key, plain_of(record))
         if left:
             logger.warning("%d calls were open when the server stopped: recorded", len(left))
+
+    def _start_recorder(self) -> TrafficRecorder | None:
+        settings = self.settings
+        folder = recording_folder(settings.data_dir)
+        if not settings.trace_recording:
+            try:
+                delete_recording(folder)
+            except OSError as error:
+                logger.warning("the recorded traffic cannot be deleted: %s", error)
+            return None
+        recorder = TrafficRecorder(
+            folder,
+            max_bytes=settings.trace_max_bytes,
+            retention_s=timedelta(days=settings.trace_retention_days).total_seconds(),
+            block_tokens=BLOCK_TOKENS,
+        )
+        recorder.start()
+        return recorder
 
     def _write_rows(
         self, calls: Sequence[CallRecord], interactions: Sequence[InteractionRecord]

@@ -6,6 +6,7 @@ Monotonic times measure durations, wall times date the record; the two are never
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,9 @@ class LiveCall:
     usage: TokenUsage = NO_USAGE
     journaled_s: float = 0.0
     """When its progress was last written to the journal."""
+    run_opened_at: float = 0.0
+    block_keys: Sequence[int] = ()
+    """Of the prompt's full blocks, as the router matches them."""
     superseded: bool = False
     """Its client has repeated it: charged only if it delivers something after all."""
 

@@ -17,14 +17,22 @@ from fairserve.platform.journal import Journal
 from fairserve.scheduling.events import CallOutcome
 from fairserve.throttling.base import Decision
 
+OnEnded = Callable[[LiveCall, float], None]
+"""Told of every accepted call at its end, with the time of the monotonic clock; raises nothing."""
+
 
 class CallRecorder:
     """Rows of ended and refused calls, by way of the journal."""
 
     def __init__(
-        self, journal: Journal, clock: Callable[[], float], wall: Callable[[], float]
+        self,
+        journal: Journal,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        on_ended: OnEnded | None = None,
     ) -> None:
         self._journal = journal
+        self._on_ended = on_ended
         self._clock = clock
         self._wall = wall
         self._attempts = RecentAttempts()
@@ -75,6 +83,8 @@ class CallRecorder:
             charged=delivered or not live.superseded,
         )
         self._close(record)
+        if self._on_ended is not None:
+            self._on_ended(live, now_s)
         if not delivered and not live.superseded:
             self._attempts.remember(live.fingerprint, record, now_s)
 

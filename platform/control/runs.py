@@ -48,8 +48,8 @@ class LiveRuns:
         """A client opened an empty run."""
         self._runs[run_id] = _Run(tenant, app, user, opened_at=at, last_active_at=at)
 
-    def call_accepted(self, call: Call, at: float) -> None:
-        """A call joined its run, or began it."""
+    def call_accepted(self, call: Call, at: float) -> float:
+        """A call joined its run, or began it; returns when the run was opened."""
         run = self._runs.get(call.interaction_id)
         if run is None:
             run = _Run(call.tenant, call.app, call.user, opened_at=at, last_active_at=at)
@@ -57,6 +57,7 @@ class LiveRuns:
         run.calls += 1
         run.live_calls += 1
         run.last_active_at = at
+        return run.opened_at
 
     def call_ended(self, call: Call, tokens: int, at: float) -> None:
         """A call of a run ended, which may have ended the run before."""

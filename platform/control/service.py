@@ -31,7 +31,7 @@ from fairserve.platform.control.messages import (
     Submit,
 )
 from fairserve.platform.control.port import ClusterView, OnCancel, RunView, WorkerView
-from fairserve.platform.control.recorder import CallRecorder
+from fairserve.platform.control.recorder import CallRecorder, OnEnded
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.switch import switched
 from fairserve.platform.control.translate import interaction_errors
@@ -45,6 +45,8 @@ from fairserve.throttling.base import Decision, LimitUse
 
 logger = logging.getLogger(__name__)
 
+BLOCK_TOKENS = 16
+"""Of the prefixes that the router tells apart."""
 TICK_S = 0.25
 FLUSH_S = 0.02
 """Tokens decoded reach the dispatcher together, at most so late."""
@@ -72,19 +74,22 @@ class ControlService:
         *,
         seed: int = 0,
         parameters: Mapping[str, Any] | None = None,
+        on_ended: OnEnded | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._base = system
         self._parameters = dict(parameters or {})
         self._seed = seed
-        self._dispatcher = Dispatcher(system.with_options(self._parameters), seed=seed)
+        self._dispatcher = Dispatcher(
+            system.with_options(self._parameters), seed=seed, block_tokens=BLOCK_TOKENS
+        )
         self._journal = journal
         self._options = options
         self._clock = clock
         self._wall = wall
         self._calls = LiveCalls(options.max_queue_wait_s, options.lease_s)
-        self._recorder = CallRecorder(journal, clock, wall)
+        self._recorder = CallRecorder(journal, clock, wall, on_ended)
         self._runs = LiveRuns()
         self._draining = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -216,7 +221,8 @@ class ControlService:
         except JournalUnavailableError as error:  # filled up since the check; cannot be reached now
             raise AssertionError("the journal was checked in the same step") from error
         self._calls.accept(live, live.submitted_s)
-        self._runs.call_accepted(call, live.accepted_at)
+        live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
+        live.block_keys = self._dispatcher.locality.keys(call.call_id)
         self._apply(commands)
         try:
             await self._journal.durable(sequence)

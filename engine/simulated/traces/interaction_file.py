@@ -67,7 +67,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     Raises `TraceError` if the trace is empty, would not read back equal, or the file cannot be written.
     """
     path = Path(path)
-    data = _encoded(trace, path)
+    data = encode_trace(trace, path)
     if path.name.endswith(".gz"):
         data = gzip.compress(data, mtime=0)  # no time and no name in the header
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -85,7 +85,8 @@ def write_trace(trace: Trace, path: str | Path) -> None:
         raise TraceError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
-def _encoded(trace: Trace, path: Path) -> bytes:
+def encode_trace(trace: Trace, path: Path) -> bytes:
+    """The bytes of ``trace`` in our format; ``path`` is for errors, which are as in `write_trace`."""
     if not trace.interactions:
         raise TraceError(f"{path}: the trace holds no interactions; at least one is needed")
     texts: list[str] = []

@@ -1,0 +1,197 @@
+"""A recorded call as a line: counts, times, pseudonyms and block keys; never text, never token ids.
+
+Users, runs, calls and agents, whose names clients choose, become keyed hashes before they reach the
+disk. Prompts of one run begin alike, so a line holds only the keys of blocks that no earlier line of its
+segment holds: ``like`` names the line whose prompt begins the same, and how many blocks of it. Keys are
+chained and salted already (:mod:`fairserve.scheduling.block_keys`): equal keys, equal whole prefixes,
+and none in common across isolation domains.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+FORMAT = 1
+KNOWN_KEYS = 131_072
+"""Keys of a segment that are remembered in memory, about 12 MB; then all are forgotten."""
+
+Keys = npt.NDArray[np.uint64]
+
+
+class EndedCall(NamedTuple):
+    """A call as control knows it at its end. Times are UTC epoch seconds of one steady clock."""
+
+    run: str
+    opened_at: float
+    """When the run began; with it a run is told from a later one of the same name."""
+    call: str
+    deps: tuple[str, ...] | None
+    """None: the client did not say."""
+    stage: int
+    tenant: str
+    app: str
+    user: str
+    agent: str | None
+    begin_at: float
+    end_at: float
+    prompt_tokens: int
+    system_tokens: int
+    output_tokens: int
+    """Of all samples."""
+    samples: int
+    keys: Sequence[int]
+
+
+@dataclass(slots=True, eq=False)
+class RecordedCall:
+    """A line that was read. Names are pseudonyms."""
+
+    run: str
+    opened_at: float
+    call: str
+    deps: tuple[str, ...] | None
+    stage: int
+    tenant: str
+    app: str
+    user: str
+    agent: str | None
+    begin_at: float
+    end_at: float
+    prompt_tokens: int
+    system_tokens: int
+    output_tokens: int
+    samples: int
+    like: RecordedCall | None
+    """The call whose prompt begins the same."""
+    like_blocks: int
+    own_keys: Keys
+    """Of the blocks after those."""
+
+
+def header(block_tokens: int) -> bytes:
+    """The first line of a segment."""
+    return orjson.dumps({"format": FORMAT, "block_tokens": block_tokens}) + b"\n"
+
+
+class Pseudonyms:
+    """Keyed hashes of names that clients chose: equal names, equal pseudonyms, under one salt."""
+
+    def __init__(self, salt: bytes) -> None:
+        self._salt = salt
+
+    def of(self, kind: str, *names: str) -> str:
+        """16 hexadecimal digits. ``kind`` keeps a user and an agent of one name apart."""
+        text = "\0".join((kind, *names)).encode()
+        return hashlib.blake2b(text, key=self._salt, digest_size=8).hexdigest()
+
+
+class LineEncoder:
+    """Writes the lines of one segment, in order. Not thread-safe."""
+
+    def __init__(self, pseudonyms: Pseudonyms, known_keys: int = KNOWN_KEYS) -> None:
+        self._names = pseudonyms
+        self._most = known_keys
+        self._known: dict[int, int] = {}
+        """Keys of written blocks, and a line that holds each. Whole prefixes are in it, or nothing."""
+        self._lines = 0
+
+    def line(self, call: EndedCall) -> bytes:
+        """The line of a call, with its end."""
+        name = self._names.of
+        run = name("run", call.run, repr(call.opened_at))
+        keys = call.keys
+        shared = self._shared(keys)
+        like = [self._known[keys[shared - 1]], shared] if shared else None
+        own = np.asarray(keys[shared:], dtype="<u8").tobytes()
+        deps = None if call.deps is None else [name("call", run, dep) for dep in call.deps]
+        text = orjson.dumps(
+            {
+                "run": run,
+                "opened": call.opened_at,
+                "call": name("call", run, call.call),
+                "deps": deps,
+                "stage": call.stage,
+                "tenant": call.tenant,
+                "app": call.app,
+                "user": name("user", call.tenant, call.user),
+                "agent": None if call.agent is None else name("agent", call.app, call.agent),
+                "begin": call.begin_at,
+                "end": call.end_at,
+                "in": call.prompt_tokens,
+                "sys": call.system_tokens,
+                "out": call.output_tokens,
+                "n": call.samples,
+                "like": like,
+                "keys": base64.b64encode(own).decode(),
+            }
+        )
+        if len(self._known) + len(keys) - shared > self._most:
+            self._known.clear()
+            shared = 0
+        self._known.update(dict.fromkeys(keys[shared:], self._lines))
+        self._lines += 1
+        return text + b"\n"
+
+    def _shared(self, keys: Sequence[int]) -> int:
+        """Blocks at the beginning that are known: a binary search, because prefixes are whole."""
+        low, high = 0, len(keys)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if keys[middle - 1] in self._known:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def decode_lines(lines: Sequence[bytes]) -> tuple[list[RecordedCall], int]:
+    """The calls of a segment's lines after its header, and how many lines cannot be used."""
+    calls: list[RecordedCall | None] = []
+    for line in lines:
+        try:
+            calls.append(_decoded(line, calls))
+        except (ValueError, KeyError, TypeError, IndexError):
+            calls.append(None)
+    good = [call for call in calls if call is not None]
+    return good, len(calls) - len(good)
+
+
+def _decoded(line: bytes, before: Sequence[RecordedCall | None]) -> RecordedCall:
+    if not line.endswith(b"\n"):
+        raise ValueError("the line was not written to its end")
+    value = orjson.loads(line)
+    like, like_blocks = None, 0
+    if value["like"] is not None:
+        number, like_blocks = value["like"]
+        like = before[number]
+        if like is None:
+            raise ValueError("the line that it refers to is damaged")
+    deps = value["deps"]
+    return RecordedCall(
+        run=value["run"],
+        opened_at=value["opened"],
+        call=value["call"],
+        deps=None if deps is None else tuple(deps),
+        stage=value["stage"],
+        tenant=value["tenant"],
+        app=value["app"],
+        user=value["user"],
+        agent=value["agent"],
+        begin_at=value["begin"],
+        end_at=value["end"],
+        prompt_tokens=value["in"],
+        system_tokens=value["sys"],
+        output_tokens=value["out"],
+        samples=value["n"],
+        like=like,
+        like_blocks=like_blocks,
+        own_keys=np.frombuffer(base64.b64decode(value["keys"]), dtype="<u8"),
+    )

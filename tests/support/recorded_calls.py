@@ -1,0 +1,53 @@
+"""Ended calls by hand, and what becomes of them in a recording and its export."""
+
+from array import array
+
+from fairserve.platform.traffic.export import export
+from fairserve.platform.traffic.lines import EndedCall
+from fairserve.platform.traffic.segments import SegmentWriter, read_recording
+
+BLOCK = 4
+OPENED_AT = 1_000_000.0
+
+
+def ended(call="c1", begin_s=0.0, end_s=1.0, *, run="run", deps=None, stage=1, keys=(), **more):
+    """Seconds count from the run's beginning."""
+    values = {
+        "run": f"app/{run}",
+        "opened_at": OPENED_AT,
+        "call": f"app/{run}/{call}",
+        "deps": None if deps is None else tuple(f"app/{run}/{dep}" for dep in deps),
+        "stage": stage,
+        "tenant": "tn_1",
+        "app": "app_1",
+        "user": "alice",
+        "agent": None,
+        "begin_at": OPENED_AT + begin_s,
+        "end_at": OPENED_AT + end_s,
+        "prompt_tokens": 40,
+        "system_tokens": 10,
+        "output_tokens": 7,
+        "samples": 1,
+        "keys": array("Q", keys),
+    }
+    return EndedCall(**{**values, **more})
+
+
+def writer(folder, *, max_bytes=1 << 20, retention_s=1e9, wall=lambda: OPENED_AT):
+    return SegmentWriter(
+        folder, max_bytes=max_bytes, retention_s=retention_s, block_tokens=BLOCK, wall=wall
+    )
+
+
+def exported(folder, *calls, since_at=0.0):
+    """Write, read back, rebuild."""
+    writer(folder).write(list(calls))
+    found, block_tokens, damaged = read_recording(folder, since_at)
+    assert (block_tokens, damaged) == (BLOCK, 0)
+    return export(found, block_tokens, since_at)
+
+
+def graph(result):
+    """Of the one interaction: call -> dependencies and gap."""
+    [interaction] = result.trace.interactions
+    return {call.call_id: (list(call.deps), call.gap_s) for call in interaction.calls}
