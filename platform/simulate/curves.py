@@ -27,12 +27,14 @@ class Curves:
     """Mean time to first token of the calls that arrived in the window; None where none did."""
     accumulated: dict[str, tuple[float, ...]]
     """Service from the beginning to the centre."""
+    backlogged: dict[str, tuple[bool, ...]]
+    """Whether calls waited all the time since the centre before (at the first: just then)."""
 
 
 def curves_of(calls: Sequence[CallSample], cost: Cost, windows: Windows) -> Curves:
     """Of all clients. O(calls * points)."""
     if not calls:
-        return Curves((), {}, {}, {})
+        return Curves((), {}, {}, {}, {})
     begin_s = min(call.arrival_s for call in calls)
     end_s = max(call.end_s for call in calls)
     half_s = min(windows.half_s, (end_s - begin_s) / 2) or 1.0
@@ -44,6 +46,7 @@ def curves_of(calls: Sequence[CallSample], cost: Cost, windows: Windows) -> Curv
     service: dict[str, tuple[float, ...]] = {}
     response: dict[str, tuple[float | None, ...]] = {}
     accumulated: dict[str, tuple[float, ...]] = {}
+    backlogged: dict[str, tuple[bool, ...]] = {}
     for client in sorted(by_client, key=lambda name: (-total[name], name)):
         own = by_client[client]
         served = Service(own, cost)
@@ -52,6 +55,7 @@ def curves_of(calls: Sequence[CallSample], cost: Cost, windows: Windows) -> Curv
             for centre in centres
         )
         accumulated[client] = tuple(served.between(begin_s, float(centre)) for centre in centres)
+        backlogged[client] = _backlogged(own, tuple(map(float, centres)))
         seen = [(c.arrival_s, c.first_token_s) for c in own if c.first_token_s is not None]
         arrival, first = np.asarray(seen, dtype=np.float64).reshape(-1, 2).T
         waited = []
@@ -59,4 +63,25 @@ def curves_of(calls: Sequence[CallSample], cost: Cost, windows: Windows) -> Curv
             inside = (centre - half_s <= arrival) & (arrival < centre + half_s)
             waited.append(float((first - arrival)[inside].mean()) if inside.any() else None)
         response[client] = tuple(waited)
-    return Curves(tuple(map(float, centres)), service, response, accumulated)
+    return Curves(tuple(map(float, centres)), service, response, accumulated, backlogged)
+
+
+def _backlogged(calls: Sequence[CallSample], times_s: Sequence[float]) -> tuple[bool, ...]:
+    """Of each time: did a call of these wait at every moment since the time before?"""
+    waits: list[list[float]] = []
+    """Periods in which some call waited: begin and end, in order."""
+    for call in sorted(calls, key=lambda each: each.arrival_s):
+        begin_s = call.arrival_s
+        end_s = call.end_s if call.queue_delay_s is None else begin_s + call.queue_delay_s
+        if waits and begin_s <= waits[-1][1]:
+            waits[-1][1] = max(waits[-1][1], end_s)
+        else:
+            waits.append([begin_s, end_s])
+    found, number = [], 0
+    before_s = times_s[0] if times_s else 0.0
+    for time_s in times_s:
+        while number < len(waits) and waits[number][1] < time_s:
+            number += 1
+        found.append(number < len(waits) and waits[number][0] <= before_s)
+        before_s = time_s
+    return tuple(found)
