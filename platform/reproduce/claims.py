@@ -1,4 +1,4 @@
-"""Claims about the rows of a report. A claim holds only if it holds for every seed."""
+"""Claims about the rows of a report. But for one, a claim holds only if it holds for every seed."""
 
 from __future__ import annotations
 
@@ -37,3 +37,10 @@ def less(
     of = "" if share == 1.0 else f"{share:g} of "
     text = f"{seen:,.{digits}f} against {of}{other:,.{digits}f} under {high.name}"
     return Check(f"{low.name}: {claim}", seen < share * other, text)
+
+
+def less_by_median(claim: str, low: Row, high: Row, column: str, digits: int = 0) -> Check:
+    """The first row's median is less than the second row's, whatever single seeds say."""
+    seen, other = low.measured[column].value, high.measured[column].value
+    text = f"{seen:,.{digits}f} against {other:,.{digits}f} under {high.name}, medians"
+    return Check(f"{low.name}: {claim}", seen < other, text)

@@ -58,6 +58,10 @@ class ServiceHistory:
                 for client in sorted(values)
             }
 
+        self._backlogged = {
+            _short(client): np.asarray(values, dtype=np.bool_)[inside]
+            for client, values in curves.backlogged.items()
+        }
         self.accumulated = cut(curves.accumulated)
         """Service from the beginning."""
         self.service_per_s = cut(curves.service_per_s)
@@ -78,15 +82,24 @@ class ServiceHistory:
 
     @property
     def interval_difference(self) -> float:
-        """``|Wf(t1, t2) - Wg(t1, t2)|`` of the two clients and the two times where it is largest."""
-        return max(
-            float(np.ptp(np.append(self.accumulated[f] - self.accumulated[g], 0.0)))
-            for f, g in combinations(self.accumulated, 2)
-        )
+        """The largest ``|Wf(t1, t2) - Wg(t1, t2)|`` of two clients that had calls waiting all the time
+        from t1 to t2; 0 if no two ever had.
+        """
+        largest = 0.0
+        for f, g in combinations(self.accumulated, 2):
+            difference = self.accumulated[f] - self.accumulated[g]
+            low = high = float(difference[0])
+            both = self._backlogged[f] & self._backlogged[g]
+            for now, backlogged in zip(difference.tolist(), both.tolist(), strict=True):
+                low, high = (min(low, now), max(high, now)) if backlogged else (now, now)
+                largest = max(largest, high - low)
+        return largest
 
     @property
     def growth_per_min(self) -> float:
-        """Slope of the straight line that is nearest to the difference."""
+        """Slope of the straight line that is nearest to the difference; no number for two times."""
+        if len(self.times_s) < 3:
+            return float("nan")
         return 60.0 * float(np.polyfit(self.times_s, self.difference, 1)[0])
 
     def served_per_s(self, client: str, begin_s: float, end_s: float) -> float:

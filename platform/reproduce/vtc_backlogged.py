@@ -7,7 +7,7 @@ Their service over any interval differs by a constant, whatever they send: see
 from __future__ import annotations
 
 from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES
-from fairserve.platform.reproduce.claims import at_least, at_most, between, less
+from fairserve.platform.reproduce.claims import at_least, at_most, between, less, less_by_median
 from fairserve.platform.reproduce.figure import Figure, Panel, Rows
 from fairserve.platform.reproduce.report import Check, Column
 from fairserve.platform.reproduce.service_history import ServiceHistory
@@ -34,7 +34,7 @@ def _bounded(rows: Rows, limit: float = BOUND) -> list[Check]:
     checks = []
     for name in FAIR:
         row = rows[name]
-        claim = "over any interval the two clients' service differs by no more than 2U"
+        claim = "while both are backlogged, their service differs by no more than 2U"
         checks.append(at_most(claim, row, INTERVAL.name, limit))
         claim = "the difference does not grow: by less than a tenth of what it does under FCFS"
         checks.append(less(claim, row, fcfs, GROWTH.name, 0.1))
@@ -85,10 +85,11 @@ _SETTINGS = {
     "512+512 tokens": "length-512",
     "768+768 tokens": "length-768",
 }
+_STD = "std of difference"
 _FIGURE_15 = (
     DIFFERENCE,
     INTERVAL,
-    Column("std of difference", lambda h: float(h.difference.std())),
+    Column(_STD, lambda h: float(h.difference.std())),
     THROUGHPUT,
 )
 
@@ -98,19 +99,19 @@ def _figure_15(rows: Rows) -> list[Check]:
     for setting, suite in _SETTINGS.items():
         pool = VTC_SUITES[suite].pool_tokens
         for name in FAIR:
-            claim = "over any interval the clients' service differs by no more than 2U"
+            claim = "while both are backlogged, their service differs by no more than 2U"
             checks.append(at_most(claim, rows[f"{name}, {setting}"], INTERVAL.name, bound(pool)))
     small, large, longer, longest = (rows[f"vtc, {setting}"] for setting in _SETTINGS)
-    column = DIFFERENCE.name
     checks += [
-        less("a larger pool lets it vary more (65,000)", small, large, column),
-        less("longer requests let it vary more (512+512)", small, longer, column),
+        less("a larger pool lets it vary more (65,000)", small, large, _STD),
+        less("longer requests let it vary more (512+512)", small, longer, _STD),
+        less("longer requests let it vary more (768+768)", small, longest, _STD),
     ]
-    ratio = longest.measured[column].value / longer.measured[column].value
-    claim = "vtc: 768+768 varies as 512+512 does, within 30 %"
+    ratio = longest.measured[_STD].value / longer.measured[_STD].value
+    claim = "vtc: 768+768 varies as 512+512 does, within 30 %, in the median"
     checks.append(Check(claim, 0.7 <= ratio <= 1.3, f"{ratio:.2f} of it"))
     checks += [
-        less("varies less than VTC", rows[f"{OURS}, {setting}"], rows[f"vtc, {setting}"], column)
+        less("varies less than VTC", rows[f"{OURS}, {setting}"], rows[f"vtc, {setting}"], _STD)
         for setting in _SETTINGS
     ]
     return checks
@@ -163,6 +164,8 @@ def _figure_16(rows: Rows) -> list[Check]:
 # --- Figure 19: length prediction ------------------------------------------------------------------
 
 _PREDICTING = ("vtc", "vtc-noisy", "vtc-oracle", OURS)
+# Where the clients' arrivals happen to alternate, VTC serves them in turn without any prediction: one
+# seed in five. So these compare medians.
 _NUMBERS = {"2 clients": "backlogged-2", "8 clients": "backlogged-8"}
 _MEAN = Column("mean difference", lambda h: float(h.difference.mean()))
 _FIGURE_19 = (DIFFERENCE, _MEAN, INTERVAL, THROUGHPUT)
@@ -172,12 +175,12 @@ def _figure_19(rows: Rows) -> list[Check]:
     checks = []
     for clients in _NUMBERS:
         plain, noisy, oracle, ours = (rows[f"{name}, {clients}"] for name in _PREDICTING)
-        claim = "bounded without prediction: 2U over any interval"
+        claim = "bounded without prediction: by 2U while backlogged"
         checks += [
             at_most(claim, plain, INTERVAL.name, BOUND),
-            less("lower with a prediction that is off by up to 50 %", noisy, plain, _MEAN.name),
-            less("lower still with the true length", oracle, noisy, _MEAN.name),
-            less("lower than VTC without a prediction", ours, plain, _MEAN.name),
+            less_by_median("lower with a prediction off by up to 50 %", noisy, plain, _MEAN.name),
+            less_by_median("lower still with the true length", oracle, noisy, _MEAN.name),
+            less_by_median("lower than VTC without a prediction", ours, plain, _MEAN.name),
         ]
     return checks
 
