@@ -107,8 +107,8 @@ def _interaction(
 def _dependencies(run: Sequence[RecordedCall]) -> dict[str, list[str]] | None:
     """By call, what it waited for; None if a call is missing. ``run`` is in order of begin.
 
-    Sets of calls are bit sets. A call takes a step for each that had ended, until all are covered: one in
-    a chain, at most all of them.
+    Sets of calls are bit sets. A call takes a step for each that had ended, until all are covered: one
+    in a chain, at most all of them.
     """
     stages = {call.call: call.stage for call in run}
     place = {call.call: number for number, call in enumerate(run)}

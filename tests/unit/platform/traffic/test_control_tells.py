@@ -1,0 +1,84 @@
+"""Control tells the recorder of every accepted call once, with the keys that the router matched by."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.profile import DEFAULT_PROFILE
+from fairserve.platform.control.messages import Cancel, Grant, RefuseCall, Release, Submit
+from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.registry import SYSTEMS
+from fairserve.throttling.base import Limits
+
+PROMPT = np.arange(100, dtype=np.uint32)
+CAPACITY = 1000
+
+
+class NoJournal:
+    """Takes everything."""
+
+    def check(self):
+        pass
+
+    def append(self, kind, key, data):
+        return 1
+
+    async def durable(self, sequence):
+        pass
+
+
+@pytest.fixture
+async def world():
+    told = []
+    control = ControlService(
+        SYSTEMS["rpm-3"],
+        NoJournal(),
+        on_ended=lambda live, now_s: told.append(live),
+        wall=lambda: 1_000_000.0,
+    )
+    control.start()
+    control.post(ev.WorkerJoined("w0", CAPACITY))
+    control.post(ev.AppChanged("app", DEFAULT_PROFILE, Limits(3, None)))
+    yield control, told
+    await control.close()
+
+
+def submit(control, name, **more):
+    call = Call(
+        f"app/run/{name}", "t", "app", "u", "app/run", "m", 100, 0, 20, token_ids=PROMPT, **more
+    )
+    return control.submit(Submit(call, record_id=name), lambda cancel: None)
+
+
+async def test_each_accepted_call_is_told_once_with_keys_stage_and_its_run(world):
+    control, told = world
+    for name in ("a", "b"):
+        grant = await submit(control, name)
+        assert isinstance(grant, Grant)
+        await control.release(
+            Release(grant.call_id, "completed", TokenUsage(100, 0, 0, 5), delivered=True)
+        )
+    assert [live.call.call_id for live in told] == ["app/run/a", "app/run/b"]
+    assert [live.call.stage for live in told] == [1, 2]
+    assert {live.run_opened_at for live in told} == {1_000_000.0}
+    keys = [list(live.block_keys) for live in told]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) == len(PROMPT) // BLOCK_TOKENS
+
+
+async def test_a_withdrawn_call_is_told_and_a_refused_one_is_not(world):
+    control, told = world
+    for name in ("a", "b"):
+        assert isinstance(await submit(control, name), Grant)
+    control.post(ev.WorkerDraining("w0"))
+    waiting = asyncio.create_task(submit(control, "c"))
+    await asyncio.sleep(0)
+    control.cancel(Cancel("app/run/c"))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert isinstance(await submit(control, "d"), RefuseCall)
+    assert "app/run/d" not in {live.call.call_id for live in told}
+    assert [live.call.call_id for live in told].count("app/run/c") == 1
