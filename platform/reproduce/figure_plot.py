@@ -45,10 +45,10 @@ def draw_figure(
         if panel.kind != "throughput":
             axes.set_xlabel("time (s)", fontsize=8)
         by_kind.setdefault(panel.kind, []).append(axes)
-    for same in by_kind.values():
+    for kind, same in by_kind.items():
         top = max(axes.get_ylim()[1] for axes in same)
         for axes in same:
-            axes.set_ylim(0, 1.1 * top)  # room for the legend
+            axes.set_ylim(0, (1.3 if kind == "difference" else 1.1) * top)  # room for the legend
     return save(sheet, path)
 
 
@@ -56,11 +56,17 @@ def _differences(axes: Axes, panel: Panel, histories: Mapping[str, ServiceHistor
     for name, color in zip(panel.rows, COLORS, strict=False):
         history = histories[name]
         axes.plot(
-            history.times_s, history.difference / 1000, label=name, color=color, linewidth=1.2
+            history.times_s,
+            history.difference / 1000,
+            label=name,
+            color=color,
+            linewidth=1.2,
+            # The last one may lie on another, which is seen through it.
+            linestyle="--" if name == panel.rows[-1] and len(panel.rows) > 3 else "-",
         )
     if panel.bound is not None:
         axes.axhline(
-            panel.bound / 1000, color="black", linestyle="--", linewidth=0.9, label="bound 2U"
+            panel.bound / 1000, color="black", linestyle=":", linewidth=1.2, label="bound 2U"
         )
     axes.set_title("difference in accumulated service", fontsize=9)
     axes.set_ylabel("thousand weighted tokens", fontsize=8)
