@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 MAX_PENDING_CALLS = 20_000
 MAX_PENDING_BLOCKS = 4_000_000
 """Keys of calls that are not written yet: 32 MB."""
-GATHER_S = 0.2
-"""From the first call until it and those after it are written together."""
+WRITE_S = 1.0
+"""Calls are written so often, all together: the event loop wakes nobody."""
 PRUNE_S = 600.0
 
 
@@ -52,11 +52,11 @@ class TrafficRecorder:
         )
         self._began_at = wall() - clock()
         """What makes a wall time of a monotonic one: steps of the wall clock bend no run."""
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
         self._pending: list[EndedCall] = []
         self._pending_blocks = 0
         self._dropped = 0
-        self._stopping = False
+        self._stopping = threading.Event()
         self._failing = False
         self._thread: threading.Thread | None = None
 
@@ -67,9 +67,7 @@ class TrafficRecorder:
 
     def close(self) -> None:
         """Write what is pending and stop. May be repeated."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify_all()
+        self._stopping.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -104,32 +102,31 @@ class TrafficRecorder:
         )
 
     def _take(self, call: EndedCall) -> None:
-        with self._condition:
+        with self._lock:
             full = len(self._pending) >= MAX_PENDING_CALLS
             if full or self._pending_blocks + len(call.keys) > MAX_PENDING_BLOCKS:
                 self._dropped += 1
                 return
             self._pending.append(call)
             self._pending_blocks += len(call.keys)
-            if len(self._pending) == 1:
-                self._condition.notify_all()
 
     # --- the thread -------------------------------------------------------------------------------
 
     def _write_all(self) -> None:
         stopping = False
-        self._safely([])
+        prune_s = 0.0
         while not stopping:
-            with self._condition:
-                self._condition.wait_for(lambda: self._pending or self._stopping, PRUNE_S)
-                self._condition.wait_for(lambda: self._stopping, GATHER_S)
-                stopping = self._stopping
+            stopping = self._stopping.wait(WRITE_S)
+            with self._lock:
                 calls, self._pending = self._pending, []
                 self._pending_blocks = 0
                 dropped, self._dropped = self._dropped, 0
             if dropped:
                 logger.warning("%d calls were not recorded: the disk is too slow", dropped)
-            self._safely(calls)
+            prune_s -= WRITE_S
+            if calls or prune_s <= 0:
+                prune_s = PRUNE_S
+                self._safely(calls)
 
     def _safely(self, calls: list[EndedCall]) -> None:
         """Write and prune; an error is logged when it begins."""
