@@ -152,6 +152,13 @@ class Feeder(Protocol):
         """The call to be dispatched next to one of these workers; changes nothing."""
         ...
 
+    def peek_hit(self, workers: Collection[str]) -> Call | None:
+        """The call that may go before its turn to one of these workers, for the prefix it has there.
+
+        None if there is none, or the policy lets nobody go before its turn; changes nothing.
+        """
+        ...
+
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Take a queued call out, charge what is charged at selection, and return its price.
 

@@ -25,6 +25,7 @@ from fairserve.scheduling.locality import EVERYWHERE, Locality
 from fairserve.scheduling.pool import Pool, Worker
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
 from fairserve.scheduling.system import SystemConfig
+from fairserve.scheduling.workers import WorkerSet
 from fairserve.throttling.base import Arrival, Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.overload import OverloadDetector, Watermarks
 from fairserve.throttling.registry import THROTTLES
@@ -56,7 +57,9 @@ class Dispatcher:
         )
         self.router: Router = ROUTERS[system.router](self.locality, **system.router_options)
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
-        self.pool = Pool(system.feed_window, self.locality.workers)
+        self.pool = Pool(
+            system.feed_window, self.locality.workers, hits=system.hit_share is not None
+        )
         self._live: dict[str, LiveCall] = {}
         self._queued_demand = 0
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
@@ -122,14 +125,14 @@ class Dispatcher:
 
         self.tracker.accept(call, now_s)
         self.locality.register(call)
-        cached, _ = self.locality.match(call, EVERYWHERE)
+        cached, holders = self.locality.match(call, EVERYWHERE)
         live = LiveCall(
             call, demand_tokens=call.prompt_tokens - cached + call.expected_output_tokens
         )
         self._live[call.call_id] = live
         self._queued_demand += live.demand_tokens
         self.feeder.add(call)
-        return self._pump()
+        return self._pump(hit=bool(holders & self.pool.ajar()) and self._is_hit(call, cached))
 
     def _arrival(self, tenant: str, app: str, user: str, *, under_way: bool) -> Arrival:
         return Arrival(
@@ -146,12 +149,23 @@ class Dispatcher:
 
     # --- the feed ---------------------------------------------------------------------------------
 
-    def _pump(self) -> list[ev.Command]:
-        """Feed queued calls to open workers until one of the two runs out."""
+    def _pump(self, *, hit: bool = False) -> list[ev.Command]:
+        """Feed queued calls to open workers until one of the two runs out.
+
+        Where a worker that is ajar may hold the prefix of a queued call (``hit``, or it came ajar just
+        now), such calls go first.
+        """
         commands: list[ev.Command] = []
-        while self.pool.any_open and len(self.feeder):
-            open_workers = self.pool.open()
-            call = self.feeder.peek(open_workers)
+        hit = hit or self.pool.came_ajar
+        self.pool.came_ajar = False
+        while len(self.feeder):
+            call, open_workers = self._next_hit() if hit else (None, None)
+            if call is None or open_workers is None:
+                hit = False
+                if not self.pool.any_open:
+                    break
+                open_workers = self.pool.open()
+                call = self.feeder.peek(open_workers)
             if call is None:
                 break
             live = self._live[call.call_id]
@@ -162,6 +176,21 @@ class Dispatcher:
                 break
             commands.append(self._dispatch(live, self.pool.workers[worker_id]))
         return commands
+
+    def _is_hit(self, call: Call, cached_tokens: int) -> bool:
+        share = self.system.hit_share
+        return share is not None and cached_tokens >= share * call.prompt_tokens
+
+    def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
+        """The next call for a worker that is ajar, and those of them that hold its prefix."""
+        ajar = self.pool.ajar()
+        call = self.feeder.peek_hit(WorkerSet(self.locality.workers, ajar)) if ajar else None
+        if call is None:
+            return None, None
+        cached, holders = self.locality.match(call, ajar)
+        if not self._is_hit(call, cached):
+            return None, None
+        return call, WorkerSet(self.locality.workers, holders)
 
     def _dispatch(self, live: LiveCall, worker: Worker) -> ev.Admit:
         call = live.call
@@ -174,7 +203,9 @@ class Dispatcher:
         live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
         live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
         self.pool.add_demand(worker, live.demand_tokens)
-        self.pool.add_waiting(worker, call.prompt_tokens + call.expected_output_tokens)
+        waiting_tokens = call.prompt_tokens + call.expected_output_tokens
+        live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
+        self.pool.add_waiting(worker, waiting_tokens, live.hit_tokens)
         worker.calls += 1
         weight = 1.0 / live.price
         return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
@@ -200,7 +231,7 @@ class Dispatcher:
         worker = self._worker_of(live)
         if worker is not None:
             waited = live.call.prompt_tokens + live.call.expected_output_tokens
-            self.pool.add_waiting(worker, -waited)
+            self.pool.add_waiting(worker, -waited, -live.hit_tokens)
         self._hold(live)
 
     def _hold(self, live: LiveCall) -> None:

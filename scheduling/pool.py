@@ -2,7 +2,9 @@
 
 Feed window (ALGORITHMS section 7, point 1): a worker is *open* while the prompt and expected output
 tokens of the calls that are queued at or in flight to it stay below ``feed_window`` times its KV
-capacity; the call that reaches the window is the last. Demand (section 4): per call the uncached
+capacity; the call that reaches the window is the last. A worker that is closed is *ajar* for calls of
+runs under way whose prefix it holds, *hits*, while what the hits that wait there have to compute stays
+below that, too (``hit_share`` of a system, decision 7). Demand (section 4): per call the uncached
 prompt plus expected output while it is queued, the tokens it holds once it runs. The open workers are
 a mask and demand is a sum, both kept up to date: O(1) per event, however many workers there are.
 """
@@ -26,6 +28,8 @@ class Worker:
     last_report_s: float | None = None
     waiting_tokens: int = 0
     """Prompt + expected output of calls dispatched to it that have not started."""
+    hit_tokens: int = 0
+    """Of the hits among these calls, without the prompt tokens that it is believed to have cached."""
     demand_tokens: int = 0
     """Demand of all calls dispatched to it."""
     calls: int = 0
@@ -34,8 +38,10 @@ class Worker:
 class Pool:
     """Workers by id, in the order of joining. Masks are those of ``workers``."""
 
-    def __init__(self, feed_window: float | None, workers: Workers) -> None:
+    def __init__(self, feed_window: float | None, workers: Workers, *, hits: bool = False) -> None:
+        """With ``hits`` there are workers that are ajar."""
         self._feed_window = feed_window
+        self._hits = hits
         self._numbers = workers
         self._epoch = 0
         self.workers: dict[str, Worker] = {}
@@ -43,6 +49,10 @@ class Pool:
         """Mask of the workers that take calls."""
         self._open = 0
         """Mask of those of them whose window is not full."""
+        self._light = 0
+        """Mask of those where hits have less than a window to compute; without ``hits`` nobody."""
+        self.came_ajar = False
+        """A worker has become light, since this was last set to False."""
         self._demand_tokens = 0
         """Over the workers that take calls, as is the capacity."""
         self._capacity_tokens = 0
@@ -82,6 +92,7 @@ class Pool:
         bit = 1 << self._numbers.slot(worker.worker_id)
         self._serving &= ~bit
         self._open &= ~bit
+        self._light &= ~bit
         self._demand_tokens -= worker.demand_tokens
         self._capacity_tokens -= worker.kv_capacity_tokens
 
@@ -96,19 +107,30 @@ class Pool:
         if not worker.draining:
             self._demand_tokens += tokens
 
-    def add_waiting(self, worker: Worker, tokens: int) -> None:
-        """So many more tokens wait at it, or fewer."""
+    def add_waiting(self, worker: Worker, tokens: int, hit_tokens: int) -> None:
+        """So many more tokens wait at it, or fewer; ``hit_tokens`` as in :class:`Worker`."""
         worker.waiting_tokens += tokens
+        worker.hit_tokens += hit_tokens
         if not worker.draining:
             self._update_open(worker)
 
     def _update_open(self, worker: Worker) -> None:
-        window = self._feed_window
         bit = 1 << self._numbers.slot(worker.worker_id)
-        if window is None or worker.waiting_tokens < window * worker.kv_capacity_tokens:
+        if self._feed_window is None:
+            self._open |= bit
+            return
+        window_tokens = self._feed_window * worker.kv_capacity_tokens
+        if worker.waiting_tokens < window_tokens:
             self._open |= bit
         else:
             self._open &= ~bit
+        if not self._hits:
+            return
+        if worker.hit_tokens >= window_tokens:
+            self._light &= ~bit
+        elif not self._light & bit:
+            self._light |= bit
+            self.came_ajar = True
 
     def serving(self) -> WorkerSet:
         """Workers that take calls."""
@@ -117,6 +139,10 @@ class Pool:
     def open(self) -> WorkerSet:
         """Workers that take calls and whose window is not full."""
         return WorkerSet(self._numbers, self._open)
+
+    def ajar(self) -> int:
+        """The mask of the workers that are closed but for hits."""
+        return self._light & ~self._open
 
     @property
     def any_open(self) -> bool:
@@ -141,9 +167,10 @@ class Pool:
         """Replace the state by an earlier snapshot; the workers' numbers were restored before."""
         self._epoch = state["epoch"]
         self.workers = {}
-        self._serving = self._open = self._demand_tokens = self._capacity_tokens = 0
+        self._serving = self._open = self._light = self._demand_tokens = self._capacity_tokens = 0
         for plain in state["workers"]:
             values = dict(plain)
             age_s = values.pop("report_age_s")
             values["last_report_s"] = None if age_s is None else now_s - age_s
             self._enter(Worker(**values))
+        self.came_ajar = False

@@ -172,7 +172,7 @@ _SYSTEMS = (
         feed_window=0.05,
         feeder_options=_PAPER_WSC,
     ),
-    SystemConfig("fairserve", "oit", "wsc", "d2lpm", "dlpm", feed_window=0.05),
+    SystemConfig("fairserve", "oit", "wsc", "d2lpm", "dlpm", feed_window=0.05, hit_share=0.75),
 )
 
 

@@ -17,6 +17,7 @@ _PARTS = ("throttle", "feeder", "router", "local")
 
 OWN_OPTIONS = (
     "feed_window",
+    "hit_share",
     "high_watermark",
     "low_watermark",
     "immunity_factor",
@@ -37,6 +38,9 @@ class SystemConfig:
     local: str
     feed_window: float | None = None
     """Share of a worker's KV capacity that may wait at it; None hands calls on at once."""
+    hit_share: float | None = None
+    """A worker with a full window still takes a call of a run under way if it holds so large a share of
+    its prompt; None: it does not."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 4.0
@@ -56,6 +60,8 @@ class SystemConfig:
         Watermarks(self.high_watermark, self.low_watermark)
         if self.feed_window is not None and not 0 < self.feed_window <= 1:
             raise ValueError(f"feed_window is {self.feed_window}; allowed: over 0, to 1, or null")
+        if self.hit_share is not None and not 0 < self.hit_share <= 1:
+            raise ValueError(f"hit_share is {self.hit_share}; allowed: over 0, to 1, or null")
         if self.levels not in LEVELS:
             raise ValueError(f"levels is {self.levels!r}; allowed: {', '.join(map(repr, LEVELS))}")
         if not self.immunity_factor > 0:

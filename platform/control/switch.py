@@ -49,7 +49,7 @@ def switched(
     # New, because a feeder that is replaced would go on to follow the old one's tree.
     locality = Locality(seed, old.locality.block_tokens)
     locality.restore(old.locality.snapshot(), [call for call, _, _ in calls])
-    pool = Pool(system.feed_window, locality.workers)
+    pool = Pool(system.feed_window, locality.workers, hits=system.hit_share is not None)
     pool.restore(old.pool.snapshot(now_s), now_s)
     feeder = _built(FEEDERS[system.feeder], old.directory, locality, **system.feeder_options)
     router = _built(ROUTERS[system.router], locality, **system.router_options)

@@ -24,6 +24,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "share of the KV cache",
         "What may be queued at a worker or on its way to it; null hands calls on at once.",
     ),
+    "hit_share": (
+        "share of the prompt",
+        "A worker whose window is full still takes a call of a run under way if it has so much of its "
+        "prompt cached; null: none.",
+    ),
     "high_watermark": ("demand / KV capacity", "Load at which an overload begins."),
     "low_watermark": ("demand / KV capacity", "Load at which an overload ends."),
     "immunity_factor": (
@@ -45,6 +50,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "feeder.locality_slack": (
         "typical calls",
         "Among users at most so far above the least served, the best cached prompt goes first.",
+    ),
+    "feeder.locality_gain": (
+        "",
+        "Whether that allowance shrinks where the best cached prompt saves little.",
     ),
     "feeder.max_bypass": ("calls", "How often the oldest call may be passed over; 0 is no bound."),
     "feeder.charge_cached": ("", "Whether cached prompt tokens count as service."),

@@ -170,6 +170,10 @@ class CentralDlpm:
 
     # --- charges ----------------------------------------------------------------------------------
 
+    def peek_hit(self, workers: Collection[str]) -> Call | None:
+        """No call goes before its turn for its prefix."""
+        return None
+
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Refill if nobody waiting is in credit, take the call out and charge its extend tokens.
 

@@ -44,6 +44,10 @@ class FcfsFeeder:
         """The oldest call."""
         return next(iter(self._queue.values()), None)
 
+    def peek_hit(self, workers: Collection[str]) -> Call | None:
+        """No call goes before its turn for its prefix."""
+        return None
+
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
         """Take a call out. Raises KeyError if it is not queued."""
         call = self._queue.pop(call_id)

@@ -7,15 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairserve.scheduling.pool import Pool
-from fairserve.scheduling.workers import Workers
+from fairserve.scheduling.workers import Workers, WorkerSet
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([None, 0.05, 1.0]))
-def test_masks_and_sums_are_those_of_the_workers(seed, window):
+@given(st.integers(0, 2**32), st.sampled_from([None, 0.05, 1.0]), st.booleans())
+def test_masks_and_sums_are_those_of_the_workers(seed, window, hits):
     rng = random.Random(seed)
     numbers = Workers()
-    pool = Pool(window, numbers)
+    pool = Pool(window, numbers, hits=hits)
+    light = set()
     for step in range(80):
         workers = list(pool.workers.values())
         action = rng.random()
@@ -32,7 +33,8 @@ def test_masks_and_sums_are_those_of_the_workers(seed, window):
         elif action < 0.6:
             pool.add_demand(rng.choice(workers), rng.randint(-50, 100))
         else:
-            pool.add_waiting(rng.choice(workers), rng.randint(-50, 100))
+            more = rng.randint(-50, 100)
+            pool.add_waiting(rng.choice(workers), more, rng.choice([0, more // 2, more]))
         serving = [w for w in pool.workers.values() if not w.draining]
         full = [w for w in serving if window and w.waiting_tokens >= window * w.kv_capacity_tokens]
         assert sorted(pool.serving()) == sorted(w.worker_id for w in serving)
@@ -41,7 +43,21 @@ def test_masks_and_sums_are_those_of_the_workers(seed, window):
             7 + sum(w.demand_tokens for w in serving),
             sum(w.kv_capacity_tokens for w in serving),
         )
-        copy = Pool(window, numbers)
+        before, light = (
+            light,
+            {
+                w.worker_id
+                for w in serving
+                if hits and window and w.hit_tokens < window * w.kv_capacity_tokens
+            },
+        )
+        assert sorted(WorkerSet(numbers, pool.ajar())) == sorted(
+            w.worker_id for w in full if w.worker_id in light
+        )
+        assert pool.came_ajar == bool(light - before)
+        pool.came_ajar = False
+        copy = Pool(window, numbers, hits=hits)
         copy.restore(json.loads(json.dumps(pool.snapshot(5.0))), 5.0)
         assert copy.load(7) == pool.load(7)
         assert copy.open().mask == pool.open().mask
+        assert copy.ajar() == pool.ajar()

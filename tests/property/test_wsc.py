@@ -173,6 +173,24 @@ def test_among_users_within_the_slack_the_longest_match_goes_first():
     assert order.count("hot") == order.count("cold") == 5
 
 
+def test_the_slack_is_worth_what_a_match_saves():
+    """A prefix that everybody has cached is no reason to go before the least served."""
+    short = LONG[:48]
+
+    def next_after(served, *, gain):
+        feeder = made(directory(app=(100, 10)), WscOptions(locality_slack=4, locality_gain=gain))
+        cache(feeder, LONG)
+        queue(feeder, call("waits", "waits", tokens=np.concatenate([short, TOKENS[:52]])))
+        fill(feeder, "served", served, tokens=np.concatenate([LONG, TOKENS[:4]]))
+        for number in range(served - 1):
+            feeder.dispatch(f"served-{number}", 0)
+        return feeder.peek(WORKERS).user
+
+    # 96 and 48 of 100 tokens are cached: a gain of 0.48, so a slack of 1.92 calls of 1.0 each
+    assert [next_after(served, gain=True) for served in (2, 3)] == ["served", "waits"]
+    assert [next_after(served, gain=False) for served in (4, 5, 6)] == ["served", "served", "waits"]
+
+
 def test_only_a_match_at_an_open_worker_counts():
     feeder = made(directory(app=(100, 10)))
     cache(feeder, LONG, "w0")
