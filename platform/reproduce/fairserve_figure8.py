@@ -14,7 +14,6 @@ from fairserve.platform.reproduce.fairserve_mix import (
     FS,
     FS_MENDED,
     OURS,
-    OURS_STRICT,
     RPM,
     STRICT_RPM,
     setting_text,
@@ -79,8 +78,6 @@ def fairserve_figure8(setting: Setting) -> Report:
     for fs in (FS, FS_MENDED, OURS):
         checks += _about(simulated, fs)
     checks += [
-        less(f"{OURS_STRICT} delays fewer users than vtc",
-             simulated, OURS_STRICT, "vtc", delayed, digits=1),
         less(f"vtc delays fewer users than {RPM}", simulated, "vtc", RPM, delayed, digits=1),
         always(
             f"{STRICT_RPM} throttles well-behaved users (precision below 90 %)",

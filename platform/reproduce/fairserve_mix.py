@@ -42,7 +42,7 @@ FS, OURS = "fs-wi", "fairserve"
 _AS_PUBLISHED = {"feed_window": 1e-6, "immunity_factor": 1e9}
 """The paper's scheduler is the engine's: nothing waits behind it; immunity has no bound."""
 FS_MENDED = "fs-wi, charged at selection"
-OURS_STRICT = "fairserve, locality_slack 0"
+OURS_UNWEIGHED = "fairserve, any match within the slack"
 
 Summary = Mapping[str, Any]
 
@@ -64,12 +64,12 @@ def variants() -> dict[str, SystemConfig]:
     """Two of them changed in one respect, to show the cause of what does not hold.
 
     FairServe charged at the selection of a call instead of its end, with a bounded priority of runs
-    under way; and this project's default without the preference for calls with long matches.
+    under way; and this project's default with the same slack for every match, whatever it saves.
     """
     at_selection = {"feeder.charge": "expected", "feeder.interaction_slack": 1.0}
     return {
         FS_MENDED: SYSTEMS[FS].with_options({**_AS_PUBLISHED, **at_selection}),
-        OURS_STRICT: SYSTEMS[OURS].with_options({"feeder.locality_slack": 0.0}),
+        OURS_UNWEIGHED: SYSTEMS[OURS].with_options({"feeder.locality_gain": False}),
     }
 
 
