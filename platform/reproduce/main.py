@@ -15,6 +15,7 @@ from pathlib import Path
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
 from fairserve.platform.reproduce import vtc_tables
+from fairserve.platform.reproduce.dlpm_figure7 import dlpm_figure7
 from fairserve.platform.reproduce.fairserve_figure8 import fairserve_figure8
 from fairserve.platform.reproduce.fairserve_figure9 import fairserve_figure9
 from fairserve.platform.reproduce.fairserve_table3 import fairserve_table3
@@ -32,6 +33,7 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "vtc-table5": vtc_tables.vtc_table5,
     "vtc-table6": vtc_tables.vtc_table6,
     "vtc-figures": vtc_figures,
+    "dlpm-figure7": dlpm_figure7,
     "fairserve-table3": fairserve_table3,
     "fairserve-table4": fairserve_table4,
     "fairserve-figure8": fairserve_figure8,

@@ -1,4 +1,4 @@
-"""Full windows and calls whose prefix is there: runs under way keep the worker that has their context."""
+"""Full windows, and calls of runs under way that keep the worker which has their context."""
 
 import json
 
