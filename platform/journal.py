@@ -94,6 +94,9 @@ class Journal:
         self._unsynced: dict[int, _Pending] = {}
         self._pending_bytes = 0
         self._sequence = 0
+        self._in_file = 0
+        """The last entry that was written, or given up for now."""
+        self._file_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._durable = Position(0, 0)
         self._segments: deque[_Segment] = deque()
         self._open: dict[str, _Segment] = {}
@@ -187,6 +190,18 @@ class Journal:
             waiter = pending.waiter
         await waiter
 
+    async def written(self) -> None:
+        """Wait until the entries of now outlive this process: they are in the file, perhaps not on disk.
+
+        Returns, too, if they cannot be written at present; they are kept then, and written later.
+        """
+        with self._condition:
+            if self._in_file >= self._sequence:
+                return
+            waiter = asyncio.get_running_loop().create_future()
+            self._file_waiters.append((self._sequence, waiter))
+        await waiter
+
     # --- reading, from the ledger's thread --------------------------------------------------------
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -233,6 +248,7 @@ class Journal:
                 sync_due_s = time.monotonic() + LAZY_SYNC_S
             try:
                 self._write(batch, after=written)
+                self._passed(batch)
                 written += batch
                 batch = []
                 if urgent or time.monotonic() >= sync_due_s:
@@ -242,6 +258,7 @@ class Journal:
                     written = []
             except OSError as error:
                 self._cut()
+                self._passed(batch)
                 if not self._fail(written + batch, error):
                     return
                 written = []
@@ -254,6 +271,16 @@ class Journal:
         rest = memoryview(b"".join(pending.line for pending in batch))
         while rest:
             rest = rest[os.write(self._writing.descriptor, rest) :]
+
+    def _passed(self, batch: list[_Pending]) -> None:
+        """Tell who waits for :meth:`written`."""
+        if not batch:
+            return
+        with self._condition:
+            self._in_file = max(self._in_file, batch[-1].sequence)
+            due = [waiter for sequence, waiter in self._file_waiters if sequence <= self._in_file]
+            self._file_waiters = [each for each in self._file_waiters if each[0] > self._in_file]
+        _wake(due, None)
 
     def _cut(self) -> None:
         """Take back what was written and not synced: it will be written again.

@@ -157,6 +157,7 @@ class Relay:
                         delivered=end.delivered or self.delivered,
                     )
                 )
+        await self._control.recorded()  # before its client hears that it is complete
 
     async def _read(self, grant: Grant) -> AsyncGenerator[WorkerChunk]:
         worker = self._workers.get(grant.worker_id)

@@ -97,6 +97,10 @@ class ControlPort(Protocol):
         """
         ...
 
+    async def recorded(self) -> None:
+        """Wait until what was released so far is in the ledger even if this process is killed now."""
+        ...
+
     def cancel(self, message: Cancel) -> None:
         """Withdraw a queued call; a granted one ends with its release. Unknown ids are ignored."""
         ...

@@ -291,6 +291,10 @@ class ControlService:
         assert isinstance(granted, Grant), "a call that was admitted once is never refused"
         return granted
 
+    async def recorded(self) -> None:
+        """See the port."""
+        await self._journal.written()
+
     def cancel(self, message: Cancel) -> None:
         """See the port."""
         live = self._calls.get(message.call_id)

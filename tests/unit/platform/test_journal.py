@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 
 import pytest
 
@@ -55,6 +56,42 @@ async def test_calls_that_wait_together_share_syncs(open_journal):
     journal, _ = open_journal(sync=sync)
     await asyncio.gather(*(accept(journal, f"c{n}") for n in range(200)))
     assert len(syncs) < 200
+
+
+async def test_what_was_written_outlives_the_process_before_it_is_synced(open_journal):
+    may_sync, syncing = threading.Event(), threading.Event()
+
+    def sync(descriptor):
+        syncing.set()
+        assert may_sync.wait(20)
+        os.fdatasync(descriptor)
+
+    journal, _ = open_journal(sync=sync)
+    await journal.written()  # nothing to wait for
+    accepted = asyncio.create_task(accept(journal, "a"))
+    await asyncio.to_thread(syncing.wait, 20)
+    await journal.written()
+    assert b'"accepted"' in segment_path(journal.folder, 1).read_bytes()
+    journal.append("closed", "a", {})
+    closed = asyncio.create_task(journal.written())
+    done, _ = await asyncio.wait([closed, accepted], timeout=0.05)
+    assert not done, "the disk is still busy with what came before"
+    assert b'"closed"' not in segment_path(journal.folder, 1).read_bytes()
+    may_sync.set()
+    await closed
+    assert b'"closed"' in segment_path(journal.folder, 1).read_bytes()
+    await accepted
+
+
+async def test_nobody_waits_for_a_disk_that_cannot_be_written(open_journal):
+    journal, _ = open_journal()
+    await accept(journal, "a")
+    descriptor = journal._writing.descriptor
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, descriptor)
+    os.close(full)
+    journal.append("closed", "a", {})
+    await journal.written()
 
 
 async def test_open_calls_come_back_with_their_last_progress(open_journal):

@@ -17,11 +17,7 @@ def peak_from(batch, step):
     """The most tokens that a batch of ``(end, held at step 0 + growth)`` holds from this step on."""
     last = max((end for end, _, _ in batch), default=step)
     return max(
-        sum(
-            held + samples * (at - begin[0])
-            for end, held, (*begin, samples) in batch
-            if at <= end
-        )
+        sum(held + samples * (at - begin[0]) for end, held, (*begin, samples) in batch if at <= end)
         for at in range(step, last + 1)
     )
 

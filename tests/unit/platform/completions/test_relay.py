@@ -76,6 +76,8 @@ class Control:
         self.lease_s = 60.0
         self.on_cancel = None
         self.told = asyncio.Event()
+        self.in_file = asyncio.Event()
+        self.in_file.set()
 
     def grant(self):
         worker = self.workers.pop(0)
@@ -93,6 +95,9 @@ class Control:
     async def release(self, message):
         self.releases.append(message)
         return self.grant() if message.retry_on_another_worker else None
+
+    async def recorded(self):
+        await self.in_file.wait()
 
 
 def relay(control, **workers):
@@ -130,6 +135,19 @@ async def test_a_complete_answer():
     assert control.releases[0].ttft_s is not None
     assert control.progress_told[0].started
     assert worker.closed
+
+
+async def test_an_answer_is_complete_for_its_client_when_its_row_outlives_the_server():
+    control, worker = Control("a"), Worker(text(1))
+    control.in_file.clear()
+    chunks = relay(control, a=worker).chunks()
+    assert (await anext(chunks)).data == text(1)
+    end = asyncio.create_task(anext(chunks, "end"))
+    done, _ = await asyncio.wait([end], timeout=0.05)
+    assert not done
+    assert control.releases
+    control.in_file.set()
+    assert await end == "end"
 
 
 @pytest.mark.parametrize(
