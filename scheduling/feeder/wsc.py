@@ -46,8 +46,9 @@ class WscOptions:
     interaction_slack: float = 1.0
     locality_slack: float = 8.0
     locality_gain: bool = True
-    """The slack is for a call whose prompt is all cached while nothing is of the fair choice's; else it
-    shrinks with the difference of the two shares. Without: the same for every match."""
+    """The slack is for a call whose prompt is all cached while nothing is of the oldest call's of the
+    least served client; else it shrinks with the difference of the two shares. Without: the same for
+    every match."""
     max_bypass: int = 16
     charge_cached: bool = False
     normalise: Literal["call", "interaction"] = "call"
@@ -189,26 +190,21 @@ class WscFeeder:
         if self.options.max_bypass and oldest.bypassed >= self.options.max_bypass:
             return oldest.call
         chosen = self._longest_match(open_workers)
-        if (
-            chosen is not None
-            and self._homes[chosen.call.call_id] is self._homes[oldest.call.call_id]
-        ):
-            return chosen.call  # the least served client's own
-        fair = (self._under_way_first() if self.options.interaction_priority else None) or oldest
-        if chosen is None or not self._worth(chosen, fair, open_workers):
-            chosen = fair
-        return chosen.call
+        if chosen is not None and self._worth(chosen, oldest, open_workers):
+            return chosen.call
+        first = self._under_way_first() if self.options.interaction_priority else None
+        return (first or oldest).call
 
-    def _worth(self, chosen: _Queued, fair: _Queued, open_workers: Collection[str]) -> bool:
-        """Whether what a match saves is worth that its client goes before the fair choice."""
-        if not self.options.locality_gain or chosen is fair:
+    def _worth(self, chosen: _Queued, oldest: _Queued, open_workers: Collection[str]) -> bool:
+        """Whether what a match saves is worth that its client goes before the least served one."""
+        node = self._homes[chosen.call.call_id]
+        if not self.options.locality_gain or node is self._homes[oldest.call.call_id]:
             return True
         gain = self._cached_share(chosen.call, open_workers)
-        gain -= self._cached_share(fair.call, open_workers)
-        if gain <= 0:
-            return False
-        within = self._counters.reach(self.options.locality_slack * gain)
-        return within(self._homes[chosen.call.call_id]) is not None
+        gain -= self._cached_share(oldest.call, open_workers)
+        return (
+            gain > 0 and self._counters.reach(self.options.locality_slack * gain)(node) is not None
+        )
 
     def _cached_share(self, call: Call, open_workers: Collection[str]) -> float:
         return self._locality.matched_tokens(call, open_workers) / max(1, call.prompt_tokens)
@@ -216,7 +212,8 @@ class WscFeeder:
     def peek_hit(self, workers: Collection[str]) -> Call | None:
         """The longest match at one of these workers, of clients within ``locality_slack``.
 
-        Only if its run is under way: it is the run's own context that is lost if the call waits.
+        Only if its run is under way: it is the run's own context that is lost if the call waits. What
+        goes so counts against ``max_bypass``, but is not stopped by it: nobody else could go there.
         """
         chosen = self._longest_match(workers)
         if chosen is None or chosen.call.interaction_id not in self._under_way:
