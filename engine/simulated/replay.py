@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
-
-import numpy as np
 
 from fairserve.engine.simulated.cost_model import CostModel
+from fairserve.engine.simulated.plans import Isolation, Plans, check_sizes
 from fairserve.engine.simulated.profiles import profiles_of
-from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.engine.simulated.worker import SimulatedWorker
 from fairserve.interactions.call import Call, TokenUsage, client_id
 from fairserve.interactions.profile import AppProfile
@@ -33,12 +30,6 @@ from fairserve.scheduling.metrics import CallSample, RunSample
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.base import Limits
-
-_MODEL = "model"
-_SCOPE_BITS = 40
-"""Block ids of a trace are below 2 to this power; what is above tells apart sessions and salts."""
-
-Isolation = Literal["none", "tenant", "user"]
 
 _ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
 
@@ -91,7 +82,6 @@ class _Run:
     """An interaction under way."""
 
     interaction: Interaction
-    number: int
     waits: dict[str, int]
     """Dependencies of each call that have not ended."""
     dependents: dict[str, list[TraceCall]]
@@ -116,6 +106,11 @@ class _Live:
     worker: int = -1
 
 
+_Due = Interaction | _Live | ev.Admit | int | None
+"""What happens at a time: a run or a call arrives, a grant reaches its worker, a worker's pass ends (its
+number), or a tick."""
+
+
 class Replay:
     """One trace, one system. :meth:`run` may be called once."""
 
@@ -126,8 +121,9 @@ class Replay:
         costs: CostModel,
         options: ReplayOptions = ReplayOptions(),
     ) -> None:
-        _check_sizes(trace, costs)
+        check_sizes(trace, costs)
         self._trace, self._options = trace, options
+        self._plans = Plans(trace, options.isolation)
         self._dispatcher = Dispatcher(system, seed=options.seed, block_tokens=trace.block_tokens)
         self._workers = [
             SimulatedWorker(
@@ -138,7 +134,7 @@ class Replay:
             )
             for _ in range(options.workers)
         ]
-        self._queue: list[tuple[float, int, int, object]] = []
+        self._queue: list[tuple[float, int, int, _Due]] = []
         self._made = 0
         self._wakes = [math.inf] * options.workers
         self._ticking = False
@@ -147,12 +143,6 @@ class Replay:
         self._calls: list[CallSample] = []
         self._runs: list[RunSample] = []
         self._open_runs: dict[str, _Run] = {}
-        self._salts: dict[str, int] = {}
-        self._longest_output: dict[str, int] = {}
-        for interaction in trace.interactions:
-            longest = max(call.output_tokens for call in interaction.calls)
-            app = interaction.app
-            self._longest_output[app] = max(self._longest_output.get(app, 1), longest)
         self._announce()
 
     def _announce(self) -> None:
@@ -171,16 +161,16 @@ class Replay:
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> ReplayResult:
         """All of the trace, or until its time is over. ``progress`` is told ended and all calls."""
-        for number, interaction in enumerate(self._trace.interactions):
-            self._push(interaction.arrival_s, _ARRIVAL, (number, interaction))
+        for interaction in self._trace.interactions:
+            self._push(interaction.arrival_s, _ARRIVAL, interaction)
         total, told = self._trace.calls, 0
         while self._queue:
-            now_s, kind, _, what = heapq.heappop(self._queue)
+            now_s, _, _, what = heapq.heappop(self._queue)
             if now_s > self._options.until_s:
                 self._stop()
                 break
             self._now_s = now_s
-            self._take(kind, what)
+            self._take(what)
             if progress is not None and len(self._calls) >= told + 500:
                 told = len(self._calls)
                 progress(told, total)
@@ -201,27 +191,24 @@ class Replay:
             usage = self._usage(live, generated.get(live.call.call_id, 0))
             self._forget(live, "cancelled", usage)
 
-    def _push(self, at_s: float, kind: int, what: object) -> None:
+    def _push(self, at_s: float, kind: int, what: _Due) -> None:
         self._made += 1
         heapq.heappush(self._queue, (at_s, kind, self._made, what))
 
-    def _take(self, kind: int, what: object) -> None:
-        if kind == _PASS:
-            assert isinstance(what, int)
-            if self._workers[what].next_s <= self._now_s:
-                self._wakes[what] = math.inf
-                self._workers[what].advance(self._now_s)
-        elif kind == _ARRIVAL:
-            if isinstance(what, _Live):
+    def _take(self, what: _Due) -> None:
+        match what:
+            case int():
+                if self._workers[what].next_s <= self._now_s:
+                    self._wakes[what] = math.inf
+                    self._workers[what].advance(self._now_s)
+            case _Live():
                 self._submit(what)
-            else:
-                assert isinstance(what, tuple)
-                self._begin_run(*what)
-        elif kind == _DELIVERY:
-            assert isinstance(what, ev.Admit)
-            self._deliver(what)
-        else:
-            self._tick()
+            case Interaction():
+                self._begin_run(what)
+            case ev.Admit():
+                self._deliver(what)
+            case None:
+                self._tick()
         self._wake_workers()
 
     def _wake_workers(self) -> None:
@@ -241,13 +228,13 @@ class Replay:
 
     # --- runs and calls ---------------------------------------------------------------------------
 
-    def _begin_run(self, number: int, interaction: Interaction) -> None:
+    def _begin_run(self, interaction: Interaction) -> None:
         dependents: dict[str, list[TraceCall]] = {}
         for call in interaction.calls:
             for dep in call.deps:
                 dependents.setdefault(dep, []).append(call)
         waits = {call.call_id: len(call.deps) for call in interaction.calls}
-        run = _Run(interaction, number, waits, dependents, len(interaction.calls))
+        run = _Run(interaction, waits, dependents, len(interaction.calls))
         self._open_runs[interaction.interaction_id] = run
         for call in interaction.calls:
             if not call.deps:
@@ -256,49 +243,11 @@ class Replay:
     def _plan(self, run: _Run, planned: TraceCall) -> None:
         """The call arrives after its gap."""
         at_s = self._now_s + planned.gap_s
-        live = _Live(self._call_of(run, planned), planned, run, at_s)
+        live = _Live(self._plans.call(run.interaction, planned), planned, run, at_s)
         if planned.gap_s > 0:
             self._push(at_s, _ARRIVAL, live)
         else:
             self._submit(live)
-
-    def _call_of(self, run: _Run, planned: TraceCall) -> Call:
-        interaction = run.interaction
-        run_id = interaction.interaction_id
-        return Call(
-            call_id=f"{run_id}/{planned.call_id}",
-            tenant=interaction.tenant,
-            app=interaction.app,
-            user=interaction.user,
-            interaction_id=run_id,
-            model=_MODEL,
-            input_tokens=planned.input_tokens,
-            system_tokens=planned.system_tokens,
-            max_output_tokens=self._longest_output[interaction.app],
-            samples=planned.samples,
-            agent=planned.agent,
-            parents=tuple(f"{run_id}/{dep}" for dep in planned.deps),
-            single=len(interaction.calls) == 1,
-        )
-
-    def _block_keys(self, run: _Run, planned: TraceCall) -> array[int]:
-        """The trace's ids, set apart by session and salt."""
-        interaction, offset = run.interaction, 0
-        if interaction.scope == "session":
-            salt = f"session {run.number}"
-        elif self._options.isolation == "tenant":
-            salt = f"tenant {interaction.tenant}"
-        elif self._options.isolation == "user":
-            salt = f"user {client_id((interaction.tenant, interaction.user))}"
-        else:
-            salt = ""
-        if salt:
-            offset = self._salts.setdefault(salt, len(self._salts) + 1) << _SCOPE_BITS
-        keys = array("Q")
-        for start, count in planned.blocks:
-            ids = np.arange(start + offset, start + offset + count, dtype=np.uint64)
-            keys.frombytes(ids.tobytes())
-        return keys
 
     def _submit(self, live: _Live) -> None:
         """The call arrives now."""
@@ -306,7 +255,7 @@ class Replay:
             return
         call = live.call
         if call.block_keys is None:
-            call.block_keys = self._block_keys(live.run, live.planned)
+            call.block_keys = self._plans.block_keys(live.run.interaction, live.planned)
         commands = self._dispatcher.handle(ev.CallArrived(call), self._now_s)
         if commands and isinstance(commands[0], ev.Refuse):
             self._refused(live, commands[0])
@@ -467,25 +416,6 @@ class Replay:
         if not run.left and len(run.interaction.calls) > 1:
             closed = ev.InteractionClosed(run.interaction.interaction_id)
             self._apply(self._dispatcher.handle(closed, now_s))
-
-
-def _check_sizes(trace: Trace, costs: CostModel) -> None:
-    """Raises TraceError for a call that never fits into a worker's pool, or an id that is too large."""
-    capacity = costs.kv_capacity_tokens
-    for interaction in trace.interactions:
-        for call in interaction.calls:
-            need = call.prompt_tokens + call.output_tokens * call.samples
-            last = max((start + count - 1 for start, count in call.blocks), default=0)
-            if need >= capacity:
-                what = f"needs {need} tokens; a worker of {costs.name} holds {capacity}"
-            elif last >> _SCOPE_BITS:
-                what = f"has block id {last}; allowed: below 2^{_SCOPE_BITS}"
-            else:
-                continue
-            raise TraceError(
-                f"{interaction.origin or trace.name}: call {call.call_id!r} of interaction "
-                f"{interaction.interaction_id!r} {what}"
-            )
 
 
 def _name(number: int) -> str:

@@ -1,0 +1,93 @@
+"""Planned calls of a trace as calls of the core: who asks, how much, and with which block keys."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Literal
+
+import numpy as np
+
+from fairserve.engine.simulated.cost_model import CostModel
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
+from fairserve.interactions.call import Call, client_id
+
+Isolation = Literal["none", "tenant", "user"]
+"""Who shares cached prefixes: all, a tenant's users, or a user with itself."""
+
+_MODEL = "model"
+_SCOPE_BITS = 40
+"""Block ids of a trace are below 2 to this power; what is above tells apart sessions and salts."""
+
+
+class Plans:
+    """What the calls of one trace are. A call's ``max_tokens`` is the longest output of its app, since
+    traces do not tell it: the schedulers must not learn an output's length from its bound.
+    """
+
+    def __init__(self, trace: Trace, isolation: Isolation) -> None:
+        self._isolation = isolation
+        self._salts: dict[str, int] = {}
+        self._longest_output: dict[str, int] = {}
+        for interaction in trace.interactions:
+            longest = max(call.output_tokens for call in interaction.calls)
+            app = interaction.app
+            self._longest_output[app] = max(self._longest_output.get(app, 1), longest)
+
+    def call(self, interaction: Interaction, planned: TraceCall) -> Call:
+        """Without block keys, which are many: they are made when the call arrives."""
+        run_id = interaction.interaction_id
+        return Call(
+            call_id=f"{run_id}/{planned.call_id}",
+            tenant=interaction.tenant,
+            app=interaction.app,
+            user=interaction.user,
+            interaction_id=run_id,
+            model=_MODEL,
+            input_tokens=planned.input_tokens,
+            system_tokens=planned.system_tokens,
+            max_output_tokens=self._longest_output[interaction.app],
+            samples=planned.samples,
+            agent=planned.agent,
+            parents=tuple(f"{run_id}/{dep}" for dep in planned.deps),
+            single=len(interaction.calls) == 1,
+        )
+
+    def block_keys(self, interaction: Interaction, planned: TraceCall) -> array[int]:
+        """The trace's ids, set apart by session or salt. O(blocks)."""
+        salt = self._salt(interaction)
+        offset = 0
+        if salt:
+            offset = self._salts.setdefault(salt, len(self._salts) + 1) << _SCOPE_BITS
+        keys = array("Q")
+        for start, count in planned.blocks:
+            ids = np.arange(start + offset, start + offset + count, dtype=np.uint64)
+            keys.frombytes(ids.tobytes())
+        return keys
+
+    def _salt(self, interaction: Interaction) -> str:
+        if interaction.scope == "session":
+            return f"session {interaction.interaction_id}"
+        if self._isolation == "tenant":
+            return f"tenant {interaction.tenant}"
+        if self._isolation == "user":
+            return f"user {client_id((interaction.tenant, interaction.user))}"
+        return ""
+
+
+def check_sizes(trace: Trace, costs: CostModel) -> None:
+    """Raises TraceError for a call that never fits into a worker's pool, or an id that is too large."""
+    capacity = costs.kv_capacity_tokens
+    for interaction in trace.interactions:
+        for call in interaction.calls:
+            need = call.prompt_tokens + call.output_tokens * call.samples
+            last = max((start + count - 1 for start, count in call.blocks), default=0)
+            if need >= capacity:
+                what = f"needs {need} tokens; a worker of {costs.name} holds {capacity}"
+            elif last >> _SCOPE_BITS:
+                what = f"has block id {last}; allowed: below 2^{_SCOPE_BITS}"
+            else:
+                continue
+            raise TraceError(
+                f"{interaction.origin or trace.name}: call {call.call_id!r} of interaction "
+                f"{interaction.interaction_id!r} {what}"
+            )
