@@ -12,59 +12,24 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.plans import Isolation, Plans, check_sizes
+from fairserve.engine.simulated.plans import Plans, check_sizes
 from fairserve.engine.simulated.profiles import profiles_of
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.engine.simulated.worker import SimulatedWorker
 from fairserve.interactions.call import Call, TokenUsage, client_id
-from fairserve.interactions.profile import AppProfile
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.directory import NO_LIMITS
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.metrics import CallSample, RunSample
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 from fairserve.scheduling.system import SystemConfig
-from fairserve.throttling.base import Limits
 
 _ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayOptions:
-    """How a trace is replayed. Times are seconds."""
-
-    workers: int = 1
-    seed: int = 0
-    """Of the dispatcher."""
-    dispatch_delay_s: float = 0.0
-    """From control's grant to the worker's queue."""
-    tick_s: float = 0.25
-    """Between two reports of what was decoded."""
-    until_s: float = math.inf
-    """The replay stops here; calls under way are cancelled, and their runs are not reported."""
-    retries: int = 0
-    """How often a refused call is tried again after its ``Retry-After``; its run is aborted then."""
-    isolation: Isolation = "none"
-    """Who shares cached prefixes with whom."""
-    limits: Limits = NO_LIMITS
-    """Of every app and its users."""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """By user; others have 1."""
-    profiles: Mapping[str, AppProfile] = field(default_factory=dict)
-    """By app; others have the trace's own means."""
-
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ValueError(f"workers is {self.workers}; allowed: 1 or more")
-        if self.retries < 0:
-            raise ValueError(f"retries is {self.retries}; allowed: 0 or more")
-        if not self.tick_s > 0 or not self.dispatch_delay_s >= 0:
-            raise ValueError("tick_s must be over 0, dispatch_delay_s 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +52,6 @@ class _Run:
     dependents: dict[str, list[TraceCall]]
     left: int
     """Calls that have not ended."""
-    live: set[str] = field(default_factory=set)
     tries: int = 0
     aborted: bool = False
 
@@ -261,7 +225,6 @@ class Replay:
             self._refused(live, commands[0])
             return
         self._live[call.call_id] = live
-        live.run.live.add(call.call_id)
         if not self._ticking:
             self._ticking = True
             self._push(self._now_s + self._options.tick_s, _TICK, None)
@@ -357,7 +320,6 @@ class Replay:
 
     def _forget(self, live: _Live, outcome: ev.CallOutcome, usage: TokenUsage) -> None:
         del self._live[live.call.call_id]
-        live.run.live.discard(live.call.call_id)
         self._calls.append(self._sample(live, outcome, usage))
 
     def _sample(self, live: _Live, outcome: ev.CallOutcome, usage: TokenUsage) -> CallSample:

@@ -17,7 +17,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from fairserve.engine.simulated.cost_model import COST_MODELS
-from fairserve.engine.simulated.replay import ReplayOptions
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
     Misbehaviour,

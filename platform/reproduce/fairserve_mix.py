@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from fairserve.engine.simulated.cost_model import COST_MODELS
-from fairserve.engine.simulated.replay import ReplayOptions
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.agent_mix import AgentMixOptions, generate_agent_mix
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.fairserve_figures import fairserve_figures

@@ -14,7 +14,7 @@ from fairserve.engine.simulated.cost_model import (
     ModelShape,
     roofline,
 )
-from fairserve.engine.simulated.replay import ReplayOptions
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.report import Report

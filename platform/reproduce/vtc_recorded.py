@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from fairserve.engine.simulated.cost_model import COST_MODELS
-from fairserve.engine.simulated.replay import ReplayOptions
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.claims import at_least, at_most, less
 from fairserve.platform.reproduce.figure import Figure, Histories, Panel, Rows

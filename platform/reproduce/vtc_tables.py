@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairserve.engine.simulated.cost_model import COST_MODELS
-from fairserve.engine.simulated.replay import ReplayOptions
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import TokenUsage

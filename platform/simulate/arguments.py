@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel, cost_model
-from fairserve.engine.simulated.replay import ReplayOptions
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces import assignment
 from fairserve.engine.simulated.traces.model import Trace, TraceError
 from fairserve.engine.simulated.traces.reading import read_trace

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.replay import Replay, ReplayOptions, ReplayResult
+from fairserve.engine.simulated.replay import Replay, ReplayResult
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.simulate.curves import Curves, curves_of
 from fairserve.scheduling.cost import Cost, Linear

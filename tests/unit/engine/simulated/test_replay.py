@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from one_engine import BLOCK, costs
 
 from fairserve.engine.simulated.profiles import profiles_of
-from fairserve.engine.simulated.replay import Replay, ReplayOptions
+from fairserve.engine.simulated.replay import Replay
+from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits

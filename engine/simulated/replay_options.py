@@ -1,0 +1,45 @@
+"""How a trace is replayed: on what, with whose limits, weights and profiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fairserve.engine.simulated.plans import Isolation
+from fairserve.interactions.profile import AppProfile
+from fairserve.scheduling.directory import NO_LIMITS
+from fairserve.throttling.base import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How a trace is replayed. Times are seconds."""
+
+    workers: int = 1
+    seed: int = 0
+    """Of the dispatcher."""
+    dispatch_delay_s: float = 0.0
+    """From control's grant to the worker's queue."""
+    tick_s: float = 0.25
+    """Between two reports of what was decoded."""
+    until_s: float = math.inf
+    """The replay stops here; calls under way are cancelled, and their runs are not reported."""
+    retries: int = 0
+    """How often a refused call is tried again after its ``Retry-After``; its run is aborted then."""
+    isolation: Isolation = "none"
+    """Who shares cached prefixes with whom."""
+    limits: Limits = NO_LIMITS
+    """Of every app and its users."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """By user; others have 1."""
+    profiles: Mapping[str, AppProfile] = field(default_factory=dict)
+    """By app; others have the trace's own means."""
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"workers is {self.workers}; allowed: 1 or more")
+        if self.retries < 0:
+            raise ValueError(f"retries is {self.retries}; allowed: 0 or more")
+        if not self.tick_s > 0 or not self.dispatch_delay_s >= 0:
+            raise ValueError("tick_s must be over 0, dispatch_delay_s 0 or more")
