@@ -182,15 +182,16 @@ class Dispatcher:
         return share is not None and cached_tokens >= share * call.prompt_tokens
 
     def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
-        """The next call for a worker that is ajar, and those of them that hold its prefix."""
+        """The next call for a worker that is ajar, and those with its prefix that never failed it."""
         ajar = self.pool.ajar()
         call = self.feeder.peek_hit(WorkerSet(self.locality.workers, ajar)) if ajar else None
         if call is None:
             return None, None
         cached, holders = self.locality.match(call, ajar)
-        if not self._is_hit(call, cached):
+        workers = WorkerSet(self.locality.workers, holders).without(self._live[call.call_id].avoid)
+        if not workers or not self._is_hit(call, cached):
             return None, None
-        return call, WorkerSet(self.locality.workers, holders)
+        return call, workers
 
     def _dispatch(self, live: LiveCall, worker: Worker) -> ev.Admit:
         call = live.call

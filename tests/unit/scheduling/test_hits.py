@@ -88,6 +88,15 @@ def test_not_a_user_who_was_served_too_much():
     assert [name for name in names if name in cluster.sent] == names[:5]
 
 
+def test_not_to_a_worker_that_failed_the_call():
+    cluster = with_a_full_window()
+    assert cluster.arrive("second", user="u", run="R", context=1, prompt=448)
+    del cluster.sent["second"]
+    cluster.handle(ev.CallReturned("second"))
+    cluster.arrive("third", user="u", run="R", context=1, prompt=448)
+    assert "second" not in cluster.sent
+
+
 def test_hits_fill_a_window_of_their_own():
     cluster = with_a_full_window()
     names = [f"hit-{number}" for number in range(40)]
