@@ -14,15 +14,15 @@ from pathlib import Path
 
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
-from fairserve.platform.reproduce import vtc_tables
-from fairserve.platform.reproduce.dlpm_figure7 import dlpm_figure7
-from fairserve.platform.reproduce.fairserve_figure8 import fairserve_figure8
-from fairserve.platform.reproduce.fairserve_figure9 import fairserve_figure9
-from fairserve.platform.reproduce.fairserve_table3 import fairserve_table3
-from fairserve.platform.reproduce.fairserve_table4 import fairserve_table4
+from fairserve.platform.reproduce.dlpm.figure7 import dlpm_figure7
+from fairserve.platform.reproduce.fairserve.figure8 import fairserve_figure8
+from fairserve.platform.reproduce.fairserve.figure9 import fairserve_figure9
+from fairserve.platform.reproduce.fairserve.table3 import fairserve_table3
+from fairserve.platform.reproduce.fairserve.table4 import fairserve_table4
 from fairserve.platform.reproduce.report import Report
 from fairserve.platform.reproduce.setting import Setting
-from fairserve.platform.reproduce.vtc_figures import vtc_figures
+from fairserve.platform.reproduce.vtc import tables as vtc_tables
+from fairserve.platform.reproduce.vtc.figures import vtc_figures
 from fairserve.platform.simulate.arguments import at_least, output, plot_folder
 from fairserve.platform.simulate.command import write_json
 

@@ -2,7 +2,7 @@
 
 import math
 
-from fairserve.platform.reproduce.fairserve_checks import always, less, measured, not_beaten
+from fairserve.platform.reproduce.fairserve.checks import always, less, measured, not_beaten
 from fairserve.platform.reproduce.report import Column, Spread
 
 

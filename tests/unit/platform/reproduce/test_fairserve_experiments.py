@@ -3,11 +3,11 @@
 import pytest
 
 from fairserve.engine.simulated.traces.generate.agent_mix import TABLE_4
-from fairserve.platform.reproduce import fairserve_mix
-from fairserve.platform.reproduce.fairserve_figure8 import fairserve_figure8
-from fairserve.platform.reproduce.fairserve_figure9 import fairserve_figure9
-from fairserve.platform.reproduce.fairserve_table3 import fairserve_table3
-from fairserve.platform.reproduce.fairserve_table4 import fairserve_table4, three_apps
+from fairserve.platform.reproduce.fairserve import mix as fairserve_mix
+from fairserve.platform.reproduce.fairserve.figure8 import fairserve_figure8
+from fairserve.platform.reproduce.fairserve.figure9 import fairserve_figure9
+from fairserve.platform.reproduce.fairserve.table3 import fairserve_table3
+from fairserve.platform.reproduce.fairserve.table4 import fairserve_table4, three_apps
 from fairserve.platform.reproduce.main import EXPERIMENTS
 from fairserve.platform.reproduce.setting import Setting
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.platform.reproduce.service_history import ServiceHistory
+from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
 from fairserve.platform.simulate.curves import Curves, curves_of
 from fairserve.scheduling.cost import Linear
 from fairserve.scheduling.metrics import CallSample, Windows

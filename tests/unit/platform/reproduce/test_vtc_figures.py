@@ -3,11 +3,11 @@
 import pytest
 from shared_traces import shared_trace
 
-from fairserve.platform.reproduce import vtc_tables
 from fairserve.platform.reproduce.setting import Setting
-from fairserve.platform.reproduce.vtc_figures import FIGURES, synthetic_figure
-from fairserve.platform.reproduce.vtc_recorded import replayed, response_figures
-from fairserve.platform.reproduce.vtc_requests import by_requests, over_share, request_figure
+from fairserve.platform.reproduce.vtc import tables as vtc_tables
+from fairserve.platform.reproduce.vtc.figures import FIGURES, synthetic_figure
+from fairserve.platform.reproduce.vtc.recorded import replayed, response_figures
+from fairserve.platform.reproduce.vtc.requests import by_requests, over_share, request_figure
 from fairserve.scheduling.registry import SYSTEMS
 
 RECORDED = (11, 12, 13, 14, 18)

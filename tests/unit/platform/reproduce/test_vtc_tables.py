@@ -5,10 +5,10 @@ from itertools import permutations
 import pytest
 from shared_traces import shared_trace
 
-from fairserve.platform.reproduce import vtc_tables
 from fairserve.platform.reproduce.report import Row, spread
 from fairserve.platform.reproduce.setting import Setting
-from fairserve.platform.reproduce.vtc_tables import (
+from fairserve.platform.reproduce.vtc import tables as vtc_tables
+from fairserve.platform.reproduce.vtc.tables import (
     OURS,
     TABLE_2,
     TABLE_5,

@@ -15,8 +15,8 @@ from fairserve.engine.simulated.traces.generate.agent_mix import TABLE_4
 from fairserve.engine.simulated.traces.generate.arrivals import GammaArrivals
 from fairserve.engine.simulated.traces.generate.programs import ProgramClient, generate_programs
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.platform.reproduce.fairserve_checks import less, measured, not_beaten
-from fairserve.platform.reproduce.fairserve_mix import (
+from fairserve.platform.reproduce.fairserve.checks import less, measured, not_beaten
+from fairserve.platform.reproduce.fairserve.mix import (
     COSTS,
     FS,
     OURS,
@@ -26,7 +26,7 @@ from fairserve.platform.reproduce.fairserve_mix import (
     systems,
     variants,
 )
-from fairserve.platform.reproduce.fairserve_table3 import total_rate
+from fairserve.platform.reproduce.fairserve.table3 import total_rate
 from fairserve.platform.reproduce.report import Column, Report, Row
 from fairserve.platform.reproduce.setting import Setting
 

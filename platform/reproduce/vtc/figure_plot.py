@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Sheet
 
-from fairserve.platform.reproduce.figure import Panel
-from fairserve.platform.reproduce.service_history import Floats, ServiceHistory
+from fairserve.platform.reproduce.vtc.figure import Panel
+from fairserve.platform.reproduce.vtc.service_history import Floats, ServiceHistory
 from fairserve.platform.simulate.plots import COLORS, save
 from fairserve.platform.simulate.plots import sheet as empty_sheet
 

@@ -6,10 +6,10 @@ They are served what they ask for without much delay, and what they leave is use
 from __future__ import annotations
 
 from fairserve.platform.reproduce.claims import at_least, at_most, between, less
-from fairserve.platform.reproduce.figure import Figure, Panel, Rows
 from fairserve.platform.reproduce.report import Check, Column
-from fairserve.platform.reproduce.service_history import ServiceHistory
-from fairserve.platform.reproduce.vtc_synthetic import (
+from fairserve.platform.reproduce.vtc.figure import Figure, Panel, Rows
+from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
+from fairserve.platform.reproduce.vtc.synthetic import (
     FAIR,
     THROUGHPUT,
     Minutes,
@@ -19,7 +19,7 @@ from fairserve.platform.reproduce.vtc_synthetic import (
     minutes_off,
     runs_of,
 )
-from fairserve.platform.reproduce.vtc_tables import OURS
+from fairserve.platform.reproduce.vtc.tables import OURS
 
 _CALL_SERVICE = 256 + 2 * 256
 """Of the usual request of these workloads."""

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fairserve.platform.reproduce.fairserve_checks import Simulated, always, less, measured
-from fairserve.platform.reproduce.fairserve_mix import (
+from fairserve.platform.reproduce.fairserve.checks import Simulated, always, less, measured
+from fairserve.platform.reproduce.fairserve.mix import (
     FS,
     FS_MENDED,
     OURS,
@@ -19,8 +19,8 @@ from fairserve.platform.reproduce.fairserve_mix import (
     setting_text,
     simulated_mix,
 )
-from fairserve.platform.reproduce.fairserve_plots import draw_bars
-from fairserve.platform.reproduce.fairserve_table3 import delayed
+from fairserve.platform.reproduce.fairserve.plots import draw_bars
+from fairserve.platform.reproduce.fairserve.table3 import delayed
 from fairserve.platform.reproduce.report import Check, Column, Report, Row
 from fairserve.platform.reproduce.setting import Setting
 

@@ -22,7 +22,7 @@ from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.agent_mix import AgentMixOptions, generate_agent_mix
 from fairserve.engine.simulated.traces.model import Trace
-from fairserve.platform.reproduce.fairserve_figures import fairserve_figures
+from fairserve.platform.reproduce.fairserve.figures import fairserve_figures
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.platform.simulate.job import Job
 from fairserve.scheduling.registry import SYSTEMS

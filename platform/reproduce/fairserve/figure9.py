@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from statistics import geometric_mean, median
 from typing import Any
 
-from fairserve.platform.reproduce.fairserve_checks import Simulated, measured
-from fairserve.platform.reproduce.fairserve_mix import (
+from fairserve.platform.reproduce.fairserve.checks import Simulated, measured
+from fairserve.platform.reproduce.fairserve.mix import (
     FS,
     FS_MENDED,
     OURS,
@@ -20,7 +20,7 @@ from fairserve.platform.reproduce.fairserve_mix import (
     setting_text,
     simulated_mix,
 )
-from fairserve.platform.reproduce.fairserve_plots import draw_apps
+from fairserve.platform.reproduce.fairserve.plots import draw_apps
 from fairserve.platform.reproduce.report import Check, Column, Report, Row
 from fairserve.platform.reproduce.setting import Setting
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
-from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.setting import Setting
+from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
 
 Rows = Mapping[str, Row]
 Histories = Mapping[str, Sequence[ServiceHistory]]
@@ -55,7 +55,7 @@ class Figure:
         }
         plots: tuple[str, ...] = ()
         if setting.plots is not None and self.panels:
-            from fairserve.platform.reproduce.figure_plot import draw_figure
+            from fairserve.platform.reproduce.vtc.figure_plot import draw_figure
 
             first = {name: seeds[0] for name, seeds in histories.items()}
             plots = (draw_figure(setting.plots / f"{self.name}.png", self.panels, first).name,)

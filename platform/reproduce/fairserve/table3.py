@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairserve.platform.reproduce.fairserve_checks import always, less, measured, not_beaten
-from fairserve.platform.reproduce.fairserve_mix import (
+from fairserve.platform.reproduce.fairserve.checks import always, less, measured, not_beaten
+from fairserve.platform.reproduce.fairserve.mix import (
     FS,
     OURS,
     RPM,

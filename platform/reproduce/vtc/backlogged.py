@@ -1,17 +1,17 @@
 """Figures 3, 6, 7, 8, 15, 16 and 19 of the VTC paper: clients that are backlogged all the time.
 
 Their service over any interval differs by a constant, whatever they send: see
-:mod:`fairserve.platform.reproduce.vtc_synthetic` for the bound.
+:mod:`fairserve.platform.reproduce.vtc.synthetic` for the bound.
 """
 
 from __future__ import annotations
 
 from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES
 from fairserve.platform.reproduce.claims import at_least, at_most, between, less, less_by_median
-from fairserve.platform.reproduce.figure import Figure, Panel, Rows
 from fairserve.platform.reproduce.report import Check, Column
-from fairserve.platform.reproduce.service_history import ServiceHistory
-from fairserve.platform.reproduce.vtc_synthetic import (
+from fairserve.platform.reproduce.vtc.figure import Figure, Panel, Rows
+from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
+from fairserve.platform.reproduce.vtc.synthetic import (
     BOUND,
     DIFFERENCE,
     FAIR,
@@ -25,7 +25,7 @@ from fairserve.platform.reproduce.vtc_synthetic import (
     minutes_off,
     runs_of,
 )
-from fairserve.platform.reproduce.vtc_tables import OURS
+from fairserve.platform.reproduce.vtc.tables import OURS
 
 
 def _bounded(rows: Rows, limit: float = BOUND) -> list[Check]:
