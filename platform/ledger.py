@@ -18,10 +18,10 @@ from pathlib import Path
 
 import orjson
 
-from fairserve.platform.control.entries import Entry, plain_of, record_of
-from fairserve.platform.control.record import CallRecord, InteractionRecord
-from fairserve.platform.control.segments import Position, read_entries
-from fairserve.platform.journal import Journal
+from fairserve.platform.control.record import CallRecord, InteractionRecord, plain_of, record_of
+from fairserve.platform.journal.entries import Entry
+from fairserve.platform.journal.journal import Journal
+from fairserve.platform.journal.segments import Position, read_entries
 
 logger = logging.getLogger(__name__)
 

@@ -30,15 +30,19 @@ from fairserve.platform.completions.models import ServedModel
 from fairserve.platform.completions.prepared import PrepareOptions
 from fairserve.platform.completions.prompt import PromptReader, load_counter
 from fairserve.platform.completions.service import Completions
-from fairserve.platform.control.entries import plain_of, stopped_record
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.record import (
+    CallRecord,
+    InteractionRecord,
+    plain_of,
+    stopped_record,
+)
 from fairserve.platform.control.service import BLOCK_TOKENS, ControlOptions, ControlService
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
-from fairserve.platform.journal import Journal
+from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
 from fairserve.platform.settings import Settings
 from fairserve.platform.supervisor import Supervisor, worker_command

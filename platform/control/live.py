@@ -12,10 +12,9 @@ from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
 from fairserve.interactions.identity import client_run_id
-from fairserve.platform.control.entries import plain_of
 from fairserve.platform.control.messages import Grant, RefuseCall
 from fairserve.platform.control.port import OnCancel
-from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.scheduling.cost import Linear
 from fairserve.scheduling.events import CallOutcome
 from fairserve.throttling.base import Decision

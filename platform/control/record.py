@@ -1,12 +1,15 @@
 """What is known of a call, or an interaction, when it has ended: the unit of journal and ledger.
 
 Control makes exactly one :class:`CallRecord` per accepted or refused call. The journal carries it,
-the ledger table holds it, upserted by ``call_id``. Wall-clock times are UTC epoch seconds.
+the ledger table holds it, upserted by ``call_id``. Wall-clock times are UTC epoch seconds. In an
+entry of the journal a record is its fields as plain values, so that versions can read each other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 from fairserve.scheduling.events import CallOutcome
 
@@ -66,3 +69,37 @@ class InteractionRecord:
     tokens: int
     wasted_tokens: int
     waste_cause: str = ""
+
+
+R = TypeVar("R", CallRecord, InteractionRecord)
+
+
+def plain_of(record: CallRecord | InteractionRecord) -> dict[str, Any]:
+    """A record as an entry's data. Its fields are plain, so nothing is copied deeply."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def record_of(kind: type[R], data: Mapping[str, Any]) -> R:
+    """A record from an entry; fields that a newer version wrote are left out.
+
+    Raises TypeError if a field that it needs is missing.
+    """
+    known = {f.name for f in fields(kind)}
+    return kind(**{name: value for name, value in data.items() if name in known})
+
+
+def stopped_record(
+    accepted: Mapping[str, Any], progress: Mapping[str, Any] | None, ended_at: float
+) -> CallRecord:
+    """The ledger row of a call that was open when the server stopped.
+
+    Its last progress is what it used; work of which nobody told is not charged to anyone.
+    """
+    record = record_of(CallRecord, {**accepted, **(progress or {})})
+    return replace(
+        record,
+        outcome="failed",
+        ended_at=max(ended_at, record.accepted_at),
+        error="server stopped",
+        wasted=record.input_tokens + record.system_tokens + record.output_tokens > 0,
+    )

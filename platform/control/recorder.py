@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fairserve.platform.control.entries import plain_of
 from fairserve.platform.control.live import LiveCall, refusal_fields
-from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.retries import RecentAttempts
-from fairserve.platform.journal import Journal
+from fairserve.platform.journal.journal import Journal
 from fairserve.scheduling.events import CallOutcome
 from fairserve.throttling.base import Decision
 

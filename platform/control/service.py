@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.platform.control.entries import plain_of
 from fairserve.platform.control.live import LiveCall
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
@@ -31,12 +30,13 @@ from fairserve.platform.control.messages import (
     Submit,
 )
 from fairserve.platform.control.port import ClusterView, OnCancel, RunView, WorkerView
+from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.recorder import CallRecorder, OnEnded
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.switch import switched
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.errors import UnavailableError
-from fairserve.platform.journal import Journal, JournalUnavailableError
+from fairserve.platform.journal.journal import Journal, JournalUnavailableError
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS

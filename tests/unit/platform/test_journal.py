@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from fairserve.platform.control.segments import (
+from fairserve.platform.journal.journal import Journal, JournalUnavailableError
+from fairserve.platform.journal.segments import (
     Position,
     read_entries,
     segment_numbers,
     segment_path,
 )
-from fairserve.platform.journal import Journal, JournalUnavailableError
 
 
 @pytest.fixture

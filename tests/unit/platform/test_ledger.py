@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from fairserve.platform.control.record import CallRecord
-from fairserve.platform.journal import Journal
+from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
 
 

@@ -15,7 +15,7 @@ from fairserve.platform.errors import (
     UnavailableError,
     UnprocessableError,
 )
-from fairserve.platform.journal import JournalUnavailableError
+from fairserve.platform.journal.journal import JournalUnavailableError
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits

@@ -9,18 +9,13 @@ good one without trusting its length.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import orjson
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord
-
 Kind = Literal["accepted", "progress", "closed", "interaction"]
 KINDS = frozenset(("accepted", "progress", "closed", "interaction"))
-
-R = TypeVar("R", CallRecord, InteractionRecord)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +46,3 @@ def decode(line: bytes) -> Entry | None:
     except (ValueError, KeyError, TypeError):
         return None
     return Entry(kind, key, data) if kind in KINDS else None
-
-
-def plain_of(record: CallRecord | InteractionRecord) -> dict[str, Any]:
-    """A record as an entry's data. Its fields are plain, so nothing is copied deeply."""
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
-def record_of(kind: type[R], data: Mapping[str, Any]) -> R:
-    """A record from an entry; fields that a newer version wrote are left out.
-
-    Raises TypeError if a field that it needs is missing.
-    """
-    known = {f.name for f in fields(kind)}
-    return kind(**{name: value for name, value in data.items() if name in known})
-
-
-def stopped_record(
-    accepted: Mapping[str, Any], progress: Mapping[str, Any] | None, ended_at: float
-) -> CallRecord:
-    """The ledger row of a call that was open when the server stopped.
-
-    Its last progress is what it used; work of which nobody told is not charged to anyone.
-    """
-    record = record_of(CallRecord, {**accepted, **(progress or {})})
-    return replace(
-        record,
-        outcome="failed",
-        ended_at=max(ended_at, record.accepted_at),
-        error="server stopped",
-        wasted=record.input_tokens + record.system_tokens + record.output_tokens > 0,
-    )

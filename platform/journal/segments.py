@@ -5,11 +5,12 @@ What is read here is durable: the reader is given the end up to which the writer
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairserve.platform.control.entries import Entry, decode
+from fairserve.platform.journal.entries import Entry, decode
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,6 +29,14 @@ def segment_path(folder: Path, number: int) -> Path:
 def segment_numbers(folder: Path) -> list[int]:
     """The segments in a folder, oldest first."""
     return sorted(int(path.stem.partition("-")[2]) for path in folder.glob("journal-*.jsonl"))
+
+
+def create_segment(folder: Path, number: int) -> int:
+    """A descriptor that appends to a segment; its name is on disk. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    descriptor = os.open(segment_path(folder, number), flags, 0o600)
+    _sync_folder(folder)
+    return descriptor
 
 
 def read_entries(
@@ -56,3 +65,11 @@ def read_entries(
         if number < end.segment:
             # Finished with this one; without it an empty segment would hold the position back.
             yield None, Position(number + 1, 0)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

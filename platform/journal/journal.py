@@ -19,14 +19,16 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairserve.platform.control.entries import Entry, Kind, decode, encode
-from fairserve.platform.control.segments import Position, segment_numbers, segment_path
+from fairserve.platform.journal.entries import Entry, Kind, encode
+from fairserve.platform.journal.recovery import OpenCall, recover
+from fairserve.platform.journal.retention import KeptSegments, Segment
+from fairserve.platform.journal.segments import Position, create_segment, segment_path
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +43,6 @@ class JournalUnavailableError(Exception):
 
 
 @dataclass(slots=True)
-class OpenCall:
-    """A call that was accepted and not closed when the journal was opened."""
-
-    key: str
-    accepted: dict[str, Any]
-    progress: dict[str, Any] | None = None
-
-
-@dataclass(slots=True)
 class _Pending:
     line: bytes
     kind: Kind
@@ -60,17 +53,10 @@ class _Pending:
 
 
 @dataclass(slots=True)
-class _Segment:
-    number: int
-    size: int = 0
-    open_calls: int = 0
-
-
-@dataclass(slots=True)
 class _Writing:
     """The segment that is being written."""
 
-    segment: _Segment
+    segment: Segment
     descriptor: int
 
 
@@ -98,9 +84,7 @@ class Journal:
         """The last entry that was written, or given up for now."""
         self._file_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._durable = Position(0, 0)
-        self._segments: deque[_Segment] = deque()
-        self._open: dict[str, _Segment] = {}
-        self._ledgered = Position(0, 0)
+        self._kept = KeptSegments()
         self._failure: str | None = None
         self._stopping = False
         self._writing: _Writing | None = None
@@ -116,16 +100,11 @@ class Journal:
         disk cannot be used.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        found: dict[str, OpenCall] = {}
-        numbers = segment_numbers(self.folder)
-        for number in numbers:
-            segment = _Segment(number)
-            self._segments.append(segment)
-            self._recover(segment, found, last=number == numbers[-1])
-        self._start_segment((numbers[-1] if numbers else 0) + 1)
+        self._kept, left_open = recover(self.folder)
+        self._start_segment(self._kept.newest_number + 1)
         self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
         self._thread.start()
-        return list(found.values())
+        return left_open
 
     def close(self) -> None:
         """Write and sync what is pending and stop the writer. May be repeated."""
@@ -146,10 +125,10 @@ class Journal:
         with self._condition:
             if self._failure is not None:
                 raise JournalUnavailableError(f"the journal cannot be written: {self._failure}")
-            kept = sum(segment.size for segment in self._segments) + self._pending_bytes
-        if kept >= self._max_bytes:
+            kept_bytes = self._kept.size_bytes + self._pending_bytes
+        if kept_bytes >= self._max_bytes:
             raise JournalUnavailableError(
-                f"the journal has {kept} bytes that are not in the database yet; allowed: "
+                f"the journal has {kept_bytes} bytes that are not in the database yet; allowed: "
                 f"{self._max_bytes}"
             )
         if self._pending_bytes >= MAX_PENDING_BYTES:
@@ -215,20 +194,11 @@ class Journal:
             return self._durable
 
     def ledgered(self, position: Position) -> None:
-        """Everything before ``position`` is in the database: delete what is not needed any more.
-
-        One segment more is kept, for a database that loses its last commits in a power failure.
-        """
+        """Everything before ``position`` is in the database: delete what is not needed any more."""
         with self._condition:
-            self._ledgered = max(self._ledgered, position)
-            deletable = []
-            while len(self._segments) > 1:  # the last one is being written
-                oldest = self._segments[0]
-                if oldest.number >= self._ledgered.segment - 1 or oldest.open_calls:
-                    break
-                deletable.append(self._segments.popleft())
-        for segment in deletable:
-            self._path(segment.number).unlink(missing_ok=True)
+            dropped = self._kept.drop_ledgered(position)
+        for number in dropped:
+            segment_path(self.folder, number).unlink(missing_ok=True)
 
     # --- the writer -------------------------------------------------------------------------------
 
@@ -266,7 +236,7 @@ class Journal:
     def _write(self, batch: list[_Pending], *, after: list[_Pending]) -> None:
         """Append lines; ``after`` are those that are written and not synced."""
         assert self._writing is not None
-        if self._writing.segment.size >= self._segment_bytes and not after:
+        if self._writing.segment.size_bytes >= self._segment_bytes and not after:
             self._rotate()
         rest = memoryview(b"".join(pending.line for pending in batch))
         while rest:
@@ -289,23 +259,23 @@ class Journal:
         """
         assert self._writing is not None
         with contextlib.suppress(OSError):
-            os.ftruncate(self._writing.descriptor, self._writing.segment.size)
+            os.ftruncate(self._writing.descriptor, self._writing.segment.size_bytes)
 
     def _written(self, batch: list[_Pending]) -> None:
         assert self._writing is not None
         segment = self._writing.segment
         with self._condition:
             waiters = []
-            size = sum(len(pending.line) for pending in batch)
-            segment.size += size
-            self._pending_bytes -= size
+            written_bytes = sum(len(pending.line) for pending in batch)
+            segment.size_bytes += written_bytes
+            self._pending_bytes -= written_bytes
             self._failure = None
             for pending in batch:
-                self._count(pending.kind, pending.key, segment)
+                self._kept.count(pending.kind, pending.key, segment)
                 if pending.kind == "accepted":
                     del self._unsynced[pending.sequence]
                     waiters.append(pending.waiter)
-            self._durable = Position(segment.number, segment.size)
+            self._durable = Position(segment.number, segment.size_bytes)
         _wake([waiter for waiter in waiters if waiter is not None], None)
         for listener in self._listeners:
             listener()
@@ -340,20 +310,6 @@ class Journal:
                 self._failure = None
         return True
 
-    def _count(self, kind: Kind, key: str, segment: _Segment) -> None:
-        if kind == "accepted":
-            self._open[key] = segment
-            segment.open_calls += 1
-        elif kind == "closed":
-            began = self._open.pop(key, None)
-            if began is not None:
-                began.open_calls -= 1
-
-    # --- segments ---------------------------------------------------------------------------------
-
-    def _path(self, number: int) -> Path:
-        return segment_path(self.folder, number)
-
     def _rotate(self) -> None:
         assert self._writing is not None
         old = self._writing
@@ -361,43 +317,12 @@ class Journal:
         os.close(old.descriptor)
 
     def _start_segment(self, number: int) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        descriptor = os.open(self._path(number), flags, 0o600)
-        _sync_folder(self.folder)
-        segment = _Segment(number, size=os.fstat(descriptor).st_size)
+        descriptor = create_segment(self.folder, number)
+        segment = Segment(number, size_bytes=os.fstat(descriptor).st_size)
         self._writing = _Writing(segment, descriptor)
         with self._condition:
-            self._segments.append(segment)
-            self._durable = Position(number, segment.size)
-
-    def _recover(self, segment: _Segment, found: dict[str, OpenCall], *, last: bool) -> None:
-        path = self._path(segment.number)
-        good_end = offset = 0
-        damaged: Counter[str] = Counter()
-        with path.open("rb") as lines:
-            for line in lines:
-                offset += len(line)
-                entry = decode(line)
-                if entry is None:
-                    damaged["lines"] += 1
-                    continue
-                good_end = offset
-                self._count(entry.kind, entry.key, segment)
-                if entry.kind == "accepted":
-                    found[entry.key] = OpenCall(entry.key, entry.data)
-                elif entry.kind == "progress" and entry.key in found:
-                    found[entry.key].progress = entry.data
-                elif entry.kind == "closed":
-                    found.pop(entry.key, None)
-        if last and good_end < offset:
-            # A write that was cut short by the end of the process or of the machine.
-            with path.open("r+b") as file:
-                file.truncate(good_end)
-                os.fsync(file.fileno())
-            offset = good_end
-        elif damaged:
-            logger.error("%s: %d damaged lines are skipped", path.name, damaged["lines"])
-        segment.size = offset
+            self._kept.add(segment)
+            self._durable = Position(number, segment.size_bytes)
 
 
 def _wake(waiters: list[asyncio.Future[None]], reason: str | None) -> None:
@@ -416,11 +341,3 @@ def _wake(waiters: list[asyncio.Future[None]], reason: str | None) -> None:
 
     with contextlib.suppress(RuntimeError):  # the loop has ended; nobody waits any more
         waiters[0].get_loop().call_soon_threadsafe(resolve)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
