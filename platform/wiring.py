@@ -30,13 +30,14 @@ from fairserve.platform.completions.models import ServedModel
 from fairserve.platform.completions.prepared import PrepareOptions
 from fairserve.platform.completions.prompt import PromptReader, load_counter
 from fairserve.platform.completions.service import Completions
+from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.control.record import (
     CallRecord,
     InteractionRecord,
     plain_of,
     stopped_record,
 )
-from fairserve.platform.control.service import BLOCK_TOKENS, ControlOptions, ControlService
+from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory

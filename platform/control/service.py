@@ -1,9 +1,8 @@
 """Control as a task of this process: the dispatcher, driven by messages, time and the journal.
 
-One event loop owns it and nothing in it waits while it holds a half-done change, so there is no
-lock. Every call that is accepted or refused makes exactly one ledger row: the recorder writes it, and
-a call reaches it once, by leaving the live calls. A call is in the journal and on disk before its grant
-is returned.
+One event loop owns it; other threads hand their events and changes to that loop. What a call goes
+through is in ``lifecycle``; here are the clock's ticks, what comes from beside the calls (workers,
+settings, the system itself), the runs, and what is shown of it all.
 
 Weakness: the state lives in this process; after a crash runs begin anew and counters start at zero,
 while the ledger is complete.
@@ -16,11 +15,9 @@ import concurrent.futures
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from fairserve.platform.control.live import LiveCall
-from fairserve.platform.control.live_calls import LiveCalls
+from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
 from fairserve.platform.control.messages import (
     Cancel,
     Grant,
@@ -30,37 +27,22 @@ from fairserve.platform.control.messages import (
     Submit,
 )
 from fairserve.platform.control.port import ClusterView, OnCancel, RunView, WorkerView
-from fairserve.platform.control.record import plain_of
-from fairserve.platform.control.recorder import CallRecorder, OnEnded
+from fairserve.platform.control.recorder import OnEnded
 from fairserve.platform.control.runs import LiveRuns
-from fairserve.platform.control.switch import switched
+from fairserve.platform.control.switch import switch_system
 from fairserve.platform.control.translate import interaction_errors
-from fairserve.platform.errors import UnavailableError
-from fairserve.platform.journal.journal import Journal, JournalUnavailableError
+from fairserve.platform.journal.journal import Journal
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
-from fairserve.throttling.base import Decision, LimitUse
+from fairserve.throttling.base import LimitUse
 
 logger = logging.getLogger(__name__)
 
 BLOCK_TOKENS = 16
 """Of the prefixes that the router tells apart."""
 TICK_S = 0.25
-FLUSH_S = 0.02
-"""Tokens decoded reach the dispatcher together, at most so late."""
-PROGRESS_S = 1.0
-"""A call's progress is written to the journal at most so often."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControlOptions:
-    """Bounds of control; see the settings of the same names."""
-
-    max_queue_wait_s: float = 120.0
-    max_queued_calls: int = 10_000
-    lease_s: float = 60.0
 
 
 class ControlService:
@@ -85,13 +67,18 @@ class ControlService:
             system.with_options(self._parameters), seed=seed, block_tokens=BLOCK_TOKENS
         )
         self._journal = journal
-        self._options = options
         self._clock = clock
         self._wall = wall
-        self._calls = LiveCalls(options.max_queue_wait_s, options.lease_s)
-        self._recorder = CallRecorder(journal, clock, wall, on_ended)
         self._runs = LiveRuns()
-        self._draining = False
+        self._lifecycle = CallLifecycle(
+            self._dispatcher,
+            journal,
+            options,
+            self._runs,
+            on_ended=on_ended,
+            clock=clock,
+            wall=wall,
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.Task[None] | None = None
 
@@ -104,15 +91,7 @@ class ControlService:
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new calls, wait for those under way, then end what is left as failed."""
-        self._draining = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._calls.none_left()
-        except TimeoutError:
-            logger.warning("%d calls did not end in time", len(self._calls))
-        # The queued first: the end of a running call would give them a grant.
-        for live in sorted(self._calls, key=lambda live: live.worker_id is not None):
-            self._stop(live, "failed", "server stopped", "the server is stopping")
+        await self._lifecycle.drain(timeout_s)
 
     async def close(self) -> None:
         """Stop ticking."""
@@ -131,12 +110,8 @@ class ControlService:
     def tick(self) -> None:
         """Expire waits and leases, then let the dispatcher see the time."""
         now_s = self._clock()
-        message = f"no worker was free for the call within {self._options.max_queue_wait_s:g} s"
-        for live in self._calls.waited_too_long(now_s):
-            self._stop(live, "expired", "queue wait over", message)
-        for live in self._calls.silent(now_s):
-            self._stop(live, "failed", "lease ended without progress", "")
-        self._apply(self._dispatcher.handle(ev.Tick(), now_s))
+        self._lifecycle.end_overdue(now_s)
+        self._lifecycle.apply(self._dispatcher.handle(ev.Tick(), now_s))
 
     # --- events from beside the calls -------------------------------------------------------------
 
@@ -144,21 +119,15 @@ class ControlService:
         """Hand an event to the dispatcher, from any thread. Errors are logged."""
         assert self._loop is not None, "control has not started"
         if self._on_loop():
-            self._take(event)
+            self._lifecycle.take(event)
         else:
-            self._loop.call_soon_threadsafe(self._take, event)
+            self._loop.call_soon_threadsafe(self._lifecycle.take, event)
 
     def _on_loop(self) -> bool:
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
-
-    def _take(self, event: ev.Event) -> None:
-        try:
-            self._apply(self._dispatcher.handle(event, self._clock()))
-        except (KeyError, ValueError) as error:
-            logger.warning("%s was not taken: %s", type(event).__name__, error)
 
     def apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
         """Change the system or its parameters while calls run; from any thread, waits for it.
@@ -185,235 +154,34 @@ class ControlService:
     def _apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
         base = SYSTEMS[system]
         config = base.with_options(parameters)
-        calls = [(live.call, live.worker_id, live.usage) for live in self._calls]
-        self._dispatcher = switched(self._dispatcher, config, calls, self._seed, self._clock())
+        calls = [(live.call, live.worker_id, live.usage) for live in self._lifecycle.calls]
+        switch_system(self._dispatcher, config, calls, self._seed, self._clock())
         self._base, self._parameters = base, dict(parameters)
-        self._apply(self._dispatcher.handle(ev.Tick(), self._clock()))
+        self._lifecycle.apply(self._dispatcher.handle(ev.Tick(), self._clock()))
 
     # --- a call -----------------------------------------------------------------------------------
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
-        """See :class:`~fairserve.platform.control.port.ControlPort`."""
-        call = message.call
-        live = LiveCall(
-            call=call,
-            record_id=message.record_id,
-            fingerprint=message.fingerprint,
-            submitted_s=self._clock(),
-            accepted_at=self._wall(),
-            on_cancel=on_cancel,
-            turn=asyncio.get_running_loop().create_future(),
-        )
-        if message.user_agent_retry:
-            self._recorder.repeated(message.fingerprint)
-        self._check_room(live)
-        try:
-            self._journal.check()
-        except JournalUnavailableError as error:
-            raise _not_journaled(error) from error
-        with interaction_errors(call):
-            commands = self._dispatcher.handle(ev.CallArrived(call), live.submitted_s)
-        refused = commands[0] if commands and isinstance(commands[0], ev.Refuse) else None
-        if refused is not None:
-            return self._refuse(live, refused.decision, refused.mid_run)
-        try:
-            sequence = self._recorder.accepted(live)
-        except JournalUnavailableError as error:  # filled up since the check; cannot be reached now
-            raise AssertionError("the journal was checked in the same step") from error
-        self._calls.accept(live, live.submitted_s)
-        live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
-        live.block_keys = self._dispatcher.locality.keys(call.call_id)
-        self._apply(commands)
-        try:
-            await self._journal.durable(sequence)
-        except JournalUnavailableError as error:
-            self._end(live, "failed", error="not journaled", journaled=False)
-            raise _not_journaled(error) from error
-        except asyncio.CancelledError:
-            self.cancel(Cancel(call.call_id))
-            raise
-        return await self._turn(live)
-
-    async def _turn(self, live: LiveCall) -> Grant | RefuseCall:
-        """Wait for the grant; a task that is cancelled meanwhile withdraws the call."""
-        try:
-            return await live.turn
-        except asyncio.CancelledError:
-            self._withdraw(live)
-            raise
+        """See the port."""
+        return await self._lifecycle.submit(message, on_cancel)
 
     def progress(self, message: Progress) -> bool:
         """See the port."""
-        live = self._calls.running(message.call_id)
-        if live is None:
-            return False
-        now_s = self._clock()
-        self._calls.renew(live, now_s)
-        before, live.usage = live.usage, message.usage
-        if message.started and not live.started:
-            live.started = True
-            live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
-            cached = message.usage.cached_tokens if message.cached_told else None
-            self._take(ev.CallStarted(message.call_id, cached))
-        grew = message.usage.output_tokens > before.output_tokens
-        if grew and self._calls.decoded(message.call_id, message.usage.output_tokens):
-            asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
-        if now_s - live.journaled_s >= PROGRESS_S:
-            live.journaled_s = now_s
-            self._journal.append("progress", live.record_id, live.progress_data())
-        return True
-
-    def _flush(self) -> None:
-        totals = self._calls.take_decoded()
-        if totals:
-            self._take(ev.TokensDecoded(totals))
+        return self._lifecycle.progress(message)
 
     async def release(self, message: Release) -> Grant | None:
         """See the port."""
-        live = self._calls.running(message.call_id)
-        if live is None:
-            return None  # its lease had ended, or control had stopped it
-        if not message.retry_on_another_worker:
-            live.usage = message.usage
-            self._end(
-                live,
-                message.outcome,
-                ttft_s=message.ttft_s,
-                error=message.error,
-                delivered=message.delivered,
-            )
-            return None
-        logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
-        now_s = self._clock()
-        self._calls.wait_again(live, now_s)
-        self._apply(self._dispatcher.handle(ev.CallReturned(message.call_id), now_s))
-        granted = await self._turn(live)
-        assert isinstance(granted, Grant), "a call that was admitted once is never refused"
-        return granted
+        return await self._lifecycle.release(message)
+
+    def cancel(self, message: Cancel) -> None:
+        """See the port."""
+        self._lifecycle.cancel(message)
 
     async def recorded(self) -> None:
         """See the port."""
         await self._journal.written()
 
-    def cancel(self, message: Cancel) -> None:
-        """See the port."""
-        live = self._calls.get(message.call_id)
-        if live is None:
-            return
-        if live.worker_id is None:
-            self._end(live, message.outcome, error=message.reason)
-        else:
-            self._withdraw(live)
-
-    def _withdraw(self, live: LiveCall) -> None:
-        """Nobody waits for the grant any more: end the call, if it has not ended."""
-        if self._calls.get(live.call.call_id) is live:
-            self._end(live, "cancelled", error="client disconnected")
-
-    # --- steps of a call --------------------------------------------------------------------------
-
-    def _check_room(self, live: LiveCall) -> None:
-        """Refuse before the dispatcher sees the call; such a refusal is recorded, too."""
-        if self._draining:
-            reason, text = "draining", "the server is stopping"
-        elif self._calls.waiting >= self._options.max_queued_calls:
-            reason, text = "queue_full", f"{self._calls.waiting} calls are waiting already"
-        else:
-            return
-        self._recorder.refused(live, Decision(admitted=False, reason=reason))
-        raise UnavailableError(text, code=reason, headers={"Retry-After": "5"})
-
-    def _refuse(self, live: LiveCall, decision: Decision, mid_run: bool) -> RefuseCall:
-        self._recorder.refused(live, decision, mid_run=mid_run)
-        call = live.call
-        return RefuseCall(call.call_id, call.interaction_id, call.stage, decision, mid_run)
-
-    def _apply(self, commands: list[ev.Command]) -> None:
-        for command in commands:
-            match command:
-                case ev.Admit():
-                    self._grant(command)
-                case ev.CancelCall():
-                    self._cancelled(command)
-                case ev.InteractionEnded():
-                    record = self._runs.ended(command, self._wall())
-                    self._journal.append("interaction", command.interaction_id, plain_of(record))
-                case ev.Refuse():
-                    raise AssertionError("only an arriving call is refused")
-
-    def _grant(self, command: ev.Admit) -> None:
-        live = self._calls.grant(command.call_id, command.worker_id, self._clock())
-        grant = Grant(
-            call_id=command.call_id,
-            interaction_id=live.call.interaction_id,
-            stage=command.stage,
-            worker_id=command.worker_id,
-            client_id=command.client_id,
-            weight=command.weight,
-            queue_s=live.queue_s or 0.0,
-            lease_s=self._options.lease_s,
-        )
-        if not live.turn.done():
-            live.turn.set_result(grant)
-
-    def _cancelled(self, command: ev.CancelCall) -> None:
-        """The dispatcher stopped a call because its run was cancelled."""
-        live = self._calls.get(command.call_id)
-        if live is None:
-            return
-        if command.worker_id is None:
-            self._forget(live)
-            self._recorder.ended(live, command.outcome, error="interaction cancelled")
-            _fail_turn(live, "its interaction was cancelled", "interaction_cancelled")
-        else:
-            live.on_cancel(
-                Cancel(command.call_id, command.outcome, "its interaction was cancelled")
-            )
-
-    def _stop(self, live: LiveCall, outcome: ev.CallOutcome, error: str, message: str) -> None:
-        """End a call from here, and tell whoever waits for it or streams it."""
-        granted = live.worker_id is not None
-        self._end(live, outcome, error=error, delivered=live.usage.output_tokens > 0)
-        if granted:
-            live.on_cancel(Cancel(live.call.call_id, outcome, error))
-        code = "queue_timeout" if outcome == "expired" else "unavailable"
-        _fail_turn(live, message or error, code)
-
-    def _end(
-        self,
-        live: LiveCall,
-        outcome: ev.CallOutcome,
-        *,
-        ttft_s: float | None = None,
-        error: str = "",
-        delivered: bool = False,
-        journaled: bool = True,
-    ) -> None:
-        """A live call ends: the dispatcher first, then its row, then what follows for others."""
-        call_id = live.call.call_id
-        event: ev.Event
-        if live.worker_id is None:
-            event = ev.CancelRequested(call_id, outcome)
-        else:
-            event = ev.CallEnded(call_id, outcome, live.usage)
-        commands = self._dispatcher.handle(event, self._clock())
-        self._forget(live)
-        if journaled:
-            self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error, delivered=delivered)
-        else:
-            self._recorder.forget(live)
-        self._apply(commands)
-
-    def _forget(self, live: LiveCall) -> None:
-        self._calls.forget(live)
-        spent = live.usage.prompt_tokens + live.usage.output_tokens
-        self._runs.call_ended(live.call, spent, self._wall())
-
-    # --- views ------------------------------------------------------------------------------------
-
-    def limit_use(self, tenant: str, app: str, user: str) -> LimitUse | None:
-        """See the port."""
-        return self._dispatcher.limit_use(tenant, app, user, self._clock())
+    # --- runs -------------------------------------------------------------------------------------
 
     async def open_interaction(self, run_id: str, tenant: str, app: str, user: str) -> RunView:
         """See the port."""
@@ -421,7 +189,7 @@ class ControlService:
             event = ev.InteractionOpened(run_id, tenant, app, user)
             commands = self._dispatcher.handle(event, self._clock())
         self._runs.opened(run_id, tenant, app, user, self._wall())
-        self._apply(commands)
+        self._lifecycle.apply(commands)
         view = self._runs.view(run_id)
         assert view is not None
         return view
@@ -431,7 +199,7 @@ class ControlService:
         with interaction_errors(None, run_id.partition("/")[0]):
             event = ev.InteractionClosed(run_id, cancel=cancel)
             commands = self._dispatcher.handle(event, self._clock())
-        self._apply(commands)
+        self._lifecycle.apply(commands)
 
     async def interaction(self, run_id: str) -> RunView | None:
         """See the port."""
@@ -441,6 +209,12 @@ class ControlService:
         """See the port."""
         return self._runs.of_app(app, limit)
 
+    # --- views ------------------------------------------------------------------------------------
+
+    def limit_use(self, tenant: str, app: str, user: str) -> LimitUse | None:
+        """See the port."""
+        return self._dispatcher.limit_use(tenant, app, user, self._clock())
+
     async def cluster(self) -> ClusterView:
         """See the port."""
         dispatcher = self._dispatcher
@@ -448,11 +222,11 @@ class ControlService:
         return ClusterView(
             system=self._base.name,
             overloaded=dispatcher.overload.overloaded,
-            draining=self._draining,
+            draining=self._lifecycle.draining,
             demand_tokens=demand,
             capacity_tokens=capacity,
-            queued_calls=self._calls.waiting,
-            running_calls=self._calls.granted,
+            queued_calls=self._lifecycle.calls.waiting,
+            running_calls=self._lifecycle.calls.granted,
             live_interactions=len(self._runs),
             workers=tuple(
                 WorkerView(
@@ -467,17 +241,3 @@ class ControlService:
             ),
             parameters=dict(self._parameters),
         )
-
-
-def _fail_turn(live: LiveCall, message: str, code: str) -> None:
-    if not live.turn.done():
-        error = UnavailableError(message, code=code, headers={"Retry-After": "5"})
-        live.turn.set_exception(error)
-
-
-def _not_journaled(error: JournalUnavailableError) -> UnavailableError:
-    return UnavailableError(
-        f"the call cannot be accepted: {error}",
-        code="journal_unavailable",
-        headers={"Retry-After": "5"},
-    )

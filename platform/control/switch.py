@@ -28,48 +28,51 @@ LiveState = tuple[Call, str | None, TokenUsage]
 """A call under way, its worker (None: it is queued), and what it has used."""
 
 
-def switched(
-    old: Dispatcher, system: SystemConfig, calls: Sequence[LiveState], seed: int, now_s: float
-) -> Dispatcher:
-    """The dispatcher changed to ``system``; it is the same object, changed at the very end.
+def switch_system(
+    dispatcher: Dispatcher,
+    system: SystemConfig,
+    calls: Sequence[LiveState],
+    seed: int,
+    now_s: float,
+) -> None:
+    """Change the dispatcher to ``system``, at the very end and in one go.
 
-    ``calls`` are all calls under way in the order of their acceptance, ``seed`` is the old one's.
+    ``calls`` are all calls under way in the order of their acceptance, ``seed`` is the dispatcher's.
     Raises ValueError, KeyError or TypeError for options that a policy does not take; nothing has
     changed then.
     """
-    before = old.system
+    before = dispatcher.system
     # Everything that can fail is built first.
-    throttle = old.throttle
+    throttle = dispatcher.throttle
     if (system.throttle, system.throttle_options) != (before.throttle, before.throttle_options):
         throttle = _built(THROTTLES[system.throttle], **system.throttle_options)
     overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
-    overload.overloaded = old.overload.overloaded
+    overload.overloaded = dispatcher.overload.overloaded
     tracker = Tracker(immunity_factor=system.immunity_factor)
-    tracker.restore(old.tracker.snapshot(now_s), now_s)
+    tracker.restore(dispatcher.tracker.snapshot(now_s), now_s)
     # New, because a feeder that is replaced would go on to follow the old one's tree.
-    locality = Locality(seed, old.locality.block_tokens)
-    locality.restore(old.locality.snapshot(), [call for call, _, _ in calls])
+    locality = Locality(seed, dispatcher.locality.block_tokens)
+    locality.restore(dispatcher.locality.snapshot(), [call for call, _, _ in calls])
     pool = Pool(system.feed_window, locality.workers, hits=system.hit_share is not None)
-    pool.restore(old.pool.snapshot(now_s), now_s)
-    feeder = _built(FEEDERS[system.feeder], old.directory, locality, **system.feeder_options)
+    pool.restore(dispatcher.pool.snapshot(now_s), now_s)
+    feeder = _built(FEEDERS[system.feeder], dispatcher.directory, locality, **system.feeder_options)
     router = _built(ROUTERS[system.router], locality, **system.router_options)
     for call, _, _ in calls:
         call.client = client_path(call, system.levels)
     same_clients = system.levels == before.levels
     same_feeder = (system.feeder, system.feeder_options) == (before.feeder, before.feeder_options)
     if same_clients and same_feeder:
-        feeder.restore(old.feeder.snapshot(), {call.call_id: call for call, _, _ in calls})
+        feeder.restore(dispatcher.feeder.snapshot(), {call.call_id: call for call, _, _ in calls})
     else:
         _fill_feeder(feeder, calls)
     same_router = (system.router, system.router_options) == (before.router, before.router_options)
     if same_clients and same_router:
-        router.restore(old.router.snapshot())
+        router.restore(dispatcher.router.snapshot())
     else:
         _fill_router(router, pool, calls)
-    old.system, old.throttle, old.overload = system, throttle, overload
-    old.tracker, old.pool, old.locality = tracker, pool, locality
-    old.feeder, old.router = feeder, router
-    return old
+    dispatcher.system, dispatcher.throttle, dispatcher.overload = system, throttle, overload
+    dispatcher.tracker, dispatcher.pool, dispatcher.locality = tracker, pool, locality
+    dispatcher.feeder, dispatcher.router = feeder, router
 
 
 def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:

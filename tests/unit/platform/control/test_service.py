@@ -7,8 +7,9 @@ import pytest
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profile import DEFAULT_PROFILE
+from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.control.messages import Cancel, Grant, Progress, RefuseCall, Release, Submit
-from fairserve.platform.control.service import ControlOptions, ControlService
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.errors import (
     ConflictError,
     NotFoundError,

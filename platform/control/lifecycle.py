@@ -1,0 +1,336 @@
+"""The life of a call in control: submitted, accepted or refused, granted, and ended with one row.
+
+The dispatcher decides what happens; here its commands are carried out, and it is told what the calls
+do. Every call that is accepted or refused makes exactly one ledger row: the recorder writes it, and a
+call reaches it once, by leaving the live calls. A call is in the journal and on disk before its grant
+is returned. Nothing here waits while it holds a half-done change, so there is no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairserve.platform.control.live import LiveCall
+from fairserve.platform.control.live_calls import LiveCalls
+from fairserve.platform.control.messages import (
+    Cancel,
+    Grant,
+    Progress,
+    RefuseCall,
+    Release,
+    Submit,
+)
+from fairserve.platform.control.port import OnCancel
+from fairserve.platform.control.record import plain_of
+from fairserve.platform.control.recorder import CallRecorder, OnEnded
+from fairserve.platform.control.runs import LiveRuns
+from fairserve.platform.control.translate import interaction_errors
+from fairserve.platform.errors import UnavailableError
+from fairserve.platform.journal.journal import Journal, JournalUnavailableError
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.throttling.base import Decision
+
+logger = logging.getLogger(__name__)
+
+FLUSH_S = 0.02
+"""Tokens decoded reach the dispatcher together, at most so late."""
+PROGRESS_S = 1.0
+"""A call's progress is written to the journal at most so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlOptions:
+    """Bounds of control; see the settings of the same names."""
+
+    max_queue_wait_s: float = 120.0
+    max_queued_calls: int = 10_000
+    lease_s: float = 60.0
+
+
+class CallLifecycle:
+    """All calls of control. Belongs to the event loop; ``runs`` is kept up to date from here."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        journal: Journal,
+        options: ControlOptions,
+        runs: LiveRuns,
+        *,
+        on_ended: OnEnded | None,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s)
+        """To be read only."""
+        self.draining = False
+        self._dispatcher = dispatcher
+        self._journal = journal
+        self._options = options
+        self._runs = runs
+        self._clock = clock
+        self._wall = wall
+        self._recorder = CallRecorder(journal, clock, wall, on_ended)
+
+    # --- what the API side asks for, see the port -------------------------------------------------
+
+    async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
+        """See :class:`~fairserve.platform.control.port.ControlPort`."""
+        call = message.call
+        live = LiveCall(
+            call=call,
+            record_id=message.record_id,
+            fingerprint=message.fingerprint,
+            submitted_s=self._clock(),
+            accepted_at=self._wall(),
+            on_cancel=on_cancel,
+            turn=asyncio.get_running_loop().create_future(),
+        )
+        if message.user_agent_retry:
+            self._recorder.repeated(message.fingerprint)
+        self._check_room(live)
+        try:
+            self._journal.check()
+        except JournalUnavailableError as error:
+            raise _not_journaled(error) from error
+        with interaction_errors(call):
+            commands = self._dispatcher.handle(ev.CallArrived(call), live.submitted_s)
+        refused = commands[0] if commands and isinstance(commands[0], ev.Refuse) else None
+        if refused is not None:
+            return self._refuse(live, refused.decision, refused.mid_run)
+        try:
+            sequence = self._recorder.accepted(live)
+        except JournalUnavailableError as error:  # filled up since the check; cannot be reached now
+            raise AssertionError("the journal was checked in the same step") from error
+        self.calls.accept(live, live.submitted_s)
+        live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
+        live.block_keys = self._dispatcher.locality.keys(call.call_id)
+        self.apply(commands)
+        try:
+            await self._journal.durable(sequence)
+        except JournalUnavailableError as error:
+            self._end(live, "failed", error="not journaled", journaled=False)
+            raise _not_journaled(error) from error
+        except asyncio.CancelledError:
+            self.cancel(Cancel(call.call_id))
+            raise
+        return await self._turn(live)
+
+    async def _turn(self, live: LiveCall) -> Grant | RefuseCall:
+        """Wait for the grant; a task that is cancelled meanwhile withdraws the call."""
+        try:
+            return await live.turn
+        except asyncio.CancelledError:
+            self._withdraw(live)
+            raise
+
+    def progress(self, message: Progress) -> bool:
+        """See the port."""
+        live = self.calls.running(message.call_id)
+        if live is None:
+            return False
+        now_s = self._clock()
+        self.calls.renew(live, now_s)
+        before, live.usage = live.usage, message.usage
+        if message.started and not live.started:
+            live.started = True
+            live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
+            cached = message.usage.cached_tokens if message.cached_told else None
+            self.take(ev.CallStarted(message.call_id, cached))
+        grew = message.usage.output_tokens > before.output_tokens
+        if grew and self.calls.decoded(message.call_id, message.usage.output_tokens):
+            asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+        if now_s - live.journaled_s >= PROGRESS_S:
+            live.journaled_s = now_s
+            self._journal.append("progress", live.record_id, live.progress_data())
+        return True
+
+    def _flush(self) -> None:
+        totals = self.calls.take_decoded()
+        if totals:
+            self.take(ev.TokensDecoded(totals))
+
+    async def release(self, message: Release) -> Grant | None:
+        """See the port."""
+        live = self.calls.running(message.call_id)
+        if live is None:
+            return None  # its lease had ended, or control had stopped it
+        if not message.retry_on_another_worker:
+            live.usage = message.usage
+            self._end(
+                live,
+                message.outcome,
+                ttft_s=message.ttft_s,
+                error=message.error,
+                delivered=message.delivered,
+            )
+            return None
+        logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
+        now_s = self._clock()
+        self.calls.wait_again(live, now_s)
+        self.apply(self._dispatcher.handle(ev.CallReturned(message.call_id), now_s))
+        granted = await self._turn(live)
+        assert isinstance(granted, Grant), "a call that was admitted once is never refused"
+        return granted
+
+    def cancel(self, message: Cancel) -> None:
+        """See the port."""
+        live = self.calls.get(message.call_id)
+        if live is None:
+            return
+        if live.worker_id is None:
+            self._end(live, message.outcome, error=message.reason)
+        else:
+            self._withdraw(live)
+
+    def _withdraw(self, live: LiveCall) -> None:
+        """Nobody waits for the grant any more: end the call, if it has not ended."""
+        if self.calls.get(live.call.call_id) is live:
+            self._end(live, "cancelled", error="client disconnected")
+
+    # --- what control asks for --------------------------------------------------------------------
+
+    def take(self, event: ev.Event) -> None:
+        """Hand an event to the dispatcher and carry out what it says. Errors are logged."""
+        try:
+            self.apply(self._dispatcher.handle(event, self._clock()))
+        except (KeyError, ValueError) as error:
+            logger.warning("%s was not taken: %s", type(event).__name__, error)
+
+    def apply(self, commands: list[ev.Command]) -> None:
+        """Carry out what the dispatcher says."""
+        for command in commands:
+            match command:
+                case ev.Admit():
+                    self._grant(command)
+                case ev.CancelCall():
+                    self._cancelled(command)
+                case ev.InteractionEnded():
+                    record = self._runs.ended(command, self._wall())
+                    self._journal.append("interaction", command.interaction_id, plain_of(record))
+                case ev.Refuse():
+                    raise AssertionError("only an arriving call is refused")
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no new calls, wait for those under way, then end what is left as failed."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.calls.none_left()
+        except TimeoutError:
+            logger.warning("%d calls did not end in time", len(self.calls))
+        # The queued first: the end of a running call would give them a grant.
+        for live in sorted(self.calls, key=lambda live: live.worker_id is not None):
+            self._stop(live, "failed", "server stopped", "the server is stopping")
+
+    def end_overdue(self, now_s: float) -> None:
+        """Expire waits and leases."""
+        message = f"no worker was free for the call within {self._options.max_queue_wait_s:g} s"
+        for live in self.calls.waited_too_long(now_s):
+            self._stop(live, "expired", "queue wait over", message)
+        for live in self.calls.silent(now_s):
+            self._stop(live, "failed", "lease ended without progress", "")
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _check_room(self, live: LiveCall) -> None:
+        """Refuse before the dispatcher sees the call; such a refusal is recorded, too."""
+        if self.draining:
+            reason, text = "draining", "the server is stopping"
+        elif self.calls.waiting >= self._options.max_queued_calls:
+            reason, text = "queue_full", f"{self.calls.waiting} calls are waiting already"
+        else:
+            return
+        self._recorder.refused(live, Decision(admitted=False, reason=reason))
+        raise UnavailableError(text, code=reason, headers={"Retry-After": "5"})
+
+    def _refuse(self, live: LiveCall, decision: Decision, mid_run: bool) -> RefuseCall:
+        self._recorder.refused(live, decision, mid_run=mid_run)
+        call = live.call
+        return RefuseCall(call.call_id, call.interaction_id, call.stage, decision, mid_run)
+
+    def _grant(self, command: ev.Admit) -> None:
+        live = self.calls.grant(command.call_id, command.worker_id, self._clock())
+        grant = Grant(
+            call_id=command.call_id,
+            interaction_id=live.call.interaction_id,
+            stage=command.stage,
+            worker_id=command.worker_id,
+            client_id=command.client_id,
+            weight=command.weight,
+            queue_s=live.queue_s or 0.0,
+            lease_s=self._options.lease_s,
+        )
+        if not live.turn.done():
+            live.turn.set_result(grant)
+
+    def _cancelled(self, command: ev.CancelCall) -> None:
+        """The dispatcher stopped a call because its run was cancelled."""
+        live = self.calls.get(command.call_id)
+        if live is None:
+            return
+        if command.worker_id is None:
+            self._forget(live)
+            self._recorder.ended(live, command.outcome, error="interaction cancelled")
+            _fail_turn(live, "its interaction was cancelled", "interaction_cancelled")
+        else:
+            live.on_cancel(
+                Cancel(command.call_id, command.outcome, "its interaction was cancelled")
+            )
+
+    def _stop(self, live: LiveCall, outcome: ev.CallOutcome, error: str, message: str) -> None:
+        """End a call from here, and tell whoever waits for it or streams it."""
+        granted = live.worker_id is not None
+        self._end(live, outcome, error=error, delivered=live.usage.output_tokens > 0)
+        if granted:
+            live.on_cancel(Cancel(live.call.call_id, outcome, error))
+        code = "queue_timeout" if outcome == "expired" else "unavailable"
+        _fail_turn(live, message or error, code)
+
+    def _end(
+        self,
+        live: LiveCall,
+        outcome: ev.CallOutcome,
+        *,
+        ttft_s: float | None = None,
+        error: str = "",
+        delivered: bool = False,
+        journaled: bool = True,
+    ) -> None:
+        """A live call ends: the dispatcher first, then its row, then what follows for others."""
+        call_id = live.call.call_id
+        event: ev.Event
+        if live.worker_id is None:
+            event = ev.CancelRequested(call_id, outcome)
+        else:
+            event = ev.CallEnded(call_id, outcome, live.usage)
+        commands = self._dispatcher.handle(event, self._clock())
+        self._forget(live)
+        if journaled:
+            self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error, delivered=delivered)
+        else:
+            self._recorder.forget(live)
+        self.apply(commands)
+
+    def _forget(self, live: LiveCall) -> None:
+        self.calls.forget(live)
+        spent = live.usage.prompt_tokens + live.usage.output_tokens
+        self._runs.call_ended(live.call, spent, self._wall())
+
+
+def _fail_turn(live: LiveCall, message: str, code: str) -> None:
+    if not live.turn.done():
+        error = UnavailableError(message, code=code, headers={"Retry-After": "5"})
+        live.turn.set_exception(error)
+
+
+def _not_journaled(error: JournalUnavailableError) -> UnavailableError:
+    return UnavailableError(
+        f"the call cannot be accepted: {error}",
+        code="journal_unavailable",
+        headers={"Retry-After": "5"},
+    )
