@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from control_world import MemoryJournal
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profile import DEFAULT_PROFILE
@@ -17,25 +18,17 @@ PROMPT = np.arange(100, dtype=np.uint32)
 CAPACITY = 1000
 
 
-class NoJournal:
-    """Takes everything."""
-
-    def check(self):
-        pass
-
-    def append(self, kind, key, data):
-        return 1
-
-    async def durable(self, sequence):
-        pass
+@pytest.fixture
+def journal():
+    return MemoryJournal()
 
 
 @pytest.fixture
-async def world():
+async def world(journal):
     told = []
     control = ControlService(
         SYSTEMS["rpm-3"],
-        NoJournal(),
+        journal,
         on_ended=lambda live, now_s: told.append(live),
         wall=lambda: 1_000_000.0,
     )
@@ -69,13 +62,14 @@ async def test_each_accepted_call_is_told_once_with_keys_stage_and_its_run(world
     assert len(keys[0]) == len(PROMPT) // BLOCK_TOKENS
 
 
-async def test_a_withdrawn_call_is_told_and_a_refused_one_is_not(world):
+async def test_a_withdrawn_call_is_told_and_a_refused_one_is_not(world, journal):
     control, told = world
     for name in ("a", "b"):
         assert isinstance(await submit(control, name), Grant)
     control.post(ev.WorkerDraining("w0"))
     waiting = asyncio.create_task(submit(control, "c"))
-    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await journal.accepted["c"].wait()
     control.cancel(Cancel("app/run/c"))
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)

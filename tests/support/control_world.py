@@ -1,0 +1,97 @@
+"""Control around the real dispatcher, with a journal in memory and a clock that stands still."""
+
+import asyncio
+from collections import defaultdict
+
+from fairserve.interactions.call import Call, TokenUsage
+from fairserve.platform.control.lifecycle import ControlOptions
+from fairserve.platform.control.messages import Release, Submit
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.journal.journal import JournalUnavailableError
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.registry import SYSTEMS
+
+
+class MemoryJournal:
+    """A journal without a disk. Nothing is durable before ``hold``, and nothing at all if ``broken``."""
+
+    def __init__(self):
+        self.entries = []
+        self.broken = False
+        self.hold = None
+        self.accepted = defaultdict(asyncio.Event)
+        """Set once the call of that key has its entry."""
+
+    def check(self):
+        pass
+
+    def append(self, kind, key, data):
+        self.entries.append((kind, key, data))
+        if kind == "accepted":
+            self.accepted[key].set()
+        return len(self.entries)
+
+    async def durable(self, sequence):
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.broken:
+            raise JournalUnavailableError("disk full")
+
+    def rows(self):
+        return [data for kind, _, data in self.entries if kind == "closed"]
+
+    def row(self, record_id):
+        rows = [row for row in self.rows() if row["call_id"] == record_id]
+        assert len(rows) == 1, f"{record_id} has {len(rows)} rows"
+        return rows[0]
+
+
+class World:
+    """Control, its journal, a clock that stands still, and short ways to use them."""
+
+    def __init__(self, system="fairserve", capacity=1000, **options):
+        self.now_s = 100.0
+        self.journal = MemoryJournal()
+        self.control = ControlService(
+            SYSTEMS[system],
+            self.journal,
+            ControlOptions(**options),
+            clock=lambda: self.now_s,
+            wall=lambda: 1_000_000.0 + self.now_s,
+        )
+        self.control.start()
+        self.cancelled = []
+        for worker in ("w0", "w1"):
+            self.control.post(ev.WorkerJoined(worker, capacity))
+
+    def submit(self, name="c1", *, run="run", user="u", **more):
+        values = {
+            "input_tokens": 100,
+            "system_tokens": 0,
+            "max_output_tokens": 20,
+            "tenant": "t",
+            "app": "app",
+            "model": "m",
+            **more,
+        }
+        submit = {
+            key: values.pop(key) for key in ("fingerprint", "user_agent_retry") if key in values
+        }
+        call = Call(call_id=f"app/{run}/{name}", interaction_id=f"app/{run}", user=user, **values)
+        message = Submit(call, record_id=f"row-{run}-{name}", **submit)
+        return self.control.submit(message, self.cancelled.append)
+
+    async def submitted(self, name="c1", *, run="run", **more):
+        """The task of a submit which is in the journal: it has its grant, or waits for what is next."""
+        task = asyncio.create_task(self.submit(name, run=run, **more))
+        async with asyncio.timeout(20):
+            await self.journal.accepted[f"row-{run}-{name}"].wait()
+        return task
+
+    async def release(self, grant, outcome="completed", output=5, **more):
+        usage = TokenUsage(100, 0, 0, output)
+        return await self.control.release(Release(grant.call_id, outcome, usage, **more))
+
+    def pass_time(self, seconds):
+        self.now_s += seconds
+        self.control.tick()

@@ -1,0 +1,78 @@
+"""What control bounds: the wait, the silence of a granted call, the queue, and the time to stop."""
+
+import asyncio
+
+import pytest
+
+from fairserve.interactions.call import TokenUsage
+from fairserve.platform.control.messages import Progress
+from fairserve.platform.errors import UnavailableError
+
+
+async def test_a_call_that_waited_too_long_is_expired(make_world):
+    world = make_world(max_queue_wait_s=10)
+    for n in range(2):
+        await world.submit(f"c{n}", run=f"r{n}")
+    waiting = await world.submitted("c9", run="r9")
+    world.pass_time(9.9)
+    assert not world.journal.rows()
+    world.pass_time(0.2)
+    with pytest.raises(UnavailableError, match="within 10 s") as raised:
+        await waiting
+    assert raised.value.headers["Retry-After"]
+    assert world.journal.row("row-r9-c9")["outcome"] == "expired"
+
+
+async def test_a_lease_without_progress_ends_by_itself(make_world):
+    world = make_world(lease_s=10)
+    grant = await world.submit()
+    world.pass_time(9)
+    assert world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 2)))
+    world.pass_time(9)
+    assert not world.journal.rows()
+    world.pass_time(1.1)
+    row = world.journal.row("row-run-c1")
+    assert (row["outcome"], row["output_tokens"], row["wasted"]) == ("failed", 2, True)
+    assert [cancel.call_id for cancel in world.cancelled] == [grant.call_id]
+    assert not world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 3)))
+    assert await world.release(grant) is None
+    assert len(world.journal.rows()) == 1
+
+
+async def test_a_full_queue_refuses_and_records(make_world):
+    world = make_world(max_queued_calls=1)
+    for n in range(2):
+        await world.submit(f"c{n}", run=f"r{n}")
+    waiting = await world.submitted("c8", run="r8")
+    with pytest.raises(UnavailableError) as raised:
+        await world.submit("c9", run="r9")
+    assert raised.value.code == "queue_full"
+    row = world.journal.row("row-r9-c9")
+    assert (row["outcome"], row["refusal_reason"]) == ("refused", "queue_full")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_draining_takes_nothing_new_and_waits(world):
+    grant = await world.submit("c1")
+    draining = asyncio.create_task(world.control.drain(60))
+    late = asyncio.create_task(world.submit("c2"))  # begins after it
+    with pytest.raises(UnavailableError) as raised:
+        await late
+    assert raised.value.code == "draining"
+    assert not draining.done()
+    await world.release(grant)
+    await draining
+
+
+async def test_draining_ends_what_does_not_end(world):
+    grant = await world.submit("c1", run="r1")
+    await world.submit("c2", run="r2")
+    waiting = await world.submitted("c3", run="r3")
+    await world.control.drain(0)
+    with pytest.raises(UnavailableError):
+        await waiting
+    assert {row["outcome"] for row in world.journal.rows()} == {"failed"}
+    assert len(world.journal.rows()) == 3
+    assert grant.call_id in [cancel.call_id for cancel in world.cancelled]

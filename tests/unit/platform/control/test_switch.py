@@ -1,0 +1,57 @@
+"""Another system, parameters or levels while calls run and wait: nothing is lost, refused or stalled."""
+
+import asyncio
+
+import pytest
+
+from fairserve.scheduling import events as ev
+
+
+@pytest.mark.parametrize("system", ["fcfs", "fs-wi", "d2lpm", "rpm-20", "fairserve"])
+async def test_the_system_changes_while_calls_run_and_wait(world, system):
+    running = [await world.submit(f"c{n}", run=f"r{n}") for n in range(2)]
+    waiting = [await world.submitted(f"q{n}", run=f"q{n}") for n in range(3)]
+    await asyncio.to_thread(world.control.apply_throttling, system, {"immunity_factor": 5.0})
+    assert (await world.control.cluster()).system == system
+    for grant in running:
+        await world.release(grant)
+    for task in waiting:
+        await world.release(await task)
+    # And it goes on from there, with workers that leave and calls that come.
+    world.control.post(ev.WorkerLost("w0"))
+    await world.release(await world.submit("later", run="later"))
+    assert len(world.journal.rows()) == 6
+    assert {row["outcome"] for row in world.journal.rows()} == {"completed"}
+
+
+async def test_a_wrong_parameter_changes_nothing(world):
+    with pytest.raises(ValueError, match="unknown option"):
+        world.control.apply_throttling("fcfs", {"nonsense": 1})
+    with pytest.raises(ValueError, match="nonsense"):
+        world.control.apply_throttling("fairserve", {"feeder.nonsense": 1})
+    assert (await world.control.cluster()).system == "fairserve"
+
+
+@pytest.mark.parametrize("levels", ["user", "tenant > app > user"])
+async def test_levels_change_while_calls_run_and_wait(make_world, levels):
+    world = make_world(capacity=130)
+    running = await world.submit("c1", run="r1")
+    assert running.client_id == "t/u"
+    other = await world.submit("c2", run="r2")
+    waiting = {await world.submitted(f"c{n}", run=f"r{n}", user=f"u{n % 2}") for n in range(3, 7)}
+    assert not any(task.done() for task in waiting)
+    world.control.apply_throttling("fairserve", {"levels": levels})
+    with pytest.raises(ValueError, match="levels is 'team'"):
+        world.control.apply_throttling("fairserve", {"levels": "team"})
+    world.control.apply_throttling("fairserve", {"levels": levels, "router.we": 2.0})
+    await world.release(running)
+    await world.release(other)
+    prefix = "t%2Fu" if levels == "user" else "t/app/u"
+    while waiting:
+        granted, waiting = await asyncio.wait(
+            waiting, timeout=20, return_when=asyncio.FIRST_COMPLETED
+        )
+        assert granted, "nothing stalls"
+        for task in granted:
+            assert task.result().client_id.startswith(prefix)
+            await world.release(task.result())
