@@ -10,69 +10,76 @@ from fairserve.platform.errors import InvalidRequestError, UnprocessableError
 
 
 class Producer:
-    """Writes parts when it is told to."""
+    """Writes as many parts as it is allowed to."""
 
     def __init__(self, *parts, succeeds=True):
         self.parts = parts
         self.succeeded = False
         self.succeeds = succeeds
-        self.go = asyncio.Event()
+        self._allowed = asyncio.Semaphore(0)
+
+    def allow(self, parts):
+        for _ in range(parts):
+            self._allowed.release()
 
     async def produce(self, sink):
         await sink.start(200, {"a": "b"})
         for part in self.parts:
-            await self.go.wait()
+            await self._allowed.acquire()
             await sink.write(part)
-            await asyncio.sleep(0)
         self.succeeded = self.succeeds
 
 
 class Sink:
     def __init__(self):
-        self.status = None
         self.body = b""
+        self.started = asyncio.Event()
+        self.wrote = asyncio.Event()
 
     async def start(self, status, headers):
-        self.status = status
+        self.started.set()
 
     async def write(self, body):
         self.body += body
+        self.wrote.set()
 
 
-async def replay(buffer):
-    sink = Sink()
+async def replay(buffer, sink=None):
+    sink = sink or Sink()
     await buffer.replay(sink, {})
     return sink.body
 
 
 async def finish(answers, name, *parts, **more):
     producer = Producer(*parts, **more)
-    producer.go.set()
-    buffer = answers.begin("app", name, "f", producer)
-    body = await replay(buffer)
-    await asyncio.sleep(0)
-    return body
+    producer.allow(len(parts))
+    return await replay(answers.begin("app", name, "f", producer))
 
 
 async def test_readers_who_come_early_midway_and_late_get_the_same():
     answers, producer = IdempotentAnswers(), Producer(b"one", b"two", b"three")
-    buffer = answers.begin("app", "k", "f", producer)
-    early = asyncio.create_task(replay(buffer))
-    await asyncio.sleep(0)
-    producer.go.set()
-    await asyncio.sleep(0)
-    midway = asyncio.create_task(replay(answers.find("app", "k", "f")))
+    first, second = Sink(), Sink()
+    early = asyncio.create_task(replay(answers.begin("app", "k", "f", producer), first))
+    await first.started.wait()
+    assert first.body == b""
+    producer.allow(1)
+    await first.wrote.wait()
+    midway = asyncio.create_task(replay(answers.find("app", "k", "f"), second))
+    await second.wrote.wait()
+    assert first.body == second.body == b"one"
+    producer.allow(2)
     assert await early == await midway == b"onetwothree"
     assert await replay(answers.find("app", "k", "f")) == b"onetwothree"
 
 
 async def test_a_reader_that_leaves_does_not_end_the_call():
     answers, producer = IdempotentAnswers(), Producer(b"one", b"two")
-    reader = asyncio.create_task(replay(answers.begin("app", "k", "f", producer)))
-    await asyncio.sleep(0)
+    sink = Sink()
+    reader = asyncio.create_task(replay(answers.begin("app", "k", "f", producer), sink))
+    await sink.started.wait()
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
-    producer.go.set()
+    producer.allow(2)
     assert await replay(answers.find("app", "k", "f")) == b"onetwo"
 
 

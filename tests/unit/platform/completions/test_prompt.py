@@ -1,6 +1,5 @@
 """Counting prompts: what is system, what is input, and that long ones leave the loop alone."""
 
-import asyncio
 import threading
 
 import pytest
@@ -84,4 +83,3 @@ async def test_long_prompts_are_tokenised_in_a_thread(size, inline):
     here = threading.current_thread().name
     assert (counter.threads[0] == here) == inline
     reader.close()
-    await asyncio.sleep(0)
