@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES
 from fairserve.platform.reproduce.claims import at_least, at_most, between, less, less_by_median
+from fairserve.platform.reproduce.figure import Figure, Panel, Rows
 from fairserve.platform.reproduce.report import Check, Column
-from fairserve.platform.reproduce.vtc.figure import Figure, Panel, Rows
-from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
+from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.vtc.synthetic import (
     BOUND,
     DIFFERENCE,

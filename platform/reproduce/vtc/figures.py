@@ -18,10 +18,10 @@ from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.vtc_suites import VTC_SUITES, generate_vtc_suite
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.report import Report
+from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.platform.reproduce.vtc.backlogged import BACKLOGGED
 from fairserve.platform.reproduce.vtc.recorded import recorded_figures
-from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
 from fairserve.platform.reproduce.vtc.synthetic import SyntheticFigure
 from fairserve.platform.reproduce.vtc.tables import configured
 from fairserve.platform.reproduce.vtc.under_share import UNDER_SHARE

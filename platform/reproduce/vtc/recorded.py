@@ -16,9 +16,10 @@ from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.claims import at_least, at_most, less
+from fairserve.platform.reproduce.figure import Figure, Histories, Panel, Rows
 from fairserve.platform.reproduce.report import Check, Column, Report, within
+from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.setting import Setting, delayed
-from fairserve.platform.reproduce.vtc.figure import Figure, Histories, Panel, Rows
 from fairserve.platform.reproduce.vtc.requests import (
     DURATION_S,
     RANKS,
@@ -26,7 +27,6 @@ from fairserve.platform.reproduce.vtc.requests import (
     over_share,
     request_figure,
 )
-from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
 from fairserve.platform.reproduce.vtc.tables import OURS, configured
 from fairserve.platform.simulate.job import Job
 from fairserve.scheduling.metrics import VTC_TABLES

@@ -8,8 +8,8 @@ import numpy as np
 
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.report import Check, Column, Report, Row, spread
+from fairserve.platform.reproduce.service_history import Floats
 from fairserve.platform.reproduce.setting import Setting
-from fairserve.platform.reproduce.vtc.service_history import Floats
 
 DURATION_S = 600.0
 RANKS = (13, 14, 26, 27)
@@ -61,7 +61,7 @@ def request_figure(setting: Setting, trace: Trace) -> Report:
     ]
     plots: tuple[str, ...] = ()
     if setting.plots is not None:
-        from fairserve.platform.reproduce.vtc.figure_plot import draw_rates
+        from fairserve.platform.reproduce.figure_plot import draw_rates
 
         plots = (draw_rates(setting.plots / "vtc-figure11.png", centres_s, rates, total).name,)
     text = (

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairserve.platform.reproduce.figure import Figure
 from fairserve.platform.reproduce.report import Column
-from fairserve.platform.reproduce.vtc.figure import Figure
-from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
+from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.vtc.tables import OURS
 
 FAIR = ("vtc", OURS)

@@ -6,9 +6,9 @@ They are served what they ask for without much delay, and what they leave is use
 from __future__ import annotations
 
 from fairserve.platform.reproduce.claims import at_least, at_most, between, less
+from fairserve.platform.reproduce.figure import Figure, Panel, Rows
 from fairserve.platform.reproduce.report import Check, Column
-from fairserve.platform.reproduce.vtc.figure import Figure, Panel, Rows
-from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
+from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.vtc.synthetic import (
     FAIR,
     THROUGHPUT,

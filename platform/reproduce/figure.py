@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.setting import Setting
-from fairserve.platform.reproduce.vtc.service_history import ServiceHistory
 
 Rows = Mapping[str, Row]
 Histories = Mapping[str, Sequence[ServiceHistory]]
@@ -19,7 +19,7 @@ Histories = Mapping[str, Sequence[ServiceHistory]]
 class Panel:
     """One pair of axes: the differences or throughputs of several runs, or the clients of one."""
 
-    kind: Literal["difference", "service", "response", "throughput"]
+    kind: Literal["difference", "service", "actual", "response", "throughput"]
     rows: tuple[str, ...]
     bound: float | None = None
     """A dashed line: what the difference may not exceed."""
@@ -40,11 +40,14 @@ class Figure:
     panels: tuple[Panel, ...] = ()
     published: Mapping[str, Mapping[str, float]] | None = None
     """By row and column."""
+    paper: Literal["vtc", "dlpm"] = "vtc"
+    across: int | None = None
+    """A grid with so many panels in a row, all with one time axis and one legend a row."""
 
     @property
     def name(self) -> str:
         """Of the report and its plot."""
-        return f"vtc-figure{self.number}"
+        return f"{self.paper}-figure{self.number}"
 
     def report(self, setting: Setting, text: str, histories: Histories) -> Report:
         """Read, check and, where plots are wanted, draw these runs, the first seed of each."""
@@ -55,11 +58,12 @@ class Figure:
         }
         plots: tuple[str, ...] = ()
         if setting.plots is not None and self.panels:
-            from fairserve.platform.reproduce.vtc.figure_plot import draw_figure
+            from fairserve.platform.reproduce.figure_plot import draw_figure
 
             first = {name: seeds[0] for name, seeds in histories.items()}
-            plots = (draw_figure(setting.plots / f"{self.name}.png", self.panels, first).name,)
-        title = f"VTC, {self.title}"
+            path = setting.plots / f"{self.name}.png"
+            plots = (draw_figure(path, self.panels, first, self.across).name,)
+        title = f"{self.paper.upper()}, {self.title}"
         return Report(
             self.name,
             title,

@@ -1,12 +1,14 @@
-"""What one run gave each client over time: the figures that the plots of the VTC paper show.
+"""What one run gave each client over time: the figures that the plots of the VTC and DLPM papers show.
 
-Times are centres of windows of 60 s, 7.5 s apart. Accumulated service is exact at them, and taken as a
-straight line between them.
+Times are centres of windows, an eighth of a window apart: those of the job, 60 s if it names none.
+Accumulated service is exact at them, and taken as a straight line between them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,8 @@ from fairserve.platform.simulate.curves import Curves
 from fairserve.platform.simulate.job import Outcome
 
 Floats = npt.NDArray[np.float64]
+ACTUAL = "actual_curves"
+"""Key of a summary."""
 
 
 class ServiceHistory:
@@ -31,11 +35,20 @@ class ServiceHistory:
             until_s,
             tokens_per_s=summary["throughput_tokens_per_s"]["total"],
             refused_share=summary["refused_calls"] / calls,
+            summary=summary,
         )
 
     def __init__(
-        self, curves: Curves, until_s: float, *, tokens_per_s: float, refused_share: float
+        self,
+        curves: Curves,
+        until_s: float,
+        *,
+        tokens_per_s: float,
+        refused_share: float,
+        summary: Mapping[str, Any] | None = None,
     ) -> None:
+        self.summary = summary or {}
+        """Of the whole run; under :data:`ACTUAL` curves by the extend cost, where the job has them."""
         self.tokens_per_s = tokens_per_s
         """Throughput of the whole run."""
         self.refused_share = refused_share
@@ -65,6 +78,9 @@ class ServiceHistory:
         self.accumulated = cut(curves.accumulated)
         """Service from the beginning."""
         self.service_per_s = cut(curves.service_per_s)
+        actual: Curves | None = self.summary.get(ACTUAL)
+        self.actual_per_s = {} if actual is None else cut(actual.service_per_s)
+        """Service by the extend cost: cached tokens are free."""
         self.response_s = cut(curves.response_s)
         """Mean time to first token of what arrived in a window; not a number where nothing did."""
 
@@ -111,6 +127,17 @@ class ServiceHistory:
     def total_per_s(self, begin_s: float, end_s: float) -> float:
         """The same of all clients."""
         return sum(self.served_per_s(client, begin_s, end_s) for client in self.accumulated)
+
+    def starved_s(self, client: str, share: float) -> float:
+        """Seconds in which calls of the client waited all the time, and it got less than so much
+        of what each client would get if all got the same.
+        """
+        if len(self.times_s) < 2:
+            return 0.0
+        total = np.sum(list(self.service_per_s.values()), axis=0)
+        equal = total / len(self.service_per_s)
+        starved = self._backlogged[client] & (self.service_per_s[client] < share * equal)
+        return float(starved.sum() * (self.times_s[1] - self.times_s[0]))
 
     def mean_response_s(self, client: str, begin_s: float = 0.0, end_s: float = np.inf) -> float:
         """Mean of the windows whose centres are between two times; not a number where none has one."""

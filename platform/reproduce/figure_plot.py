@@ -1,4 +1,4 @@
-"""The panels of a figure as one PNG, three in a row at most."""
+"""The panels of a figure as one PNG, three in a row unless the figure says how many."""
 
 from __future__ import annotations
 
@@ -12,28 +12,39 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Sheet
 
-from fairserve.platform.reproduce.vtc.figure import Panel
-from fairserve.platform.reproduce.vtc.service_history import Floats, ServiceHistory
+from fairserve.platform.reproduce.figure import Panel
+from fairserve.platform.reproduce.service_history import Floats, ServiceHistory
 from fairserve.platform.simulate.plots import COLORS, save
 from fairserve.platform.simulate.plots import sheet as empty_sheet
 
 _IN_A_ROW = 3
 GREY = "#b0b0b0"
+_WHAT = {
+    "service": "service received",
+    "actual": "actual service",
+    "response": "response time",
+}
 
 
 def draw_figure(
-    path: Path, panels: Sequence[Panel], histories: Mapping[str, ServiceHistory]
+    path: Path,
+    panels: Sequence[Panel],
+    histories: Mapping[str, ServiceHistory],
+    across: int | None = None,
 ) -> Path:
-    """All panels; those of a kind have one scale, so that systems can be compared."""
+    """All panels; those of a kind have one scale, so that systems can be compared.
+
+    With ``across`` they are a grid, which has one time axis, and a legend and a label a row.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    across = 2 if len(panels) == 4 else min(_IN_A_ROW, len(panels))
-    down = math.ceil(len(panels) / across)
-    wide = 4.4 if len(panels) > 1 else 5.6
-    sheet = Sheet(figsize=(wide * across, 3.3 * down), dpi=120, layout="constrained")
+    in_a_row = across or (2 if len(panels) == 4 else min(_IN_A_ROW, len(panels)))
+    down = math.ceil(len(panels) / in_a_row)
+    wide, high = (3.2, 2.7) if across else (4.4 if len(panels) > 1 else 5.6, 3.3)
+    sheet = Sheet(figsize=(wide * in_a_row, high * down), dpi=120, layout="constrained")
     FigureCanvasAgg(sheet)
     by_kind: dict[str, list[Axes]] = {}
     for number, panel in enumerate(panels, start=1):
-        axes = sheet.add_subplot(down, across, number)
+        axes = sheet.add_subplot(down, in_a_row, number)
         axes.grid(alpha=0.3)
         axes.tick_params(labelsize=8)
         if panel.kind == "throughput":
@@ -44,6 +55,13 @@ def draw_figure(
             _clients(axes, panel, histories[panel.rows[0]])
         if panel.kind != "throughput":
             axes.set_xlabel("time (s)", fontsize=8)
+        if across:
+            axes.set_xlim(0, 1.03 * max(history.times_s[-1] for history in histories.values()))
+            if number % across != 1:
+                axes.set_ylabel("")
+                legend = axes.get_legend()
+                assert legend is not None
+                legend.remove()
         by_kind.setdefault(panel.kind, []).append(axes)
     for kind, same in by_kind.items():
         top = max(axes.get_ylim()[1] for axes in same)
@@ -74,8 +92,12 @@ def _differences(axes: Axes, panel: Panel, histories: Mapping[str, ServiceHistor
 
 
 def _clients(axes: Axes, panel: Panel, history: ServiceHistory) -> None:
-    service = panel.kind == "service"
-    curves = history.service_per_s if service else history.response_s
+    curves = {
+        "service": history.service_per_s,
+        "actual": history.actual_per_s,
+        "response": history.response_s,
+    }[panel.kind]
+    service = panel.kind != "response"
     shown = panel.clients or tuple(curves)
     named = panel.named or shown
     # A dot where a window stands between two in which nothing arrived: it makes no line.
@@ -92,8 +114,7 @@ def _clients(axes: Axes, panel: Panel, history: ServiceHistory) -> None:
     if service:
         total = sum(curves.values(), np.zeros_like(history.times_s))
         axes.plot(history.times_s, total, label="total", color="black", linewidth=0.9)
-    what = "service received" if service else "response time"
-    axes.set_title(f"{panel.rows[0]}: {what}", fontsize=9)
+    axes.set_title(f"{panel.rows[0]}: {_WHAT[panel.kind]}", fontsize=9)
     axes.set_ylabel("weighted tokens per second" if service else "seconds", fontsize=8)
     axes.legend(fontsize=7)
 
