@@ -10,6 +10,7 @@ from fairserve.platform.reproduce.report import Check, Column, Report, Row, meas
 from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.setting import Setting
 
+Kind = Literal["difference", "service", "actual", "response", "throughput"]
 Rows = Mapping[str, Row]
 Histories = Mapping[str, Sequence[ServiceHistory]]
 """By row, one a seed."""
@@ -19,7 +20,7 @@ Histories = Mapping[str, Sequence[ServiceHistory]]
 class Panel:
     """One pair of axes: the differences or throughputs of several runs, or the clients of one."""
 
-    kind: Literal["difference", "service", "actual", "response", "throughput"]
+    kind: Kind
     rows: tuple[str, ...]
     bound: float | None = None
     """A dashed line: what the difference may not exceed."""

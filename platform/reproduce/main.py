@@ -14,7 +14,14 @@ from pathlib import Path
 
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
+from fairserve.platform.reproduce.dlpm.figure1 import dlpm_figure1
+from fairserve.platform.reproduce.dlpm.figure4 import dlpm_figure4
 from fairserve.platform.reproduce.dlpm.figure7 import dlpm_figure7
+from fairserve.platform.reproduce.dlpm.figure8 import dlpm_figure8
+from fairserve.platform.reproduce.dlpm.figure9 import dlpm_figure9
+from fairserve.platform.reproduce.dlpm.figure10 import dlpm_figure10
+from fairserve.platform.reproduce.dlpm.figure11 import dlpm_figure11
+from fairserve.platform.reproduce.dlpm.figure12 import dlpm_figure12
 from fairserve.platform.reproduce.fairserve.figure8 import fairserve_figure8
 from fairserve.platform.reproduce.fairserve.figure9 import fairserve_figure9
 from fairserve.platform.reproduce.fairserve.table3 import fairserve_table3
@@ -33,7 +40,14 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "vtc-table5": vtc_tables.vtc_table5,
     "vtc-table6": vtc_tables.vtc_table6,
     "vtc-figures": vtc_figures,
+    "dlpm-figure1": dlpm_figure1,
+    "dlpm-figure4": dlpm_figure4,
     "dlpm-figure7": dlpm_figure7,
+    "dlpm-figure8": dlpm_figure8,
+    "dlpm-figure9": dlpm_figure9,
+    "dlpm-figure10": dlpm_figure10,
+    "dlpm-figure11": dlpm_figure11,
+    "dlpm-figure12": dlpm_figure12,
     "fairserve-table3": fairserve_table3,
     "fairserve-table4": fairserve_table4,
     "fairserve-figure8": fairserve_figure8,
