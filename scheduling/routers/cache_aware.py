@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fairserve.interactions.call import Call
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.least_loaded import LeastLoaded
+from fairserve.scheduling.routers.loads import check_balance
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +32,7 @@ class CacheAwareOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.match_threshold <= 1:
             raise ValueError(f"match_threshold is {self.match_threshold}; allowed: 0 to 1")
-        if self.balance_abs is not None and self.balance_abs < 0:
-            raise ValueError(f"balance_abs is {self.balance_abs}; allowed: 0 or more, or null")
-        if not self.balance_rel >= 1:
-            raise ValueError(f"balance_rel is {self.balance_rel}; allowed: 1 or more")
+        check_balance(self.balance_abs, self.balance_rel)
 
 
 class CacheAware(LeastLoaded):
@@ -50,15 +48,11 @@ class CacheAware(LeastLoaded):
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
         """By the three rules. Changes nothing."""
         usable = self._workers.mask(open_workers) & self._loads.all
-        if not usable or self._unbalanced():
+        if not usable:
+            return None
+        if self._loads.unbalanced(self.options.balance_abs, self.options.balance_rel):
             return self._loads.least(usable)
         matched, having = self._locality.match(call, usable)
         if matched > self.options.match_threshold * call.prompt_tokens:
             return self._loads.least(having)
         return self._loads.least(usable)
-
-    def _unbalanced(self) -> bool:
-        if self.options.balance_abs is None:
-            return False
-        fewest, most = self._loads.extremes()
-        return most - fewest > self.options.balance_abs and most > self.options.balance_rel * fewest

@@ -16,11 +16,14 @@ outstanding. Shares are not decided here but by the feeder and at the workers.
 With a feed window only *open* workers may be chosen (ALGORITHMS section 7, point 2): if the client has
 credit only at closed ones, the least loaded open worker takes the call without a refill. Charges are
 multiplied by the call's price. Weakness: the fairness bound grows with the number of workers, and holds
-only for clients backlogged at all of them (Theorem 5.1).
+only for clients backlogged at all of them (Theorem 5.1). Two more are answered by options (decision 8):
+a client whose credit is spent leaves the worker with all its runs' contexts (``quantum_prompts``,
+``charge_cached``), and while it has credit its prefix holds it at a crowded worker (``balance_abs``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,7 +31,7 @@ from typing import Any, Literal
 from fairserve.interactions.call import Call, ClientPath
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.credit import Credit
-from fairserve.scheduling.routers.loads import Loads
+from fairserve.scheduling.routers.loads import Loads, check_balance
 
 _SWEEP_MIN = 1024
 """Idle clients are looked through when there are about this many more."""
@@ -36,19 +39,29 @@ _SWEEP_MIN = 1024
 
 @dataclass(frozen=True, slots=True)
 class D2lpmOptions:
-    """``quantum`` is Q^w in price-weighted tokens; None takes 20 times the mean prompt so far."""
+    """``quantum`` is Q^w in price-weighted tokens; None: ``quantum_prompts`` mean prompts."""
 
     quantum: float | None = None
+    quantum_prompts: float = 20.0
     we: float = 1.0
     wq: float = 2.0
+    charge_cached: bool = True
+    """Whether the prompt tokens that the worker is believed to have are charged, too (the paper)."""
+    balance_abs: int | None = None
+    """No match is looked at while a worker has so many more calls outstanding than another, and
+    ``balance_rel`` times as many; None (the paper): never."""
+    balance_rel: float = 1.5
     level_quantum: Literal["clients", "equal"] = "clients"
     """Quantum of a level above the client: times its active clients, or the same at every level."""
 
     def __post_init__(self) -> None:
         if self.quantum is not None and not self.quantum > 0:
             raise ValueError(f"quantum is {self.quantum}; allowed: over 0, or null")
+        if not 0 < self.quantum_prompts < math.inf:
+            raise ValueError(f"quantum_prompts is {self.quantum_prompts}; allowed: over 0, finite")
         if self.we < 0 or self.wq < 0:
             raise ValueError(f"we is {self.we}, wq is {self.wq}; allowed: not negative")
+        check_balance(self.balance_abs, self.balance_rel)
         if self.level_quantum not in ("clients", "equal"):
             raise ValueError(
                 f"level_quantum is {self.level_quantum!r}; allowed: 'clients', 'equal'"
@@ -105,6 +118,8 @@ class D2lpm:
         in_credit = self._in_credit(call) & usable
         if not in_credit:  # credit only at closed workers: no refill, no waiting
             return loads.least(usable)
+        if loads.unbalanced(self.options.balance_abs, self.options.balance_rel):
+            return loads.least(in_credit)
         _, having = self._locality.match(call, usable)
         return loads.least(having & in_credit or in_credit)
 
@@ -147,15 +162,22 @@ class D2lpm:
     def _quantum(self, call: Call) -> float:
         if self.options.quantum is not None:
             return self.options.quantum
+        prompts = self.options.quantum_prompts
         if not self._prompts:
-            return 20.0 * max(1, call.prompt_tokens)
-        return 20.0 * max(1.0, self._prompt_sum / self._prompts)
+            return prompts * max(1, call.prompt_tokens)
+        return prompts * max(1.0, self._prompt_sum / self._prompts)
 
     def dispatched(self, call: Call, worker_id: str, price: float) -> None:
         """Charge the prompt, count the call."""
         self._loads.dispatched(worker_id)
         slot = self._locality.workers.slot(worker_id)
-        cost = price * self.options.we * call.prompt_tokens
+        prompt = price * self.options.we * call.prompt_tokens
+        self._prompts += 1
+        self._prompt_sum += prompt
+        cost = prompt
+        if not self.options.charge_cached:
+            cached, _ = self._locality.match(call, 1 << slot)
+            cost -= price * self.options.we * cached
         path = self._path(call.client)
         begins = not path[-1].outstanding
         self._active += begins
@@ -163,8 +185,6 @@ class D2lpm:
             credit.charge(slot, cost)
             credit.outstanding += 1
             credit.active += begins
-        self._prompts += 1
-        self._prompt_sum += cost
 
     def started(self, call_id: str) -> None:
         """Nothing depends on it."""

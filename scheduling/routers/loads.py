@@ -12,6 +12,14 @@ from typing import Any
 from fairserve.scheduling.workers import Workers
 
 
+def check_balance(by_calls: int | None, factor: float) -> None:
+    """Raise ValueError for bounds that :meth:`Loads.unbalanced` does not take."""
+    if by_calls is not None and by_calls < 0:
+        raise ValueError(f"balance_abs is {by_calls}; allowed: 0 or more, or null")
+    if not factor >= 1:
+        raise ValueError(f"balance_rel is {factor}; allowed: 1 or more")
+
+
 class Loads:
     """Counts of calls that were dispatched and have not ended. Masks are those of ``workers``."""
 
@@ -68,6 +76,16 @@ class Loads:
     def extremes(self) -> tuple[int, int]:
         """The fewest and the most outstanding calls. Raises IndexError if there is no worker."""
         return self._counts[0], self._counts[-1]
+
+    def unbalanced(self, by_calls: int | None, factor: float) -> bool:
+        """Whether the most exceed the fewest by more than so many calls, and by more than a factor.
+
+        None: never.
+        """
+        if by_calls is None:
+            return False
+        fewest, most = self.extremes()
+        return most - fewest > by_calls and most > factor * fewest
 
     def _count(self, worker_id: str, count: int) -> None:
         bit = self._bits[worker_id]

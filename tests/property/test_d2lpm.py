@@ -69,6 +69,48 @@ def test_the_output_is_charged_when_the_call_ends():
         assert made.deficit(client, worker) == 1000.0 - 2.0 * 100 - 2.0 * 2 * 30
 
 
+def test_a_quantum_by_the_mean_prompt():
+    made, locality = router(quantum=None, quantum_prompts=3.0)
+    place(made, locality, make_call("a", tokens=prompt((1, 100))), price=2.0)
+    assert [made.deficit(("t", "u"), worker) for worker in WORKERS] == [100.0, 300.0, 300.0], (
+        "the first prompt stands for the mean; a price is known only when it is charged"
+    )
+    for number in range(9):
+        new = make_call(f"b{number}", user="v", tokens=prompt((2, 300)))
+        place(made, locality, new, price=1.0)
+    mean = (200 + 9 * 300) / 10
+    assert max(made.deficit(("t", "v"), worker) for worker in WORKERS) <= 3 * mean
+
+
+def test_cached_tokens_are_free_where_they_are_not_charged():
+    made, locality = router(quantum=1000.0, charge_cached=False)
+    first = place(made, locality, make_call("a", tokens=document("d", 0)), price=2.0)
+    assert made.deficit(("t", "u"), first) == 1000.0 - 2.0 * 416
+    assert place(made, locality, make_call("b", tokens=document("d", 1)), price=2.0) == first
+    assert made.deficit(("t", "u"), first) == 1000.0 - 2.0 * 416 - 2.0 * 16
+
+
+def test_a_crowded_worker_loses_its_pull():
+    made, locality = router(quantum=1e9, balance_abs=4, balance_rel=1.5)
+    placed = [place(made, locality, make_call(f"c{n}", tokens=document("d", n))) for n in range(30)]
+    counts = [placed.count(worker) for worker in WORKERS]
+    assert placed[:5] == [placed[0]] * 5, "four calls ahead are allowed"
+    assert max(counts) - min(counts) <= 5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"quantum_prompts": 0.0}, "quantum_prompts is 0.0; allowed: over 0, finite"),
+        ({"balance_abs": -1}, "balance_abs is -1; allowed: 0 or more, or null"),
+        ({"balance_rel": 0.5}, "balance_rel is 0.5; allowed: 1 or more"),
+    ],
+)
+def test_options_out_of_range(options, words):
+    with pytest.raises(ValueError, match=words):
+        D2lpmOptions(**options)
+
+
 def test_only_open_workers_and_no_refill_for_credit_elsewhere():
     made, locality = router(quantum=1000.0)
     first = place(made, locality, make_call("a", tokens=document("d", 0)))
