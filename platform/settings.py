@@ -113,12 +113,12 @@ class Settings(BaseSettings):
         le=1000,
         description="Demand over KV capacity at which an overload ends; at most overload_high.",
     )
-    feed_window: float = Field(
-        0.05,
+    feed_window: float | None = Field(
+        None,
         gt=0,
         le=1,
         description="Share of a worker's KV capacity that may be queued at it or on its way, in "
-        "systems that have a feed window.",
+        "systems that have a feed window. Empty: the system's own.",
     )
     cache_isolation: CacheIsolation = Field(
         "tenant",
@@ -244,6 +244,11 @@ class Settings(BaseSettings):
         if text.startswith("{"):
             return json.loads(text)
         return parse_options(part for part in text.split(",") if part.strip())
+
+    @field_validator("feed_window", mode="before")
+    @classmethod
+    def _empty_is_none(cls, value: Any) -> Any:
+        return None if value == "" else value
 
     @field_validator("worker_urls", mode="before")
     @classmethod

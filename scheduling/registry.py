@@ -172,7 +172,17 @@ _SYSTEMS = (
         feed_window=0.05,
         feeder_options=_PAPER_WSC,
     ),
-    SystemConfig("fairserve", "oit", "wsc", "d2lpm", "dlpm", feed_window=0.05, hit_share=0.75),
+    SystemConfig(
+        "fairserve",
+        "oit",
+        "wsc",
+        "d2lpm",
+        "dlpm",
+        feed_window=0.03,
+        hit_share=0.75,
+        router_options={"quantum_prompts": 400.0, "charge_cached": False, "balance_abs": 16},
+        local_options={"quantum": 1000.0},
+    ),
 )
 
 

@@ -65,6 +65,8 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "weighted tokens",
         "Service a client gets at a worker per refill; null adapts to the prompts seen.",
     ),
+    "router.quantum_prompts": ("prompts", "So many mean prompts are that service."),
+    "router.charge_cached": ("", "Whether cached prompt tokens use up that service."),
     "router.level_quantum": (
         "",
         "Quantum of a tenant: clients multiplies it by its users with running calls, or equal.",
@@ -144,7 +146,7 @@ def effective_options(
         "low_watermark": settings.overload_low,
         "immunity_factor": settings.immunity_factor,
     }
-    if base.feed_window is not None:
+    if base.feed_window is not None and settings.feed_window is not None:
         options["feed_window"] = settings.feed_window
     if system == settings.system:
         options |= settings.system_options

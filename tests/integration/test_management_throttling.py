@@ -25,7 +25,7 @@ def test_the_settings_hold_until_somebody_changes_them(management):
     assert (found["version"], found["system"], found["author"]) == (0, "fairserve", None)
     assert (found["throttle"], found["feeder"], found["router"]) == ("oit", "wsc", "d2lpm")
     window = parameters(found)["feed_window"]
-    assert (window["value"], window["default"]) == (0.05, 0.05)
+    assert (window["value"], window["default"]) == (0.03, 0.03)
     for item in found["parameters"]:
         assert item["description"]
     assert management.call(management.admin, "GET", f"{PATH}/history")["total"] == 0

@@ -18,6 +18,7 @@ from fairserve.platform.settings_flags import (
     guide,
     settings_from,
 )
+from fairserve.scheduling.registry import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[3]
 SECRET = "s3cret-" + "x" * 40
@@ -146,6 +147,12 @@ def test_the_system_takes_the_settings():
     assert (config.high_watermark, config.low_watermark) == (3, 2)
     assert (config.feed_window, config.immunity_factor, config.local) == (0.2, 9, "fcfs")
     assert Settings(system="fcfs").system_config().feed_window is None
+
+
+@pytest.mark.parametrize("system", ["fairserve", "central-dlpm", "fcfs"])
+def test_a_system_keeps_its_own_feed_window_where_none_is_set(system):
+    for settings in (Settings(system=system), Settings(system=system, feed_window="")):
+        assert settings.system_config().feed_window == SYSTEMS[system].feed_window
 
 
 def test_no_secret_is_shown():

@@ -13,6 +13,7 @@ from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 
 PROFILE = AppProfile((StageProfile(400.0, 0.0, 16.0),), calls_per_interaction=4)
+FAIRSERVE = SYSTEMS["fairserve"].with_options({"feed_window": 0.05})
 WINDOW = 500
 """Tokens: five hundredths of the pool."""
 
@@ -28,7 +29,7 @@ class Cluster:
     """A dispatcher with one worker, told what to do."""
 
     def __init__(self, **options):
-        self.dispatcher = Dispatcher(SYSTEMS["fairserve"].with_options(options))
+        self.dispatcher = Dispatcher(FAIRSERVE.with_options(options))
         self.sent = {}
         self.handle(ev.AppChanged("app", PROFILE, Limits()))
         self.handle(ev.WorkerJoined("w", WINDOW * 20))
@@ -115,7 +116,7 @@ def test_the_state_of_the_second_window_is_restored():
     for number in range(5):
         cluster.arrive(f"hit-{number}", user="u", run="R", context=1, prompt=448)
     state = json.loads(json.dumps(cluster.dispatcher.snapshot(0.0)))
-    copy = Dispatcher(SYSTEMS["fairserve"])
+    copy = Dispatcher(FAIRSERVE)
     copy.restore(state, 0.0)
     assert json.loads(json.dumps(copy.snapshot(0.0))) == state
     assert copy.pool.workers["w"].hit_tokens == 5 * 48
