@@ -22,8 +22,9 @@ class Line:
     color: int
     """Number of the color; lines that belong together share one."""
     labels: Sequence[str] = ()
-    """A text at each point."""
+    """A text at each point, above it, or below it at a dashed line."""
     dashed: bool = False
+    """Without the spread of its seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ def draw_charts(path: Path, charts: Sequence[Chart], *, width: float = 5.0) -> s
             axes.set_yscale("log")
         elif chart.from_zero:
             axes.set_ylim(bottom=0)
+        else:
+            axes.margins(0.1)
         if chart.right:
             second = axes.twinx()
             _draw_lines(second, chart.right)
@@ -97,7 +100,7 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
         xs = [x for x, _ in each.points]
         values = [seen.value for _, seen in each.points]
         color = _color(each.color)
-        if not each.labels:
+        if not each.labels and not each.dashed:
             least = [seen.least for _, seen in each.points]
             greatest = [seen.greatest for _, seen in each.points]
             axes.fill_between(xs, least, greatest, color=color, alpha=0.15, linewidth=0)
@@ -106,8 +109,9 @@ def _draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
             xs, values, style, label=each.name, color=color, marker="o", markersize=4, linewidth=1.3
         )
         for x, value, text in zip(xs, values, each.labels, strict=False):
+            place = (-16, -11) if each.dashed else (5, 4)
             axes.annotate(
-                text, (x, value), (5, 4), textcoords="offset points", fontsize=7, color=color
+                text, (x, value), place, textcoords="offset points", fontsize=7, color=color
             )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Sheet
@@ -34,7 +35,7 @@ def draw_figure(
 ) -> Path:
     """All panels; those of a kind have one scale, so that systems can be compared.
 
-    With ``across`` they are a grid, which has one time axis, and a legend and a label a row.
+    With ``across`` they are a grid, which has one time axis, one legend, and a label a row.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     in_a_row = across or (2 if len(panels) == 4 else min(_IN_A_ROW, len(panels)))
@@ -43,6 +44,7 @@ def draw_figure(
     sheet = Sheet(figsize=(wide * in_a_row, high * down), dpi=120, layout="constrained")
     FigureCanvasAgg(sheet)
     by_kind: dict[str, list[Axes]] = {}
+    named: dict[str, Artist] = {}
     for number, panel in enumerate(panels, start=1):
         axes = sheet.add_subplot(down, in_a_row, number)
         axes.grid(alpha=0.3)
@@ -59,14 +61,24 @@ def draw_figure(
             axes.set_xlim(0, 1.03 * max(history.times_s[-1] for history in histories.values()))
             if number % across != 1:
                 axes.set_ylabel("")
-                legend = axes.get_legend()
-                assert legend is not None
-                legend.remove()
+            legend = axes.get_legend()
+            assert legend is not None
+            legend.remove()
+            handles, labels = axes.get_legend_handles_labels()
+            named.update(zip(labels, handles, strict=True))
         by_kind.setdefault(panel.kind, []).append(axes)
     for kind, same in by_kind.items():
         top = max(axes.get_ylim()[1] for axes in same)
         for axes in same:
             axes.set_ylim(0, (1.3 if kind == "difference" else 1.1) * top)  # room for the legend
+    if named:
+        sheet.legend(
+            list(named.values()),
+            list(named),
+            fontsize=8,
+            loc="outside lower center",
+            ncols=len(named),
+        )
     return save(sheet, path)
 
 

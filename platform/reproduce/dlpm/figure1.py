@@ -40,7 +40,7 @@ WORKLOAD = "long-context-qa"
 DURATION_S = 600.0
 QUESTIONS_PER_S = 0.25
 """Of a well-behaved client."""
-QUANTA = (1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 10_000_000)
+QUANTA = (1_000, 30_000, 100_000, 300_000, 1_000_000, 10_000_000)
 VARIANTS = ("dlpm", PUBLISHED)
 ENDS = ("vtc", "lpm", OURS)
 NEAR_FAIREST = 0.05
@@ -124,11 +124,12 @@ def claims(rows: Mapping[str, Row], quanta: Sequence[int]) -> list[Check]:
                 f"{variant}: no point is dominated by VTC or LPM", own, (vtc, lpm), _AXES
             ),
         ]
-        fairest = max(in_order, key=lambda row: row.measured["Jain"].value)
-        near = vtc.measured["Jain"].value - NEAR_FAIREST
-        claim = f"its fairest point is within {NEAR_FAIREST:g} of VTC's Jain index (least seed)"
-        checks.append(at_least(claim, fairest, "Jain", near, 3))
-        fastest = max(in_order, key=lambda row: row.measured["tok/s"].value)
+        for index in ("Jain", "Jain actual"):
+            fairest = _best(in_order, index)
+            near = vtc.measured[index].value - NEAR_FAIREST
+            claim = f"its fairest point is within {NEAR_FAIREST:g} of VTC's, {index} (least seed)"
+            checks.append(at_least(claim, fairest, index, near, 3))
+        fastest = _best(in_order, "tok/s")
         near = NEAR_FASTEST * lpm.measured["tok/s"].value
         claim = f"its fastest point has {NEAR_FASTEST:.0%} of LPM's throughput (least seed)"
         checks.append(at_least(claim, fastest, "tok/s", near))
@@ -136,6 +137,10 @@ def claims(rows: Mapping[str, Row], quanta: Sequence[int]) -> list[Check]:
     claim = f"{OURS} is dominated by no point of the others"
     checks.append(not_dominated(claim, {OURS: rows[OURS]}, others, _AXES))
     return checks
+
+
+def _best(rows: Sequence[Row], column: str) -> Row:
+    return max(rows, key=lambda row: row.measured[column].value)
 
 
 def _draw(folder: Path, rows: Mapping[str, Row], quanta: Sequence[int]) -> str:
@@ -148,11 +153,18 @@ def _draw(folder: Path, rows: Mapping[str, Row], quanta: Sequence[int]) -> str:
                 [_point(rows[row_name(variant, quantum)], column) for quantum in quanta],
                 number,
                 labels=[_short(quantum) for quantum in quanta],
+                dashed=variant != PUBLISHED,
             )
             for number, variant in enumerate(VARIANTS)
         ]
         lines += [
-            Line(name, [_point(rows[name], column)], len(VARIANTS) + number, labels=[name])
+            Line(
+                name,
+                [_point(rows[name], column)],
+                len(VARIANTS) + number,
+                labels=[name],
+                dashed=name == OURS,
+            )
             for number, name in enumerate(ENDS)
         ]
         what = "cached tokens count" if column == "Jain" else "actual service"

@@ -164,7 +164,7 @@ def _declines(claim: str, rates: Sequence[float], clients: Sequence[int]) -> Che
 
 
 def _percents(ratios: Sequence[float]) -> str:
-    return f"{min(ratios):.0%} to {max(ratios):.0%}"
+    return f"{min(ratios):.1%} to {max(ratios):.1%}"
 
 
 def _draw(folder: Path, rows: Mapping[str, Row], clients: Sequence[int]) -> str:

@@ -55,12 +55,16 @@ def test_trends():
     assert not dominates(better, better, ("x", "y"))
 
 
+def front(throughput, jain, actual=None):
+    return {"tok/s": throughput, "Jain": jain, "Jain actual": jain if actual is None else actual}
+
+
 FRONT = {
-    "vtc": {"tok/s": 100, "Jain": 1.0},
-    "lpm": {"tok/s": 200, "Jain": 0.4},
-    OURS: {"tok/s": 190, "Jain": 0.99},
+    "vtc": front(100, 1.0),
+    "lpm": front(200, 0.4),
+    OURS: front(190, 0.99),
     **{
-        figure1.row_name(variant, quantum): {"tok/s": throughput, "Jain": jain}
+        figure1.row_name(variant, quantum): front(throughput, jain)
         for variant in figure1.VARIANTS
         for quantum, throughput, jain in ((1_000, 120, 0.98), (300_000, 195, 0.5))
     },
@@ -70,20 +74,17 @@ FRONT = {
 @pytest.mark.parametrize(
     ("changed", "figures", "words"),
     [
-        (None, {}, []),
-        ("dlpm, Q^u 1,000", {"tok/s": 120, "Jain": 0.9}, ["within 0.05"]),
-        ("dlpm, Q^u 300,000", {"tok/s": 150, "Jain": 0.5}, ["90% of LPM"]),
-        (
-            "dlpm, Q^u 300,000",
-            {"tok/s": 110, "Jain": 0.99},
-            ["raises throughput", "lowers Jain's", "90% of LPM"],
-        ),
-        ("lpm", {"tok/s": 210, "Jain": 0.6}, ["dominated by VTC or LPM"] * 2),
-        (OURS, {"tok/s": 110, "Jain": 0.9}, [f"{OURS} is dominated"]),
+        (None, (), []),
+        ("dlpm, Q^u 1,000", (120, 0.9, 0.99), ["of VTC's, Jain (least"]),
+        ("dlpm, Q^u 1,000", (120, 0.99, 0.9), ["of VTC's, Jain actual (least"]),
+        ("dlpm, Q^u 300,000", (150, 0.5), ["90% of LPM"]),
+        ("dlpm, Q^u 300,000", (110, 0.99), ["raises throughput", "lowers Jain's", "90% of LPM"]),
+        ("lpm", (210, 0.6), ["dominated by VTC or LPM"] * 2),
+        (OURS, (110, 0.9), [f"{OURS} is dominated"]),
     ],
 )
 def test_claims_of_figure_1(changed, figures, words):
-    rows = named(FRONT if changed is None else {**FRONT, changed: figures})
+    rows = named(FRONT if changed is None else {**FRONT, changed: front(*figures)})
     only_failed(figure1.claims(rows, QUANTA), *words)
 
 
@@ -106,7 +107,7 @@ def test_claims_of_figure_4():
 
     only_failed(checks())
     only_failed(checks(q800=costs(10, 0.6, 0.03)), "grows with the global queue")
-    only_failed(checks(q800=costs(32, 1.2, 0.03)), "indexed step grows")
+    only_failed(checks(q800=costs(32, 4.5, 0.03)), "indexed step grows")
     only_failed(checks(q200=costs(0.2, 0.1, 0.03)), "10 times d2lpm's")
     places[16, 200] = costs(6, 1.0, 0.9)
     only_failed(checks(), "grows with the workers", "decision of d2lpm grows", "less than 2%")
