@@ -158,13 +158,7 @@ def _draw(folder: Path, rows: Mapping[str, Row], quanta: Sequence[int]) -> str:
             for number, variant in enumerate(VARIANTS)
         ]
         lines += [
-            Line(
-                name,
-                [_point(rows[name], column)],
-                len(VARIANTS) + number,
-                labels=[name],
-                dashed=name == OURS,
-            )
+            Line(name, [_point(rows[name], column)], len(VARIANTS) + number)
             for number, name in enumerate(ENDS)
         ]
         what = "cached tokens count" if column == "Jain" else "actual service"
