@@ -30,6 +30,7 @@ from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.counter_node import Node
 from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.feeder.earliest import Earliest
 from fairserve.scheduling.feeder.slice_charges import SliceCharges
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.waiting_index import WaitingIndex
@@ -102,7 +103,7 @@ class WscFeeder:
         """Queued calls by interaction."""
         self._under_way: set[str] = set()
         """Interactions of which a call was dispatched and that have not ended."""
-        self._urgent: dict[Node, set[str]] = {}
+        self._urgent: dict[Node, Earliest] = {}
         """Queued calls of interactions under way, by client."""
 
     def __len__(self) -> int:
@@ -141,7 +142,7 @@ class WscFeeder:
         self._homes[call.call_id] = node
         self._runs.setdefault(call.interaction_id, set()).add(call.call_id)
         if call.interaction_id in self._under_way:
-            self._urgent.setdefault(node, set()).add(call.call_id)
+            self._hurry(node, entry)
         if self.options.locality_slack:
             keys = self._locality.keys(call.call_id)
             self._index.add(call.call_id, keys, node, entry.seq)
@@ -152,7 +153,7 @@ class WscFeeder:
         node = self._homes.pop(call_id)
         entry: _Queued = node.queue.pop(call_id)
         _discard(self._runs, entry.call.interaction_id, call_id)
-        _discard(self._urgent, node, call_id)
+        self._calm(node, call_id)
         if node.queue:
             return entry, _first(node).seq
         del self._clients[node]
@@ -171,14 +172,24 @@ class WscFeeder:
         """Its calls have priority no longer."""
         self._under_way.discard(interaction_id)
         for call_id in self._runs.get(interaction_id, ()):
-            _discard(self._urgent, self._homes[call_id], call_id)
+            self._calm(self._homes[call_id], call_id)
 
     def _begin(self, interaction_id: str) -> None:
         """A call of the interaction is dispatched: its queued calls have priority from now on."""
         if interaction_id not in self._under_way:
             self._under_way.add(interaction_id)
             for call_id in self._runs.get(interaction_id, ()):
-                self._urgent.setdefault(self._homes[call_id], set()).add(call_id)
+                self._hurry(self._homes[call_id], self._entry(call_id))
+
+    def _hurry(self, node: Node, entry: _Queued) -> None:
+        self._urgent.setdefault(node, Earliest()).add(entry.call.call_id, entry.seq)
+
+    def _calm(self, node: Node, call_id: str) -> None:
+        urgent = self._urgent.get(node)
+        if urgent is not None:
+            urgent.discard(call_id)
+            if not urgent:
+                del self._urgent[node]
 
     # --- selection --------------------------------------------------------------------------------
 
@@ -253,10 +264,10 @@ class WscFeeder:
         """The earliest call of a run under way, of the least served client that has one."""
         best: tuple[tuple[float, ...], int, str] | None = None
         within = self._counters.reach(self.options.interaction_slack)
-        for client, call_ids in self._urgent.items():
+        for client, urgent in self._urgent.items():
             counters = within(client)
             if counters is not None and (best is None or counters <= best[0]):
-                seq, call_id = min((self._entry(call_id).seq, call_id) for call_id in call_ids)
+                seq, call_id = urgent.first()
                 if best is None or (counters, seq) < best[:2]:
                     best = (counters, seq, call_id)
         return None if best is None else self._entry(best[2])
