@@ -40,7 +40,7 @@ class DlpmOptions:
     we: float = 1.0
     wq: float = 2.0
     refill_when_stuck: bool = True
-    max_bypass: int = 16
+    max_bypass: int = 64
     """0 never stops at a call that does not fit (the paper)."""
 
     def __post_init__(self) -> None:
