@@ -43,14 +43,14 @@ def _least_rpm(summary: Mapping[str, Any]) -> float:
 ABORTED = Column("aborted runs", lambda s: float(s["aborted_interactions"]))
 WASTED = Column("tokens wasted by throttling", lambda s: float(s["wasted_tokens"]["throttled"]))
 DELAYED = Column("users delayed %", delayed, 2)
-_PRECISION = _share("precision", "abusers among throttled %")
-_RECALL = _share("recall", "abusers throttled %")
+PRECISION = _share("precision", "abusers among throttled %")
+RECALL = _share("recall", "abusers throttled %")
 _COLUMNS = (
     ABORTED,
     WASTED,
     Column("well-behaved users throttled", lambda s: float(s["throttled_good_users"])),
-    _PRECISION,
-    _RECALL,
+    PRECISION,
+    RECALL,
     Column("least calls/min of a throttled user", _least_rpm, 1),
     Column("million tokens on abusers", lambda s: s["throttling"]["abusive_tokens"] / 1e6, 2),
     DELAYED,
@@ -81,7 +81,7 @@ def fairserve_figure8(setting: Setting) -> Report:
         less(f"vtc delays fewer users than {RPM}", simulated, "vtc", RPM, delayed, digits=1),
         always(
             f"{STRICT_RPM} throttles well-behaved users (precision below 90 %)",
-            simulated[STRICT_RPM], _PRECISION.of, 0.0, 90.0,
+            simulated[STRICT_RPM], PRECISION.of, 0.0, 90.0,
         ),
     ]  # fmt: skip
     text = (
@@ -93,7 +93,7 @@ def fairserve_figure8(setting: Setting) -> Report:
     )
     drawn = []
     if setting.plots is not None:
-        panels = (ABORTED, WASTED, _PRECISION, _RECALL, DELAYED)
+        panels = (ABORTED, WASTED, PRECISION, RECALL, DELAYED)
         drawn = draw_bars(setting.plots / "fairserve-figure8.png", rows, panels)
     title = "FairServe, aborted runs, wasted tokens, throttled and delayed users"
     return Report("fairserve-figure8", title, text, _COLUMNS, rows, checks, drawn)
@@ -108,9 +108,9 @@ def _about(simulated: Simulated, fs: str) -> list[Check]:
         ),
         always(f"{fs} wastes no tokens by throttling", simulated[fs], WASTED.of, 0.0, 0.0),
         always(f"{fs}: all users that it throttles are abusers (%)",
-               simulated[fs], _PRECISION.of, 100.0, 100.0),
+               simulated[fs], PRECISION.of, 100.0, 100.0),
         always(f"{fs} throttles at least half of the abusers (%)",
-               simulated[fs], _RECALL.of, 50.0, 100.0),
+               simulated[fs], RECALL.of, 50.0, 100.0),
         less(f"{fs} spends fewer tokens on abusers than fcfs",
              simulated, fs, "fcfs", _ABUSIVE.of, digits=2),
         less(f"{fs} spends fewer tokens on abusers than vtc",

@@ -101,10 +101,15 @@ def simulated(
 @lru_cache(maxsize=1)
 def simulated_mix(setting: Setting) -> dict[str, list[Summary]]:
     """All systems and variants on the mix. Table 3 and the figures share one simulation."""
+    return simulate_mix(setting, systems() | variants())
+
+
+def simulate_mix(setting: Setting, chosen: Mapping[str, SystemConfig]) -> dict[str, list[Summary]]:
+    """Some systems on the mix."""
     duration_s = MIX.duration_s * setting.scale
     options = replace(MIX, duration_s=duration_s)
     traces = [generate_agent_mix(seed, options) for seed in range(setting.seeds)]
-    return simulated(setting, systems() | variants(), traces.__getitem__, duration_s)
+    return simulated(setting, chosen, traces.__getitem__, duration_s)
 
 
 def limits_text() -> str:
