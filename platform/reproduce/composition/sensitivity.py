@@ -202,7 +202,7 @@ def _watermarks(setting: Setting) -> Report:
         f"{mix.setting_text(setting)} The low watermark is {_OFF:g} times the high one.",
         columns,
         rows,
-        [_late_enough(by_value)],
+        [late_enough(by_value)],
         plots,
     )
 
@@ -210,7 +210,7 @@ def _watermarks(setting: Setting) -> Report:
 _TOKENS = Column("tok/s", lambda s: float(s["throughput_tokens_per_s"]["total"]))
 
 
-def _late_enough(rows: Mapping[str, Row]) -> Check:
+def late_enough(rows: Mapping[str, Row]) -> Check:
     """Whether no watermark throttles abusers only, as the default does, and delays a tenth fewer."""
     default = rows[_text(default_of("high_watermark"))]
 
