@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_id, client_path
+from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_path
 from fairserve.interactions.tracker import RunEnd, Tracker
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.feed import Feed
 from fairserve.scheduling.live_call import LiveCall
-from fairserve.scheduling.locality import EVERYWHERE, Locality
+from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.pool import Pool, Worker
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
 from fairserve.scheduling.system import SystemConfig
-from fairserve.scheduling.workers import WorkerSet
 from fairserve.throttling.base import Arrival, Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.overload import OverloadDetector, Watermarks
 from fairserve.throttling.registry import THROTTLES
@@ -49,19 +49,17 @@ class Dispatcher:
     def __init__(self, system: SystemConfig, *, seed: int = 0, block_tokens: int = 16) -> None:
         self.system = system
         self.directory = Directory()
-        self.locality = Locality(seed, block_tokens)
         self.tracker = Tracker(immunity_factor=system.immunity_factor)
         self.throttle: ThrottlingPolicy = THROTTLES[system.throttle](**system.throttle_options)
-        self.feeder: Feeder = FEEDERS[system.feeder](
-            self.directory, self.locality, **system.feeder_options
-        )
-        self.router: Router = ROUTERS[system.router](self.locality, **system.router_options)
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
-        self.pool = Pool(
-            system.feed_window, self.locality.workers, hits=system.hit_share is not None
-        )
         self._live: dict[str, LiveCall] = {}
-        self._queued_demand = 0
+        locality = Locality(seed, block_tokens)
+        self.compose(
+            locality,
+            Pool(system.feed_window, locality.workers, hits=system.hit_share is not None),
+            FEEDERS[system.feeder](self.directory, locality, **system.feeder_options),
+            ROUTERS[system.router](locality, **system.router_options),
+        )
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
             ev.AppChanged: self._on_app_changed,
             ev.UserChanged: self._on_user_changed,
@@ -80,6 +78,13 @@ class Dispatcher:
             ev.Tick: self._on_tick,
         }
 
+    def compose(self, locality: Locality, pool: Pool, feeder: Feeder, router: Router) -> None:
+        """Go on with these parts, which know every call under way."""
+        self.locality, self.pool = locality, pool
+        self.feeder, self.router = feeder, router
+        self.feed = Feed(locality, feeder, router, pool, self.system.hit_share)
+        self.feed.restore(self._live.values())
+
     def handle(self, event: ev.Event, now_s: float) -> list[ev.Command]:
         """Take an event at ``now_s`` (monotonic seconds, not decreasing); returns what to do."""
         self.router.tick(now_s)
@@ -87,7 +92,7 @@ class Dispatcher:
 
     def load(self) -> tuple[int, int]:
         """Demand and capacity in tokens, over the workers that take calls."""
-        return self.pool.load(self._queued_demand)
+        return self.pool.load(self.feed.demand_tokens)
 
     # --- settings ---------------------------------------------------------------------------------
 
@@ -125,14 +130,8 @@ class Dispatcher:
 
         self.tracker.accept(call, now_s)
         self.locality.register(call)
-        cached, holders = self.locality.match(call, EVERYWHERE)
-        live = LiveCall(
-            call, demand_tokens=call.prompt_tokens - cached + call.expected_output_tokens
-        )
-        self._live[call.call_id] = live
-        self._queued_demand += live.demand_tokens
-        self.feeder.add(call)
-        return self._pump(hit=bool(holders & self.pool.ajar()) and self._is_hit(call, cached))
+        live = self._live[call.call_id] = LiveCall(call)
+        return self.feed.add(live)
 
     def _arrival(self, tenant: str, app: str, user: str, *, under_way: bool) -> Arrival:
         return Arrival(
@@ -146,70 +145,6 @@ class Dispatcher:
     def limit_use(self, tenant: str, app: str, user: str, now_s: float) -> LimitUse | None:
         """What a user has used of the limit that the throttle holds it to."""
         return self.throttle.use(self._arrival(tenant, app, user, under_way=False), now_s)
-
-    # --- the feed ---------------------------------------------------------------------------------
-
-    def _pump(self, *, hit: bool = False) -> list[ev.Command]:
-        """Feed queued calls to open workers until one of the two runs out.
-
-        Where a worker that is ajar may hold the prefix of a queued call (``hit``, or it came ajar just
-        now), such calls go first.
-        """
-        commands: list[ev.Command] = []
-        hit = hit or self.pool.came_ajar
-        self.pool.came_ajar = False
-        while len(self.feeder):
-            call, open_workers = self._next_hit() if hit else (None, None)
-            if call is None or open_workers is None:
-                hit = False
-                if not self.pool.any_open:
-                    break
-                open_workers = self.pool.open()
-                call = self.feeder.peek(open_workers)
-            if call is None:
-                break
-            live = self._live[call.call_id]
-            if live.avoid:
-                open_workers = open_workers.without(live.avoid) or open_workers
-            worker_id = self.router.select(call, open_workers)
-            if worker_id is None:
-                break
-            commands.append(self._dispatch(live, self.pool.workers[worker_id]))
-        return commands
-
-    def _is_hit(self, call: Call, cached_tokens: int) -> bool:
-        share = self.system.hit_share
-        return share is not None and cached_tokens >= share * call.prompt_tokens
-
-    def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
-        """The next call for a worker that is ajar, and those with its prefix that never failed it."""
-        ajar = self.pool.ajar()
-        call = self.feeder.peek_hit(WorkerSet(self.locality.workers, ajar)) if ajar else None
-        if call is None:
-            return None, None
-        cached, holders = self.locality.match(call, ajar)
-        workers = WorkerSet(self.locality.workers, holders).without(self._live[call.call_id].avoid)
-        if not workers or not self._is_hit(call, cached):
-            return None, None
-        return call, workers
-
-    def _dispatch(self, live: LiveCall, worker: Worker) -> ev.Admit:
-        call = live.call
-        self._queued_demand -= live.demand_tokens
-        there = 1 << self.locality.workers.slot(worker.worker_id)
-        live.cached_tokens, _ = self.locality.match(call, there)
-        live.price = self.feeder.dispatch(call.call_id, live.cached_tokens)
-        self.router.dispatched(call, worker.worker_id, live.price)
-        self.locality.placed(call, worker.worker_id)
-        live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
-        live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
-        self.pool.add_demand(worker, live.demand_tokens)
-        waiting_tokens = call.prompt_tokens + call.expected_output_tokens
-        live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
-        self.pool.add_waiting(worker, waiting_tokens, live.hit_tokens)
-        worker.calls += 1
-        weight = 1.0 / live.price
-        return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
 
     # --- a call runs ------------------------------------------------------------------------------
 
@@ -249,7 +184,7 @@ class Dispatcher:
             live.cached_tokens = min(event.cached_tokens, live.call.prompt_tokens)
         self._start(live)
         self.feeder.charge(event.call_id, live.usage())
-        return self._pump()
+        return self.feed.pump()
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
         lives = []
@@ -279,7 +214,7 @@ class Dispatcher:
         if at is not None:
             self._grow(at, grown)
             self.feeder.decoded(charged)
-        return self._pump()
+        return self.feed.pump()
 
     def _grow(self, live: LiveCall, tokens: int) -> None:
         """The calls of this one's worker hold so many more tokens."""
@@ -305,7 +240,7 @@ class Dispatcher:
         self._leave_worker(live, usage.output_tokens)
         self.feeder.finish(event.call_id, usage)
         commands = self._finish(live.call, event.outcome, usage, now_s)
-        return commands + self._pump()
+        return commands + self.feed.pump()
 
     def _finish(
         self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage, now_s: float
@@ -329,11 +264,7 @@ class Dispatcher:
         live.avoid.append(live.worker_id)
         live.worker_id = None
         live.cached_tokens = live.output_tokens = 0
-        cached, _ = self.locality.match(live.call, EVERYWHERE)
-        live.demand_tokens = live.call.prompt_tokens - cached + live.call.expected_output_tokens
-        self._queued_demand += live.demand_tokens
-        self.feeder.requeue(live.call)
-        return self._pump()
+        return self.feed.put_back(live)
 
     def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
         return self._cancel(event.call_id, event.outcome, now_s)
@@ -344,8 +275,7 @@ class Dispatcher:
             raise UnknownCallError(f"call {call_id!r} is not live")
         commands: list[ev.Command] = [ev.CancelCall(call_id, live.worker_id, outcome)]
         if live.worker_id is None:  # else CallEnded follows when the worker has let go
-            self.feeder.remove(call_id)
-            self._queued_demand -= live.demand_tokens
+            self.feed.remove(live)
             commands += self._finish(live.call, outcome, NO_USAGE, now_s)
         return commands
 
@@ -369,7 +299,7 @@ class Dispatcher:
         self.pool.join(event.worker_id, event.kv_capacity_tokens)
         self.locality.add_worker(event.worker_id, event.kv_capacity_tokens)
         self.router.add_worker(event.worker_id)
-        return self._pump()
+        return self.feed.pump()
 
     def _require_worker(self, worker_id: str) -> Worker:
         worker = self.pool.workers.get(worker_id)
@@ -409,7 +339,7 @@ class Dispatcher:
         commands: list[ev.Command] = [self._ended(end) for end in expired]
         self.throttle.forget_idle(now_s)
         self.overload.update(*self.load())
-        return commands + self._pump()
+        return commands + self.feed.pump()
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -425,7 +355,6 @@ class Dispatcher:
             "router": self.router.snapshot(),
             "pool": self.pool.snapshot(now_s),
             "overloaded": self.overload.overloaded,
-            "queued_demand": self._queued_demand,
             "live": [live.to_plain() for live in self._live.values()],
         }
 
@@ -443,4 +372,4 @@ class Dispatcher:
         self.router.tick(now_s)
         self.pool.restore(state["pool"], now_s)
         self.overload.overloaded = state["overloaded"]
-        self._queued_demand = state["queued_demand"]
+        self.feed.restore(lives)

@@ -11,10 +11,10 @@ from fairserve.interactions.call import Call, TokenUsage, call_from_plain, call_
 
 @dataclass(slots=True)
 class LiveCall:
-    """Queued while it has no worker, then dispatched; mutated by the dispatcher alone."""
+    """Queued while it has no worker, then dispatched; mutated by the dispatcher and its feed."""
 
     call: Call
-    demand_tokens: int
+    demand_tokens: int = 0
     """Its share of the demand: of the queue, or of its worker."""
     worker_id: str | None = None
     epoch: int = 0

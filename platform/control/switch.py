@@ -71,8 +71,8 @@ def switch_system(
     else:
         _fill_router(router, pool, calls)
     dispatcher.system, dispatcher.throttle, dispatcher.overload = system, throttle, overload
-    dispatcher.tracker, dispatcher.pool, dispatcher.locality = tracker, pool, locality
-    dispatcher.feeder, dispatcher.router = feeder, router
+    dispatcher.tracker = tracker
+    dispatcher.compose(locality, pool, feeder, router)
 
 
 def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:

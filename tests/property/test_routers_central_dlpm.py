@@ -312,14 +312,15 @@ SYSTEM = SYSTEMS["fcfs"].with_options({"feed_window": 1e-6})
 
 
 def centralise(dispatcher):
-    dispatcher.feeder = CentralDlpm(
+    feeder = CentralDlpm(
         dispatcher.directory, dispatcher.locality, CentralDlpmOptions(quantum=200.0)
     )
-    dispatcher.router = CacheAware(
+    router = CacheAware(
         dispatcher.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
     )
     for worker in dispatcher.pool.workers:
-        dispatcher.router.add_worker(worker)
+        router.add_worker(worker)
+    dispatcher.compose(dispatcher.locality, dispatcher.pool, feeder, router)
 
 
 def play(seed):

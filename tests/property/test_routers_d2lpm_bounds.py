@@ -257,14 +257,15 @@ def test_the_centralised_scheme_needs_no_backlog_at_every_worker():
 
     def centralise(cluster):
         dispatcher = cluster.dispatcher
-        dispatcher.feeder = CentralDlpm(
+        feeder = CentralDlpm(
             dispatcher.directory, dispatcher.locality, CentralDlpmOptions(quantum=quantum)
         )
-        dispatcher.router = CacheAware(
+        router = CacheAware(
             dispatcher.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
         )
         for worker in cluster.workers:
-            dispatcher.router.add_worker(worker)
+            router.add_worker(worker)
+        dispatcher.compose(dispatcher.locality, dispatcher.pool, feeder, router)
 
     measured = Measured(
         SYSTEMS["fcfs"].with_options({"feed_window": 1e-6}),

@@ -1,0 +1,140 @@
+"""The feed: calls from the cluster's queue to its workers, as far as the workers' windows are open.
+
+    feeder queue -> [feed window] -> router -> worker
+
+The feeder says who is next among those that may go to an open worker, the router says where. A worker
+whose window is full may still take a call of a run under way of which it holds the context (a *hit*,
+``hit_share`` of the system, decision 7); where there are such workers, hits go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairserve.interactions.call import Call, client_id
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.base import Feeder, Router
+from fairserve.scheduling.live_call import LiveCall
+from fairserve.scheduling.locality import EVERYWHERE, Locality
+from fairserve.scheduling.pool import Pool, Worker
+from fairserve.scheduling.workers import WorkerSet
+
+
+class Feed:
+    """The queued calls, and how they come to workers. Cost per call as of feeder and router."""
+
+    def __init__(
+        self,
+        locality: Locality,
+        feeder: Feeder,
+        router: Router,
+        pool: Pool,
+        hit_share: float | None,
+    ) -> None:
+        self._locality = locality
+        self._feeder = feeder
+        self._router = router
+        self._pool = pool
+        self._hit_share = hit_share
+        self._queued: dict[str, LiveCall] = {}
+        self.demand_tokens = 0
+        """Of the queued calls: prompts as far as nobody has them cached, and expected outputs."""
+
+    def add(self, live: LiveCall) -> list[ev.Command]:
+        """A call arrives. Raises ValueError if it is queued already."""
+        call = live.call
+        cached, holders = self._queue(live)
+        self._feeder.add(call)
+        return self.pump(hit=bool(holders & self._pool.ajar()) and self._is_hit(call, cached))
+
+    def put_back(self, live: LiveCall) -> list[ev.Command]:
+        """Its worker failed it before its first token."""
+        self._queue(live)
+        self._feeder.requeue(live.call)
+        return self.pump()
+
+    def _queue(self, live: LiveCall) -> tuple[int, int]:
+        """Its tokens that are cached somewhere, and the mask of the workers that have them."""
+        call = live.call
+        cached, holders = self._locality.match(call, EVERYWHERE)
+        live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
+        self._queued[call.call_id] = live
+        self.demand_tokens += live.demand_tokens
+        return cached, holders
+
+    def remove(self, live: LiveCall) -> None:
+        """A queued call is given up."""
+        self._feeder.remove(live.call.call_id)
+        del self._queued[live.call.call_id]
+        self.demand_tokens -= live.demand_tokens
+
+    def pump(self, *, hit: bool = False) -> list[ev.Command]:
+        """Feed queued calls to open workers until one of the two runs out.
+
+        Where a worker that is ajar may hold the prefix of a queued call (``hit``, or it came ajar just
+        now), such calls go first.
+        """
+        commands: list[ev.Command] = []
+        hit = hit or self._pool.came_ajar
+        self._pool.came_ajar = False
+        while self._queued:
+            call, open_workers = self._next_hit() if hit else (None, None)
+            if call is None or open_workers is None:
+                hit = False
+                if not self._pool.any_open:
+                    break
+                open_workers = self._pool.open()
+                call = self._feeder.peek(open_workers)
+            if call is None:
+                break
+            live = self._queued[call.call_id]
+            if live.avoid:
+                open_workers = open_workers.without(live.avoid) or open_workers
+            worker_id = self._router.select(call, open_workers)
+            if worker_id is None:
+                break
+            commands.append(self._dispatch(live, self._pool.workers[worker_id]))
+        return commands
+
+    def _is_hit(self, call: Call, cached_tokens: int) -> bool:
+        share = self._hit_share
+        return share is not None and cached_tokens >= share * call.prompt_tokens
+
+    def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
+        """The next call for a worker that is ajar, and those with its prefix that never failed it."""
+        ajar = self._pool.ajar()
+        if not ajar:
+            return None, None
+        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, ajar))
+        if call is None:
+            return None, None
+        cached, holders = self._locality.match(call, ajar)
+        avoid = self._queued[call.call_id].avoid
+        workers = WorkerSet(self._locality.workers, holders).without(avoid)
+        if not workers or not self._is_hit(call, cached):
+            return None, None
+        return call, workers
+
+    def _dispatch(self, live: LiveCall, worker: Worker) -> ev.Admit:
+        call = live.call
+        del self._queued[call.call_id]
+        self.demand_tokens -= live.demand_tokens
+        there = 1 << self._locality.workers.slot(worker.worker_id)
+        live.cached_tokens, _ = self._locality.match(call, there)
+        live.price = self._feeder.dispatch(call.call_id, live.cached_tokens)
+        self._router.dispatched(call, worker.worker_id, live.price)
+        self._locality.placed(call, worker.worker_id)
+        live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
+        live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
+        self._pool.add_demand(worker, live.demand_tokens)
+        waiting_tokens = call.prompt_tokens + call.expected_output_tokens
+        live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
+        self._pool.add_waiting(worker, waiting_tokens, live.hit_tokens)
+        worker.calls += 1
+        weight = 1.0 / live.price
+        return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
+
+    def restore(self, lives: Iterable[LiveCall]) -> None:
+        """Replace the queued calls; the feeder is restored apart."""
+        self._queued = {live.call.call_id: live for live in lives if live.worker_id is None}
+        self.demand_tokens = sum(live.demand_tokens for live in self._queued.values())
