@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel
+from fairserve.scheduling.local.dlpm import DlpmOptions
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
@@ -33,6 +34,7 @@ def server_text(costs: CostModel, workers: int = 1) -> str:
 
 PUBLISHED_TEXT = (
     f"'{PUBLISHED}' is Algorithm 1 to the letter; 'dlpm', as this project registers it, stops at a call "
-    "that did not fit 16 times, and refills the others when those in credit do not fit."
+    f"that did not fit {DlpmOptions().max_bypass} times, and refills the others when those in credit do "
+    "not fit."
 )
 OURS_TEXT = f"{OURS} is this project's default."
