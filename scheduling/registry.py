@@ -181,7 +181,7 @@ _SYSTEMS = (
         feed_window=0.03,
         hit_share=0.75,
         router_options={"quantum_prompts": 400.0, "charge_cached": False, "balance_abs": 16},
-        local_options={"quantum": 1000.0},
+        local_options={"quantum": 250.0},
     ),
 )
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
 
 from fairserve.platform.reproduce.composition.workloads import ENTITLED, OURS, TAIL, THROUGHPUT
-from fairserve.platform.reproduce.report import Row
+from fairserve.platform.reproduce.report import Row, Spread
 from fairserve.platform.simulate.plots import COLORS, save, sheet
 
 _PANELS = (
@@ -17,6 +21,11 @@ _PANELS = (
     (TAIL.name, "p99 TTFT of the well-behaved, times the best", 2.5),
     (ENTITLED.name, "Jain's index of entitled service", 0.88),
 )
+
+_IN_A_ROW = 4
+_RATIOS = (0.5, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5)
+_NOTHING = Spread(math.nan, math.nan, math.nan)
+"""Of a row without the figure."""
 
 
 def draw_cells(path: Path, ratios: Mapping[str, Mapping[str, Sequence[float]]]) -> Path:
@@ -50,32 +59,39 @@ def draw_sweeps(
     *,
     log: bool,
 ) -> Path:
-    """A panel a parameter, a line a column (with its label), a mark at the default."""
+    """A panel a parameter, a line a column (with its label), dotted: the default. One scale for all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure, panels = sheet(len(sweeps), width=3.2, height=3.4)
-    for axes, (parameter, rows) in zip(panels, sweeps.items(), strict=True):
+    across = min(_IN_A_ROW, len(sweeps))
+    down = math.ceil(len(sweeps) / across)
+    figure = Figure(
+        figsize=(max(3.4 * across, 5.0), 2.8 * down + 0.4), dpi=120, layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    first: Axes | None = None
+    for number, (parameter, rows) in enumerate(sweeps.items(), start=1):
+        axes = figure.add_subplot(down, across, number, sharey=first)
+        first = first or axes
+        axes.grid(alpha=0.3)
         labels = [label for label, _ in rows]
+        places = range(len(rows))
         for (column, label), color in zip(lines.items(), COLORS, strict=False):
-            seen = [row.measured.get(column) for _, row in rows]
-            values = [float("nan") if each is None else each.value for each in seen]
-            axes.plot(range(len(rows)), values, "o-", color=color, markersize=4, label=label)
-            axes.fill_between(
-                range(len(rows)),
-                [float("nan") if each is None else each.least for each in seen],
-                [float("nan") if each is None else each.greatest for each in seen],
-                color=color,
-                alpha=0.15,
-            )
+            seen = [row.measured.get(column, _NOTHING) for _, row in rows]
+            values = [each.value for each in seen]
+            least, greatest = [each.least for each in seen], [each.greatest for each in seen]
+            axes.plot(places, values, "o-", color=color, markersize=4, label=label)
+            axes.fill_between(places, least, greatest, color=color, alpha=0.15)
         axes.axvline(labels.index(defaults[parameter]), color="black", linestyle=":", linewidth=1)
-        axes.set_xticks(range(len(rows)), labels, fontsize=8)
-        axes.set_title(f"{parameter} (default {defaults[parameter]})", fontsize=8)
+        axes.set_xticks(places, labels, fontsize=8)
+        axes.set_title(f"{parameter} (default {defaults[parameter]})", fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
         if log:
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 0.8, 0.9, 1, 1.2, 1.5, 2, 3, 5]))
+            axes.yaxis.set_major_locator(FixedLocator(_RATIOS))
             axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.set_ylim(bottom=0)
-    panels[0].legend(fontsize=7)
+    assert first is not None
+    handles, names = first.get_legend_handles_labels()
+    figure.legend(handles, names, fontsize=8, loc="outside lower center", ncols=len(names))
     return save(figure, path)

@@ -33,7 +33,7 @@ from fairserve.scheduling.registry import SYSTEMS
 Value = float | int | None
 
 SWEEPS: Mapping[str, Sequence[Value]] = {
-    "local.quantum": (250, 1000, 4000, 16_000, 64_000),
+    "local.quantum": (60, 250, 1000, 4000, 16_000, 64_000),
     "router.quantum_prompts": (20, 100, 400, 1600, 6400),
     "router.balance_abs": (4, 16, 64, None),
     "feed_window": (0.01, 0.03, 0.1, 0.3, 1.0),
