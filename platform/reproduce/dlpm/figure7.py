@@ -5,7 +5,9 @@ rates; here they ask for several times what the workers can do, for up to a minu
 workers. Throughput is over the whole run; fairness is measured while requests arrive, since afterwards
 clients whose last programs drain cannot use their share.
 Latency is that of the well-behaved clients' programs, for questions on documents their time to first
-token, as in the paper. Jain's index is over service with cached tokens included (its footnote 5).
+token, as in the paper. Jain's index is over service with cached tokens included (its footnote 5). Where well-behaved clients ask
+for less than their share, as of trees, that index says little under any system, so the claims are about
+what clients had of what they were entitled to.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ def _good(summary: Mapping[str, Any]) -> Mapping[str, Any]:
 COLUMNS = (
     Column("tok/s", lambda s: s["throughput_tokens_per_s"]["total"]),
     Column("Jain", lambda s: s["steady"]["jain_index"], 3),
-    Column("Jain extend", lambda s: s["steady"]["jain_index_extend"], 3),
+    Column("Jain entitled", lambda s: s["steady"]["jain_index_entitled"], 3),
     Column("p50 (s)", lambda s: _latency(s)["p50"], 1),
     Column("p99 (s)", lambda s: _latency(s)["p99"], 1),
     Column("hit rate", lambda s: s["prefix_hit_rate"], 3),
@@ -157,8 +159,8 @@ def claims(cells: Cells) -> list[Check]:
         mean = geometric_mean(slower.values())
         claim = f"well-behaved clients wait longer under {other} than under d2lpm (p99)"
         checks.append(_check(f"{claim}, mean {mean:.2f} times", mean > 1.0, slower, max))
-        fairer = cells.ratios("Jain", "d2lpm", other)
-        claim = f"d2lpm's Jain index is above that of {other}"
+        fairer = cells.ratios("Jain entitled", "d2lpm", other)
+        claim = f"d2lpm's Jain index is above that of {other}, of what clients are entitled to"
         checks.append(_check(claim, min(fairer.values()) >= 0.99, fairer, min))
     for name in PAPER:
         both = [
@@ -173,10 +175,10 @@ def claims(cells: Cells) -> list[Check]:
 
 def _dominates(row: Row, ours: Row) -> bool:
     """By more than the spread of the seeds."""
-    throughput, fairness = row.measured["tok/s"], row.measured["Jain extend"]
+    throughput, fairness = row.measured["tok/s"], row.measured["Jain entitled"]
     return (
         throughput.least > 1.005 * ours.measured["tok/s"].greatest
-        and fairness.least > 0.005 + ours.measured["Jain extend"].greatest
+        and fairness.least > 0.005 + ours.measured["Jain entitled"].greatest
     )
 
 
