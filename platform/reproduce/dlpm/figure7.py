@@ -5,9 +5,9 @@ rates; here they ask for several times what the workers can do, for up to a minu
 workers. Throughput is over the whole run; fairness is measured while requests arrive, since afterwards
 clients whose last programs drain cannot use their share.
 Latency is that of the well-behaved clients' programs, for questions on documents their time to first
-token, as in the paper. Jain's index is over service with cached tokens included (its footnote 5). Where well-behaved clients ask
-for less than their share, as of trees, that index says little under any system, so the claims are about
-what clients had of what they were entitled to.
+token, as in the paper. Jain's index is over service with cached tokens included (its footnote 5). Where
+well-behaved clients ask for less than their share, as of trees, that index says little under any system;
+so the claims are about what clients had of what they were entitled to.
 """
 
 from __future__ import annotations
