@@ -163,7 +163,14 @@ def test_what_is_no_identifier(tmp_path, value):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("a.jsonl.gz", "a"), ("a.csv", "a"), ("a.b.jsonl", "a.b"), ("a", "a"), (".csv", ".csv")],
+    [
+        ("a.jsonl.gz", "a"),
+        ("a.csv", "a"),
+        ("a.b.jsonl", "a.b"),
+        ("a.json.gz", "a"),
+        ("a", "a"),
+        (".csv", ".csv"),
+    ],
 )
 def test_traces_are_named_for_their_file(tmp_path, name, expected):
     assert trace_name(tmp_path / name) == expected
