@@ -1,9 +1,10 @@
 """Read a trace of any known format: ours, and through adapters those of others.
 
-The first line that is not blank tells the format; only a pair of ServeGen files must also be named as
-such. The formats and their defaults are in ``docs/guide/traces.md``.
+The first line that is not blank tells the format, or, where it only begins a JSON document over many
+lines, a key of that document; only a pair of ServeGen files must also be named as such. The formats and
+their defaults are in ``docs/guide/traces.md``.
 
-Weakness: a file is recognised by its first line alone; one that changes format later is an error there.
+Weakness: no more than that is looked at; a file that changes format later is an error there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from fairserve.engine.simulated.traces.mooncake import (
     MooncakeOptions,
     read_mooncake,
 )
+from fairserve.engine.simulated.traces.otel import read_otel
+from fairserve.engine.simulated.traces.otel_spans import DOCUMENT_KEYS, document_keys
 from fairserve.engine.simulated.traces.servegen import (
     PROMPT_KEYS,
     RATES_HEADER,
@@ -35,11 +38,11 @@ from fairserve.engine.simulated.traces.vtc_csv import VTC_HEADER, read_vtc_csv
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """How a format is recognised by its first line, and described to who gives an unknown one."""
+    """How a format is recognised by how it begins, and described to who gives an unknown one."""
 
     first_line: str
     matches: Callable[[str, frozenset[str]], bool]
-    """Of the first line and, if it is a JSON object, the object's keys."""
+    """Of the first line and, if it is or begins a JSON object, keys of the object."""
 
 
 def _header(columns: tuple[str, ...]) -> TraceFormat:
@@ -64,6 +67,10 @@ FORMATS: Mapping[str, TraceFormat] = MappingProxyType(
             lambda _line, keys: (
                 keys >= {"client", "t_s", "output_tokens"} and bool(keys & set(PROMPT_KEYS))
             ),
+        ),
+        "otel": TraceFormat(
+            '{"spans": [...], ...} or {"resourceSpans": [...]}, on one line or over many',
+            lambda _line, keys: bool(keys & set(DOCUMENT_KEYS)),
         ),
     }
 )
@@ -92,6 +99,8 @@ def read_trace(
         return read_azure(path, defaults=defaults)
     if name == "vtc":
         return read_vtc_csv(path, defaults=defaults)
+    if name == "otel":
+        return read_otel(path, defaults=defaults)
     return read_servegen(path, defaults=defaults, options=servegen)
 
 
@@ -100,15 +109,19 @@ def trace_format(path: Path) -> str:
     first = next(read_lines(path), None)
     if first is None:
         raise TraceError(f"{path}:1: the file is empty; {_known()}")
+    begins_object = first.text.startswith("{")
     try:
-        value = json.loads(first.text) if first.text.startswith("{") else None
+        value = json.loads(first.text) if begins_object else None
     except (ValueError, RecursionError):
         value = None
-    keys = frozenset(value) if isinstance(value, dict) else frozenset()
+    if isinstance(value, dict):
+        keys = frozenset(value)
+    else:
+        keys = document_keys(path) if begins_object else frozenset()
     for name, known in FORMATS.items():
         if known.matches(first.text, keys):
             return name
-    if value is None and first.text.startswith("{"):
+    if value is None and begins_object:
         first.json_object()  # says what is wrong with it
     raise first.error(f"unknown format; {_known()}")
 

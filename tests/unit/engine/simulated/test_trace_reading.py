@@ -1,4 +1,4 @@
-"""A file's format is told by its first line, and an unknown one is answered with the known ones."""
+"""A file's format is told by how it begins, and an unknown one is answered with the known ones."""
 
 import gzip
 import json
@@ -15,6 +15,7 @@ FIRST_LINES = {
     "vtc": "req_time_s,client,input_tokens,output_tokens",
     "servegen rates": "client,t_s,rate_rps,iat_cv,dist,shape,scale",
     "servegen lengths": '{"client": 0, "t_s": 0, "text_tokens": [], "output_tokens": []}',
+    "otel": '{"trace_id": "a", "spans": []}',
 }
 
 
@@ -47,6 +48,30 @@ def test_an_unknown_format_lists_the_known_ones(tmp_path, text, where):
     assert message.startswith(f"{path}{where}")
     for name, known in FORMATS.items():
         assert f"\n  {name}: {known.first_line}" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n  "trace_id": "a",\n  "span_count": 0,\n  "spans": []\n}\n',
+        '{"trace_id": "a", "spans" : [\n{}]}',
+        '{"resourceSpans": []}\n{"resourceSpans": []}\n',
+        '{\n"resourceSpans":\n[',
+    ],
+)
+def test_a_key_of_a_document_tells_the_format_over_many_lines(tmp_path, text):
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    assert trace_format(path) == "otel"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert trace_format(path) == "otel"
+
+
+def test_a_document_of_another_kind_is_no_trace(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text('{\n  "questions": [],\n  "text": "spans"\n}\n')
+    with pytest.raises(TraceError, match=r"t\.json:1: not JSON"):
+        read_trace(path)
 
 
 def test_a_first_line_that_is_broken_json_says_so(tmp_path):

@@ -1,0 +1,142 @@
+"""Messages of a GenAI span as texts, long enough to count, to compare and to find again.
+
+A message is its role and its parts: the ``content``, the ``parts`` of newer conventions, and tool calls
+as JSON with sorted keys, so that what one span answers and a later one repeats has the same text. A
+prompt's tokens are estimated from the characters of its parts, four to a token.
+
+Weakness: role markers, chat templates, tool definitions and images count for nothing here. Four
+characters suit English prose; code has fewer to a token, most other scripts far fewer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.engine.simulated.traces.generate.block_ids import BlockIds
+from fairserve.engine.simulated.traces.otel_spans import Span
+
+CHARACTERS_PER_TOKEN = 4
+INPUT = "gen_ai.input.messages"
+INSTRUCTIONS = "gen_ai.system_instructions"
+OUTPUT_TEXT = "gen_ai.output.text"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Who says what."""
+
+    role: str
+    parts: tuple[str, ...]
+
+    @property
+    def characters(self) -> int:
+        """Of all parts."""
+        return sum(map(len, self.parts))
+
+
+Messages = tuple[Message, ...]
+
+
+def read_prompt(span: Span) -> Messages | None:
+    """What was asked, the system's instructions first; None if the span does not say it.
+
+    Raises `TraceError` if the messages are not JSON, or no list of messages.
+    """
+    prompt = _read(span, INPUT)
+    given = span.attributes.get(INSTRUCTIONS)
+    if given is None:
+        return prompt
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            given = [given]  # instructions may be plain text
+    return (Message("system", tuple(_parts(given))), *(prompt or ()))
+
+
+def read_output(span: Span) -> Messages | None:
+    """What was answered; None if the span does not say it. Errors as in `read_prompt`."""
+    text = span.attributes.get(OUTPUT_TEXT)
+    if text is None:
+        return _read(span, OUTPUT_MESSAGES)
+    if not isinstance(text, str):
+        raise span.error(f"{OUTPUT_TEXT} must be a text")
+    return (Message("assistant", (text,)),)
+
+
+def estimated_tokens(messages: Messages, role: str | None = None) -> int:
+    """Tokens of all messages or of those of one role, rounded up."""
+    characters = sum(m.characters for m in messages if role is None or m.role == role)
+    return -(-characters // CHARACTERS_PER_TOKEN)
+
+
+def block_runs(
+    ids: BlockIds, messages: Messages, block_characters: int, most: int
+) -> tuple[tuple[int, int], ...]:
+    """Runs of ids of the first ``most`` blocks of so many characters, chained.
+
+    A block is its characters and where in it which role begins to speak.
+    """
+    text = "".join("".join(message.parts) for message in messages)
+    turns: list[tuple[int, str]] = []
+    offset = 0
+    for message in messages:
+        turns.append((offset, message.role))
+        offset += message.characters
+    prefix = ids.empty
+    following = 0
+    for block in range(min(len(text) // block_characters, most)):
+        start, end = block * block_characters, (block + 1) * block_characters
+        first = following
+        while following < len(turns) and turns[following][0] < end:
+            following += 1
+        spoken = tuple((at - start, role) for at, role in turns[first:following])
+        prefix = ids.extend(prefix, (text[start:end], spoken), ids.block_tokens)
+    return prefix.blocks
+
+
+def _read(span: Span, name: str) -> Messages | None:
+    value = span.attributes.get(name)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            # Never the text itself: an error message may end up in a log.
+            what = error.msg if isinstance(error, json.JSONDecodeError) else "it cannot be read"
+            raise span.error(f"{name} is not JSON ({what}); {_ALLOWED}") from None
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise span.error(f"{name}: {_ALLOWED}")
+    messages = []
+    for item in value:
+        role = item.get("role")
+        if not isinstance(role, str) or not role:
+            raise span.error(f"{name}: a message has no role; {_ALLOWED}")
+        role = "system" if role == "developer" else role
+        shown = (item.get("content"), item.get("parts"), item.get("tool_calls"))
+        messages.append(Message(role, tuple(part for value in shown for part in _parts(value))))
+    return tuple(messages)
+
+
+_ALLOWED = 'a list of messages {"role", "content" or "parts"} is allowed, as JSON text or as it is'
+
+
+def _parts(value: Any) -> Iterator[str]:
+    if value is None:
+        return
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _parts(item)
+    elif isinstance(value, dict) and isinstance(value.get("content"), str):
+        yield value["content"]
+    elif isinstance(value, dict) and isinstance(value.get("text"), str):
+        yield value["text"]
+    else:
+        yield json.dumps(value, sort_keys=True, separators=(",", ":"))

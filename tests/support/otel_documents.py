@@ -1,0 +1,85 @@
+"""Documents of OpenTelemetry spans, made up: times in seconds of a day, messages as pairs."""
+
+import json
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def said(text):
+    return {"role": "assistant", "content": text}
+
+
+def system(text):
+    return {"role": "system", "content": text}
+
+
+def at(second):
+    return f"2026-05-04T10:00:{second:09.6f}"
+
+
+def span(span_id, start, end, **changes):
+    """A span of no operation; ``attributes`` and other fields as given."""
+    return {
+        "trace_id": "t",
+        "span_id": span_id,
+        "parent_span_id": None,
+        "name": "step",
+        "start_time": at(start),
+        "end_time": at(end),
+        "attributes": {},
+        **changes,
+    }
+
+
+def chat(span_id, start, end, messages=None, answer=None, attributes=None, **changes):
+    """An LLM call; messages and answer are left out where None."""
+    given = {"gen_ai.operation.name": "chat", "gen_ai.request.max_tokens": 4000}
+    if messages is not None:
+        given["gen_ai.input.messages"] = json.dumps(messages)
+    if answer is not None:
+        given["gen_ai.output.text"] = answer
+    return span(span_id, start, end, attributes={**given, **(attributes or {})}, **changes)
+
+
+def write_spans(path, *spans, indent=2):
+    path.write_text(json.dumps({"trace_id": "t", "spans": list(spans)}, indent=indent))
+    return path
+
+
+def exported(*spans, service="shop"):
+    """The spans as an OTLP export has them: camel case, nanoseconds as text, lists of attributes."""
+
+    def value(plain):
+        if isinstance(plain, bool):
+            return {"boolValue": plain}
+        if isinstance(plain, int):
+            return {"intValue": str(plain)}
+        if isinstance(plain, list):
+            return {"arrayValue": {"values": [value(item) for item in plain]}}
+        if isinstance(plain, dict):
+            return {"kvlistValue": {"values": pairs(plain)}}
+        return {"stringValue": plain}
+
+    def pairs(attributes):
+        return [{"key": key, "value": value(plain)} for key, plain in attributes.items()]
+
+    def nanoseconds(time):
+        return str(round(float(time[-9:]) * 1e9) + 1_777_888_800_000_000_000)
+
+    records = [
+        {
+            "traceId": one["trace_id"],
+            "spanId": one["span_id"],
+            "parentSpanId": one["parent_span_id"] or "",
+            "name": one["name"],
+            "startTimeUnixNano": nanoseconds(one["start_time"]),
+            "endTimeUnixNano": nanoseconds(one["end_time"]),
+            "attributes": pairs(one["attributes"]),
+            "status": one.get("status", {}),
+        }
+        for one in spans
+    ]
+    resource = {"attributes": pairs({"service.name": service})}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": records}]}]}
