@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.traces.model import Trace, TraceError
@@ -46,6 +47,13 @@ class Setting:
         flat = [job for of_row in jobs.values() for job in of_row]
         outcomes = run_jobs(flat, self.processes, self.say)
         return {name: [next(outcomes) for _ in of_row] for name, of_row in jobs.items()}
+
+    def summaries(self, jobs: Mapping[str, Sequence[Job]]) -> dict[str, list[Mapping[str, Any]]]:
+        """The figures of :meth:`simulate` alone."""
+        return {
+            name: [outcome.summary for outcome in outcomes]
+            for name, outcomes in self.simulate(jobs).items()
+        }
 
 
 def delayed(costs: CostModel, seed: int) -> CostModel:

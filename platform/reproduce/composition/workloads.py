@@ -114,8 +114,7 @@ def simulate_cell(
         ]
         for name, system in systems.items()
     }
-    outcomes = setting.simulate(jobs)
-    return {name: [outcome.summary for outcome in outcomes[name]] for name in systems}
+    return setting.summaries(jobs)
 
 
 THROUGHPUT = Column("tok/s", lambda s: float(s["steady"]["tokens_per_s"]))

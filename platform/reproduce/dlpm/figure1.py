@@ -84,8 +84,8 @@ def dlpm_figure1(setting: Setting, quanta: Sequence[int] = QUANTA) -> Report:
         for name, config in systems.items()
     }
     rows = {
-        name: Row(name, measure(COLUMNS, [outcome.summary for outcome in outcomes]))
-        for name, outcomes in setting.simulate(jobs).items()
+        name: Row(name, measure(COLUMNS, summaries))
+        for name, summaries in setting.summaries(jobs).items()
     }
     plots = () if setting.plots is None else (_draw(setting.plots, rows, quanta),)
     return Report(

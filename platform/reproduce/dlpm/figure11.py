@@ -110,8 +110,8 @@ def dlpm_figure11(setting: Setting, clients: Sequence[int] = CLIENTS) -> Report:
         for number in clients
     }
     rows = {
-        name: Row(name, measure(COLUMNS, [outcome.summary for outcome in outcomes]))
-        for name, outcomes in setting.simulate(jobs).items()
+        name: Row(name, measure(COLUMNS, summaries))
+        for name, summaries in setting.summaries(jobs).items()
     }
     plots = () if setting.plots is None else (_draw(setting.plots, rows, clients),)
     return Report(

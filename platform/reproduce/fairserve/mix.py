@@ -94,8 +94,7 @@ def simulated(
         ]
         for name, system in chosen.items()
     }
-    outcomes = setting.simulate(jobs)
-    return {name: [outcome.summary for outcome in outcomes[name]] for name in jobs}
+    return setting.summaries(jobs)
 
 
 @lru_cache(maxsize=1)
