@@ -51,6 +51,12 @@ class Credit:
         """Take ``cost`` from the deficit at one worker."""
         self._set(slot, self._at.get(slot, self._elsewhere) - cost)
 
+    def add(self, amount: float) -> None:
+        """Raise the deficit at every worker; a negative amount lowers it."""
+        self._elsewhere += amount
+        for slot, q in self._at.items():
+            self._set(slot, q + amount)
+
     def refill(self, quantum: float, mask: int) -> None:
         """Rounds of one quantum each, until the client is in credit at a worker of ``mask``.
 

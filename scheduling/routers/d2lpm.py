@@ -172,13 +172,16 @@ class D2lpm:
         self._loads.dispatched(worker_id)
         slot = self._locality.workers.slot(worker_id)
         prompt = price * self.options.we * call.prompt_tokens
+        path = self._path(call.client)
+        if not self._prompts and self.options.quantum is None:
+            for credit in path:  # their first quantum was in tokens: no price was known
+                credit.add((price - 1.0) * self._quantum(call))
         self._prompts += 1
         self._prompt_sum += prompt
         cost = prompt
         if not self.options.charge_cached:
             cached, _ = self._locality.match(call, 1 << slot)
             cost -= price * self.options.we * cached
-        path = self._path(call.client)
         begins = not path[-1].outstanding
         self._active += begins
         for credit in path:

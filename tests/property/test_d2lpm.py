@@ -72,8 +72,8 @@ def test_the_output_is_charged_when_the_call_ends():
 def test_a_quantum_by_the_mean_prompt():
     made, locality = router(quantum=None, quantum_prompts=3.0)
     place(made, locality, make_call("a", tokens=prompt((1, 100))), price=2.0)
-    assert [made.deficit(("t", "u"), worker) for worker in WORKERS] == [100.0, 300.0, 300.0], (
-        "the first prompt stands for the mean; a price is known only when it is charged"
+    assert [made.deficit(("t", "u"), worker) for worker in WORKERS] == [400.0, 600.0, 600.0], (
+        "the first prompt stands for the mean, at its own price"
     )
     for number in range(9):
         new = make_call(f"b{number}", user="v", tokens=prompt((2, 300)))
