@@ -1,10 +1,7 @@
-"""Who has which prefix cached: a radix tree of segments of block keys, shared by all workers.
+"""Who has which prefix cached: the segments of block keys, and which workers hold them.
 
-A node is a run of blocks without a branch, and the mask of the workers that hold all of it; a worker
-that holds a node holds its ancestors. Keys are chained (:mod:`fairserve.scheduling.block_keys`), so one
-map from the first key of a node to the node replaces the maps of children, and to compare a node with a
-prompt is to compare one key. Evictions that workers tell by block key need the map of all blocks: it is
-made when the first such news comes, and brought up to date by each, so that decisions do not pay for it.
+A segment is a node of a radix tree (:mod:`fairserve.scheduling.segments`), with the mask of the workers
+that hold all of it; a worker that holds a node holds its ancestors.
 
 Each worker's part is bounded by its capacity. The least recently used leaf goes first, from its end,
 block by block; a node that other workers hold, too, goes as a whole, so that evictions do not cut shared
@@ -20,26 +17,13 @@ Weakness: news that a block in the middle of a path is gone drops what the worke
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from fairserve.scheduling.block_keys import BlockKeys
-from fairserve.scheduling.block_map import BlockMap
 from fairserve.scheduling.prefix_node import Cache, Link, Node
+from fairserve.scheduling.segments import Appeared, Disappeared, Renamed, Segments
 from fairserve.scheduling.workers import Workers
-
-Appeared = Callable[[int], None]
-"""Is given the first key of a node whose blocks now have their first holder."""
-
-Disappeared = Callable[[Node, int], None]
-"""Is given a node that lost its last holder beyond its first ``kept`` blocks; 0: it is gone."""
-
-Renamed = Callable[[Node, Node, int], None]
-"""Is given two nodes and a depth: paths that ended in the first node, at that depth at most, end in the
-second one now; nothing was stored or evicted."""
-
-_SHORT_BLOCKS = 8
-"""A node that is shorter is joined with its only child, or parent, when it is used."""
 
 
 class PrefixTree:
@@ -47,31 +31,16 @@ class PrefixTree:
 
     def __init__(self, workers: Workers | None = None) -> None:
         self.workers = Workers() if workers is None else workers
-        self._root = Node(None, 0, array("Q"))
-        self._heads: dict[int, Node] = {}
-        """Nodes by their first key."""
-        self._blocks = 0
-        self._block_map = BlockMap()
-        self._found: tuple[BlockKeys | None, tuple[int, Node]] = (None, (0, self._root))
-        """The last answer of :meth:`find`, until a node changes: one call asks several times, and calls
-        that share a prefix one after another."""
+        self._segments = Segments()
         self._caches: dict[int, Cache] = {}
-        self._appeared: list[Appeared] = []
-        self._disappeared: list[Disappeared] = []
-        self._renamed: list[Renamed] = []
 
     def follow(self, appeared: Appeared, disappeared: Disappeared, renamed: Renamed) -> None:
-        """Tell of blocks that get their first holder, and of those that lose their last one.
-
-        Who watches for the block after a match is told at its key, which is the first of the run.
-        """
-        self._appeared.append(appeared)
-        self._disappeared.append(disappeared)
-        self._renamed.append(renamed)
+        """As :meth:`fairserve.scheduling.segments.Segments.follow`."""
+        self._segments.follow(appeared, disappeared, renamed)
 
     def __len__(self) -> int:
         """Distinct blocks that are cached somewhere."""
-        return self._blocks
+        return self._segments.blocks
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -80,7 +49,7 @@ class PrefixTree:
         slot = self.workers.slot(worker_id)
         if slot in self._caches:
             raise ValueError(f"worker {worker_id!r} is in the tree already")
-        self._caches[slot] = Cache(slot, capacity_blocks, self._root)
+        self._caches[slot] = Cache(slot, capacity_blocks, self._segments.root)
 
     def remove_worker(self, worker_id: str) -> None:
         """Forget everything about a worker; unknown workers are ignored."""
@@ -127,47 +96,11 @@ class PrefixTree:
 
     def find(self, keys: BlockKeys) -> tuple[int, Node]:
         """How many blocks are cached anywhere, and the node of the last of them."""
-        before, (blocks, node) = self._found
-        if keys is before:
-            return blocks, node
-        if before is None or not 0 < blocks <= len(keys) or keys[blocks - 1] != before[blocks - 1]:
-            node = self._root
-        elif blocks < node.start + len(node.keys):  # both go as far; this one may go on inside it
-            assert node.parent is not None
-            node = node.parent
-        found = self._walk(keys, node)
-        self._found = (keys, found)
-        return found
-
-    def _forget_found(self) -> None:
-        self._found = (None, (0, self._root))
-
-    def _walk(self, keys: BlockKeys, node: Node) -> tuple[int, Node]:
-        """From the end of a node on the path."""
-        heads = self._heads
-        depth, wanted = node.start + len(node.keys), len(keys)
-        while depth < wanted:
-            child = heads.get(keys[depth])
-            if child is None:
-                break
-            node, own = child, child.keys
-            end = depth + len(own)
-            if end <= wanted and own[-1] == keys[end - 1]:
-                depth = end
-                continue
-            low, high = 1, min(len(own), wanted - depth)  # own[:low] is common
-            while low < high:
-                middle = (low + high + 1) >> 1
-                if own[middle - 1] == keys[depth + middle - 1]:
-                    low = middle
-                else:
-                    high = middle - 1
-            return depth + low, node
-        return depth, node
+        return self._segments.find(keys)
 
     def match(self, keys: BlockKeys, mask: int) -> tuple[int, int]:
         """Blocks of the longest match at any worker of ``mask``, and the mask of those with it."""
-        blocks, node = self.find(keys)
+        blocks, node = self._segments.find(keys)
         return self.match_at(node, blocks, mask)
 
     @staticmethod
@@ -185,7 +118,7 @@ class PrefixTree:
 
     def holders(self, key: int) -> int:
         """The mask of the workers that have a block; 0 if none has. Needs the map of all blocks."""
-        found = self._block_map.find(key, self._heads)
+        found = self._segments.find_block(key)
         return 0 if found is None else found[0].mask
 
     # --- writing ----------------------------------------------------------------------------------
@@ -199,33 +132,20 @@ class PrefixTree:
         wanted = len(keys)
         if cache is None or not wanted:
             return
-        blocks, node = self.find(keys)
+        segments = self._segments
+        blocks, node = segments.find(keys)
         if blocks < node.start + len(node.keys) and (blocks < wanted or not node.mask & cache.bit):
-            node = self._split(node, blocks)
+            node = segments.split(node, blocks)
         grown = blocks < wanted
         if grown:
             rest = keys[blocks:]
-            node = self._add_child(
-                node, blocks, rest if isinstance(rest, array) else array("Q", rest)
-            )
+            node = segments.add(node, blocks, rest if isinstance(rest, array) else array("Q", rest))
         self._touch(node, cache)
-        self._merge_path(node)
+        segments.merge_path(node)
         if grown:
-            for appeared in self._appeared:
-                appeared(keys[blocks])
+            segments.tell_appeared(keys[blocks])
         if cache.blocks > cache.capacity:
             self._shrink(cache)
-
-    def _add_child(self, parent: Node, start: int, keys: array[int]) -> Node:
-        node = Node(parent, start, keys)
-        if parent.children is None:
-            parent.children = {}
-        parent.children[node] = None
-        self._heads[keys[0]] = node
-        self._blocks += len(keys)
-        self._forget_found()
-        self._block_map.added(node)
-        return node
 
     def _touch(self, node: Node, cache: Cache) -> None:
         """The worker holds this node and its ancestors, used now: the deepest first."""
@@ -243,69 +163,6 @@ class PrefixTree:
             link.older, link.newer = newest, edge
             newest.newer = edge.older = link
             node = node.parent
-
-    def _split(self, lower: Node, depth: int) -> Node:
-        """Cut a node at a depth inside it; returns the new upper part, the lower keeps its identity."""
-        self._forget_found()
-        parent = lower.parent
-        assert parent is not None
-        assert parent.children is not None
-        cut = depth - lower.start
-        upper = Node(parent, lower.start, lower.keys[:cut])
-        upper.mask = lower.mask
-        upper.children = {lower: None}
-        for slot, link in lower.links.items():
-            twin = upper.links[slot] = Link(upper)
-            twin.locks = link.locks
-            twin.insert_before(link.newer)
-        del parent.children[lower]
-        parent.children[upper] = None
-        lower.parent, lower.start, lower.keys = upper, depth, lower.keys[cut:]
-        self._block_map.added(upper)
-        self._heads[upper.keys[0]] = upper
-        self._heads[lower.keys[0]] = lower
-        for renamed in self._renamed:
-            renamed(lower, upper, depth)
-        return upper
-
-    def _merge_path(self, node: Node) -> None:
-        """Undo what splits have left on a path that was just used: branches that have gone since.
-
-        A node and its only child become one if the same workers hold and lock both, and one of the
-        two is short: long parts are left for the next branch to come.
-        """
-        upper = node.parent
-        while upper is not None and upper.children is not None and upper.parent is not None:
-            if (
-                upper.mask == node.mask
-                and len(upper.children) == 1
-                and min(len(upper.keys), len(node.keys)) < _SHORT_BLOCKS
-                and all(link.locks == upper.links[slot].locks for slot, link in node.links.items())
-            ):
-                self._merge(upper, node)
-            else:
-                node = upper
-            upper = node.parent
-
-    def _merge(self, upper: Node, lower: Node) -> None:
-        """The inverse of :meth:`_split`; the lower part is as recent as the upper one from now on."""
-        parent = upper.parent
-        assert parent is not None
-        assert parent.children is not None
-        del parent.children[upper], self._heads[lower.keys[0]]
-        parent.children[lower] = None
-        self._heads[upper.keys[0]] = lower
-        lower.parent, lower.start, lower.keys = parent, upper.start, upper.keys + lower.keys
-        for slot, link in lower.links.items():
-            twin = upper.links[slot]
-            link.unlink()
-            link.insert_before(twin)
-            twin.unlink()
-        upper.keys = upper.keys[:0]
-        self._forget_found()
-        self._block_map.added(lower)
-        for renamed in self._renamed:
-            renamed(upper, lower, lower.end)
 
     def _shrink(self, cache: Cache) -> None:
         """Evict the worker's least recently used blocks down to its capacity, as far as unlocked."""
@@ -331,7 +188,7 @@ class PrefixTree:
             return
         cuts: dict[Node, int] = {}
         for key in keys:
-            found = self._block_map.find(key, self._heads)
+            found = self._segments.find_block(key)
             if found is not None and found[0].mask & cache.bit:
                 node, cut = found
                 cuts[node] = min(cut, cuts.get(node, cut))
@@ -344,7 +201,7 @@ class PrefixTree:
             elif node.mask == cache.bit:
                 self._truncate(node, cut, cache)
             else:
-                self._split(node, node.start + cut)
+                self._segments.split(node, node.start + cut)
                 self._drop(node, cache)
 
     def _drop_below(self, node: Node, cache: Cache) -> None:
@@ -363,14 +220,7 @@ class PrefixTree:
             cache.locked -= len(node.keys)
         node.mask &= ~cache.bit
         if not node.mask:
-            parent = node.parent
-            assert parent is not None
-            assert parent.children is not None
-            del parent.children[node]
-            if not parent.children:
-                parent.children = None
-            del self._heads[node.keys[0]]
-            self._forget(node, 0)
+            self._segments.remove(node)
 
     def _truncate(self, node: Node, kept: int, cache: Cache) -> None:
         """Cut the end off a leaf that only this worker holds."""
@@ -378,14 +228,7 @@ class PrefixTree:
         cache.blocks -= cut
         if node.links[cache.slot].locks:
             cache.locked -= cut
-        self._forget(node, kept)
-
-    def _forget(self, node: Node, kept: int) -> None:
-        self._forget_found()
-        self._blocks -= len(node.keys) - kept
-        del node.keys[kept:]
-        for disappeared in self._disappeared:
-            disappeared(node, kept)
+        self._segments.truncate(node, kept)
 
     # --- locks ------------------------------------------------------------------------------------
 
@@ -393,7 +236,7 @@ class PrefixTree:
         """Keep what the worker holds of this path until :meth:`unlock` of the node returned."""
         cache = self._cache(worker_id)
         assert cache is not None, f"unknown worker {worker_id!r}"
-        _, node = self.find(keys)
+        _, node = self._segments.find(keys)
         while node.parent is not None and not node.mask & cache.bit:
             node = node.parent
         self._count_locks(node, cache, 1)
@@ -424,9 +267,9 @@ class PrefixTree:
 
         Locks are not in it: they belong to running calls.
         """
-        numbers: dict[Node, int] = {self._root: -1}
+        numbers: dict[Node, int] = {self._segments.root: -1}
         nodes: list[list[Any]] = []
-        stack = [self._root]
+        stack = [self._segments.root]
         while stack:
             parent = stack.pop()
             for node in parent.children or ():
@@ -445,17 +288,16 @@ class PrefixTree:
     def restore(self, state: dict[str, Any]) -> None:
         """Replace the state by an earlier snapshot. Who follows must clear what it knows."""
         self.workers.restore(state["workers"])
-        self._root = Node(None, 0, array("Q"))
-        self._heads, self._caches = {}, {}
-        self._blocks, self._block_map = 0, BlockMap()
-        self._forget_found()
+        segments = self._segments
+        segments.clear()
+        self._caches = {}
         nodes: list[Node] = []
         for parent, keys in state["nodes"]:
-            above = self._root if parent < 0 else nodes[parent]
-            nodes.append(self._add_child(above, above.end, array("Q", keys)))
+            above = segments.root if parent < 0 else nodes[parent]
+            nodes.append(segments.add(above, above.end, array("Q", keys)))
         for worker_id, plain in state["held"].items():
             slot = self.workers.slot(worker_id)
-            cache = self._caches[slot] = Cache(slot, plain["capacity"], self._root)
+            cache = self._caches[slot] = Cache(slot, plain["capacity"], segments.root)
             for number in plain["nodes"]:
                 node = nodes[number]
                 link = node.links[slot] = Link(node)

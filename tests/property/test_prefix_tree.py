@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairserve.scheduling import block_map, prefix_tree
+from fairserve.scheduling import block_map, segments
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.prefix_tree import PrefixTree
 
@@ -57,9 +57,9 @@ steps = st.lists(
 
 def check_structure(tree):
     """Every node's holders hold its parent; counts, maps and recency lists agree."""
-    nodes = set(tree._heads.values())
+    nodes = set(tree._segments.heads.values())
     assert sum(len(node.keys) for node in nodes) == len(tree)
-    for key, node in tree._heads.items():
+    for key, node in tree._segments.heads.items():
         assert node.keys[0] == key
     for node in nodes:
         assert node.mask
@@ -319,9 +319,9 @@ def test_the_map_of_blocks_is_made_when_news_come_and_given_up_when_none_come(mo
         if number % 50 < 25:
             assert tree.holders(100 * number + 1) == 1
             assert tree.holders(7) == 0
-            assert len(tree._block_map._nodes) <= 2 * 40 + 20 + 3
-        assert len(tree._block_map._new) <= 6
-    assert not tree._block_map._nodes
+            assert len(tree._segments._block_map._nodes) <= 2 * 40 + 20 + 3
+        assert len(tree._segments._block_map._new) <= 6
+    assert not tree._segments._block_map._nodes
     tree.insert([1, 2, 3, 4], "w")
     tree.holders(1)
     tree.insert([1, 2, 5], "w")  # a split after the map was made
@@ -343,7 +343,7 @@ def test_splits_are_undone_when_their_branches_have_gone():
         path.append(node)
         node = node.parent
     branches = sum(len(node.children or ()) > 1 for node in path)
-    assert len(path) <= 2 * branches + 100 // prefix_tree._SHORT_BLOCKS + 2
+    assert len(path) <= 2 * branches + 100 // segments._SHORT_BLOCKS + 2
 
 
 def test_a_conversation_is_one_node():
@@ -351,7 +351,7 @@ def test_a_conversation_is_one_node():
     tree.add_worker("w", 1000)
     for turn in range(1, 50):
         tree.insert(list(range(5 * turn)), "w")
-    assert len(tree._heads) == 1
+    assert len(tree._segments.heads) == 1
 
 
 def test_a_long_chain_of_turns():
