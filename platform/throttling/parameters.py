@@ -151,7 +151,7 @@ def effective_options(
     if system == settings.system:
         options |= settings.system_options
     options |= parameters
-    known = _values(base)
+    known = parameters_of(base)
     return {name: _checked(name, value, known) for name, value in options.items()}
 
 
@@ -168,18 +168,18 @@ def with_checked(base: SystemConfig, options: Mapping[str, Any]) -> SystemConfig
 
     Raises ValueError naming the parameter that is unknown or has a value that is not allowed.
     """
-    known = _values(base)
+    known = parameters_of(base)
     config = base.with_options({name: _checked(name, options[name], known) for name in options})
-    _values(config)  # the options of a policy are checked when it is built
+    parameters_of(config)  # the options of a policy are checked when it is built
     return config
 
 
 def describe(settings: Settings, system: str, parameters: Mapping[str, Any]) -> list[Parameter]:
     """Every parameter of a system: the value in force, and the default of the system itself."""
-    defaults = _values(_base(settings, system))
+    defaults = parameters_of(_base(settings, system))
     return [
         Parameter(name, value, defaults[name][0], *DESCRIPTIONS.get(name, ("", "")))
-        for name, (value, _) in _values(system_config(settings, system, parameters)).items()
+        for name, (value, _) in parameters_of(system_config(settings, system, parameters)).items()
     ]
 
 
@@ -198,7 +198,7 @@ def _base(settings: Settings, system: str) -> SystemConfig:
     return config
 
 
-def _values(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
+def parameters_of(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
     """Value and type of every parameter, read from the parts that the configuration builds."""
     dispatcher = Dispatcher(config)
     parts = {

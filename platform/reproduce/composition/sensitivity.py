@@ -26,8 +26,7 @@ from fairserve.platform.reproduce.fairserve.checks import measured
 from fairserve.platform.reproduce.fairserve.figure8 import ABORTED, DELAYED, PRECISION, RECALL
 from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
 from fairserve.platform.reproduce.setting import Setting
-from fairserve.scheduling.dispatcher import Dispatcher
-from fairserve.scheduling.local.dlpm import DlpmOptions
+from fairserve.platform.throttling.parameters import parameters_of
 from fairserve.scheduling.registry import SYSTEMS
 
 Value = float | int | None
@@ -65,15 +64,7 @@ def sensitivity(setting: Setting, sweeps: Mapping[str, Sequence[Value]] = SWEEPS
 
 def default_of(parameter: str) -> Value:
     """The value that is shipped."""
-    dispatcher = Dispatcher(SYSTEMS[OURS])
-    part, _, option = parameter.rpartition(".")
-    holders: Mapping[str, Any] = {
-        "": dispatcher.system,
-        "feeder": getattr(dispatcher.feeder, "options", None),
-        "router": getattr(dispatcher.router, "options", None),
-        "local": DlpmOptions(**dispatcher.system.local_options),
-    }
-    value: Value = getattr(holders[part], option)
+    value: Value = parameters_of(SYSTEMS[OURS])[parameter][0]
     return value
 
 
