@@ -1,7 +1,7 @@
 """Figure 10 of the DLPM paper: throughput and Jain's index against the worker quantum Q^w.
 
 Trees of three branches on four workers, with a client of ten times longer questions, and with none. The
-paper's Q^w goes from 2,000 to 40,000; here further, since our default is 20 times the mean prompt. The
+paper's Q^w goes from 2,000 to 40,000; here further: `d2lpm` takes 20 times the mean prompt. The
 rate is chosen: three clients ask for about three times what four workers can do, and the run stops with
 the arrivals. Both figures are of the last three quarters, in which all clients wait nearly all the time.
 """
