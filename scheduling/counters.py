@@ -39,9 +39,13 @@ class VirtualCounters:
 
     ``arrive`` returns the node of the client, which the other methods take. It may be used as long as
     a call of the client is queued or running here; without one it may be forgotten.
+
+    Without ``lift_when_idle`` a node that finds no sibling queued keeps its counter, as in the code of
+    the VTC paper; its text lifts it to that of the sibling that left the queue last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, lift_when_idle: bool = True) -> None:
+        self._lift_when_idle = lift_when_idle
         self._root = Node("", None)
         self._nodes = 0
         self._predicting = False
@@ -196,7 +200,8 @@ class VirtualCounters:
     def _lift_level(self, parent: Node) -> float:
         """What a child that had nothing queued is lifted to."""
         if not parent.active:
-            return 0.0 if parent.last_left is None else parent.last_left.served
+            last = parent.last_left if self._lift_when_idle else None
+            return 0.0 if last is None else last.served
         return parent.least_served() if self._predicting else parent.least().served
 
     def leave(self, client: Node, earliest: int | None) -> None:

@@ -135,11 +135,15 @@ class Demand:
 
 
 def service_difference(
-    by_client: dict[str, list[CallSample]], cost: Cost, windows: Windows
+    by_client: dict[str, list[CallSample]],
+    cost: Cost,
+    windows: Windows,
+    demand_cost: Cost | None = None,
 ) -> dict[str, float]:
     """VTC Table 2: at each centre the sum over clients of ``min(max - s, |demand - s|)``, per second.
 
-    ``max`` is the largest service of a client in the window. Refused calls are no demand.
+    ``max`` is the largest service of a client in the window. Refused calls are no demand. What was asked
+    for is measured as what was served, or by ``demand_cost``.
     """
     ends = [call.end_s for calls in by_client.values() for call in calls]
     starts = [call.arrival_s for calls in by_client.values() for call in calls]
@@ -153,7 +157,7 @@ def service_difference(
     if not len(centres):
         centres = np.asarray([(begin_s + end_s) / 2])
     service = {client: Service(calls, cost) for client, calls in by_client.items()}
-    demand = {client: Demand(calls, cost) for client, calls in by_client.items()}
+    demand = {client: Demand(calls, demand_cost or cost) for client, calls in by_client.items()}
     figures = []
     for centre_s in centres:
         window = float(centre_s) - half_s, float(centre_s) + half_s
@@ -226,6 +230,7 @@ def summarise(
     runs: Sequence[RunSample],
     *,
     cost: Cost = Linear(),
+    demand_cost: Cost | None = None,
     windows: Windows = Windows(),
     delayed_after_s: float = 1.0,
     groups: bool = True,
@@ -248,7 +253,7 @@ def summarise(
     served_users = {run.client for run in runs if run.complete}
     users = len(by_client) or 1
     summary: dict[str, Any] = {
-        "service_difference": service_difference(by_client, cost, windows),
+        "service_difference": service_difference(by_client, cost, windows, demand_cost),
         "jain_index": jain_index(service_rates(by_client, cost).values()),
         "jain_index_extend": jain_index(service_rates(by_client, Extend()).values()),
         "throughput_tokens_per_s": {
@@ -297,6 +302,7 @@ def summarise(
                 [call for call in calls if call.group == name],
                 [run for run in runs if run.group == name],
                 cost=cost,
+                demand_cost=demand_cost,
                 windows=windows,
                 delayed_after_s=delayed_after_s,
                 groups=False,

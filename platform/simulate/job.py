@@ -36,6 +36,8 @@ class Job:
     options: ReplayOptions = field(default_factory=ReplayOptions)
     cost: Cost = field(default_factory=Linear)
     """By which service is measured."""
+    demand_cost: Cost | None = None
+    """By which what was asked for is measured; None: as service is."""
     windows: Windows = field(default_factory=Windows)
     curves: bool = False
     figures: Figures | None = None
@@ -55,7 +57,13 @@ def run_job(job: Job, say: Say = lambda text: None) -> Outcome:
     """Simulate; ``say`` is told of progress now and then."""
     replay = Replay(job.trace, job.system, job.costs, job.options)
     result = replay.run(lambda ended, calls: say(f"{job.name}: {ended:,} of {calls:,} calls"))
-    summary = summarise(result.calls, result.runs, cost=job.cost, windows=job.windows)
+    summary = summarise(
+        result.calls,
+        result.runs,
+        cost=job.cost,
+        demand_cost=job.demand_cost,
+        windows=job.windows,
+    )
     summary["busy_share"] = result.busy_share
     if job.figures is not None:
         summary |= job.figures(job.trace, result)

@@ -78,6 +78,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "local.wq": ("per token", "Weight of output tokens."),
     "local.wp": ("per token", "Weight of prompt tokens."),
     "local.cost": ("", "What a call is charged: linear, extend (uncached prompt) or profiled."),
+    "local.lift_when_idle": (
+        "",
+        "Whether a client that finds nobody queued is lifted to the counter of who left last.",
+    ),
     "local.predict": (
         "",
         "Charge a predicted output at selection: mean of the last five, or null.",

@@ -46,6 +46,9 @@ class VtcOptions:
     wq: float = 2.0
     cost: CostName = "linear"
     """``extend`` charges uncached prompt tokens only; ``profiled`` is B.2."""
+    lift_when_idle: bool = True
+    """Algorithm 2 lifts a client that finds nobody queued to the counter of who left the queue
+    last; false: it keeps its own, as in the paper's code, from which the paper's tables come."""
     predict: Prediction | None = None
     noise: float = 0.5
     """Largest relative error of ``predict="noisy"``."""
@@ -106,7 +109,7 @@ class Vtc(ByClient):
         self._wp, self._wq = options.wp, options.wq
         self._cost = make_cost(options)
         self._predictor = make_predictor(options.predict, noise=options.noise, seed=options.seed)
-        self._counters = VirtualCounters() if counters is None else counters
+        self._counters = counters or VirtualCounters(lift_when_idle=options.lift_when_idle)
         self._by_token = self._cost is None and self._predictor is None
         """A token costs ``wq`` whatever came before: calls need no account."""
 

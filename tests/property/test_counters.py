@@ -14,7 +14,8 @@ from fairserve.scheduling.local.lcf import UnliftedCounters
 class Plain:
     """Algorithm 2 lines 6-13 written down literally, once for the children of every node."""
 
-    def __init__(self):
+    def __init__(self, lift_when_idle=True):
+        self.lift_when_idle = lift_when_idle
         self.value, self.reserved, self.calls, self.last_left = {}, {}, {}, {}
         """By path; a path with queued calls has their arrival numbers in ``calls``."""
 
@@ -36,7 +37,7 @@ class Plain:
             parent, node = path[:depth], path[: depth + 1]
             queued = self.children(parent)
             if node not in queued:
-                last = self.last_left.get(parent)
+                last = self.last_left.get(parent) if self.lift_when_idle else None
                 level = min((self.value[p] for p in queued), default=self.value.get(last, 0.0))
                 self.value[node] = max(self.value.get(node, 0.0), level)
         self.calls.setdefault(path, []).append(number)
@@ -94,9 +95,10 @@ operations = st.lists(
 class Both:
     """The counters and the literal algorithm, driven in step; costs are whole numbers."""
 
-    def __init__(self, levels):
+    def __init__(self, levels, lift_when_idle=True):
         self.paths = PATHS[levels]
-        self.counters, self.plain = VirtualCounters(), Plain()
+        self.counters = VirtualCounters(lift_when_idle=lift_when_idle)
+        self.plain = Plain(lift_when_idle)
         self.nodes, self.running = {}, []
         """Nodes of clients that have calls; ``(path, arrival, reserved)`` of running calls."""
 
@@ -158,10 +160,10 @@ class Both:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from([1, 2, 3]), operations)
-def test_equal_to_the_literal_algorithm(levels, steps):
+@given(st.sampled_from([1, 2, 3]), st.booleans(), operations)
+def test_equal_to_the_literal_algorithm(levels, lift_when_idle, steps):
     """Joins and leaves, predictions, cancellations, preemptions and refunds, at every level."""
-    both = Both(levels)
+    both = Both(levels, lift_when_idle)
     for number, step in enumerate(steps):
         both.do(number, *step)
         both.check()
@@ -251,6 +253,17 @@ def test_the_lift_denies_credit_for_idling():
     counters.charge(busy, 1000.0)
     counters.arrive(("returned",), 3)
     assert counters.value(("returned",)) == 1000.0
+
+
+@pytest.mark.parametrize(("lift_when_idle", "counter"), [(True, 1000.0), (False, 0.0)])
+def test_who_finds_nobody_queued_is_lifted_to_who_left_last(lift_when_idle, counter):
+    """Algorithm 2, and not so in the paper's code, where the client keeps its own counter."""
+    counters = VirtualCounters(lift_when_idle=lift_when_idle)
+    busy = counters.arrive(("busy",), 1)
+    counters.dispatch(busy, None, 1000.0)
+    counters.done(busy)
+    counters.arrive(("returned",), 2)
+    assert counters.value(("returned",)) == counter
 
 
 def test_the_lift_holds_at_every_level():

@@ -80,6 +80,15 @@ def test_service_difference_of_an_unserved_backlog():
     assert figures["max"] == pytest.approx(200.0, rel=0.02)
 
 
+def test_demand_may_have_a_cost_of_its_own():
+    """Served all it asks for, 200 a second; asked for at half the cost, a half of that is too much."""
+    calls = [call("big", t, t + 1.0, tokens=1000) for t in range(120)]
+    calls += [call("small", t, t + 1.0, tokens=100, output=50) for t in range(120)]
+    half = Linear(0.5, 1.0)
+    figures = summarise(calls, [], demand_cost=half, windows=Windows(30, 30))
+    assert figures["service_difference"]["max"] == pytest.approx(100.0, rel=0.02)
+
+
 def test_a_client_served_all_it_asks_for_is_no_difference():
     calls = [call("big", t, t + 1.0, tokens=1000) for t in range(120)]
     calls += [call("small", t, t + 1.0, tokens=10, output=1) for t in range(120)]

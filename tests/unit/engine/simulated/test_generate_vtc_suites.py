@@ -51,6 +51,8 @@ def test_the_same_seed_gives_the_same_trace_and_another_does_not(name):
     ("name", "per_minute"),
     [
         ("overload", [90, 180]),
+        ("backlogged-2", [90, 180]),
+        ("backlogged-8", [24] * 3 + [36] * 5),
         ("three-clients", [15, 30, 90]),
         ("on-off-below-share", [15, 120]),
         ("on-off-above-share", [60, 180]),
@@ -59,8 +61,9 @@ def test_the_same_seed_gives_the_same_trace_and_another_does_not(name):
 )
 def test_clients_send_at_the_papers_rates(name, per_minute):
     counts = requests(name)
+    minutes = VTC_SUITES[name].duration_s / 60
     for index, rate in enumerate(per_minute):
-        assert counts[f"client-{index + 1}"] == pytest.approx(10 * rate, abs=1)
+        assert counts[f"client-{index + 1}"] == pytest.approx(minutes * rate, abs=1)
 
 
 def test_poisson_suites_send_at_the_papers_rates_and_sizes():
@@ -119,7 +122,8 @@ def test_a_trace_can_be_cut_and_a_suite_made_up():
 
 def test_a_further_client_leaves_the_others_as_they_are():
     """The clients of the first two suites are the same; each has its own stream."""
-    two = generate_vtc_suite(VtcSuite("", VTC_SUITES["backlogged-8"].clients[:2]), 9)
+    suite = VTC_SUITES["backlogged-8"]
+    two = generate_vtc_suite(VtcSuite("", suite.clients[:2], suite.duration_s), 9)
     eight = generate_vtc_suite("backlogged-8", 9)
     assert two.interactions == tuple(
         i for i in eight.interactions if i.user in {"client-1", "client-2"}
