@@ -242,9 +242,8 @@ def _report(
     name: str, title: str, setting: Setting, rows: list[Row], checks: list[Check]
 ) -> Report:
     text = (
-        f"Cost model {_COSTS.name} ({_COSTS.origin}), the loop of the paper's code, a pool of "
-        f"{_COSTS.kv_capacity_tokens:,} tokens, and its lift; windows of 60 s at the centres of the "
-        "paper's tables; "
-        f"medians of {setting.seeds} seeds with least and greatest."
+        f"Cost model {_COSTS.name} ({_COSTS.origin}), the loop and the lift of the paper's code, a pool "
+        f"of {_COSTS.kv_capacity_tokens:,} tokens; windows of 60 s at the centres of the paper's "
+        f"tables; medians of {setting.seeds} seeds with least and greatest."
     )
     return Report(name, f"VTC, {title}", text, _COLUMNS, rows, checks)
