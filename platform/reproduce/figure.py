@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.platform.reproduce.report import Check, Column, Report, Row, rows_of
 from fairserve.platform.reproduce.service_history import ServiceHistory
 from fairserve.platform.reproduce.setting import Setting
 
@@ -52,11 +52,7 @@ class Figure:
 
     def report(self, setting: Setting, text: str, histories: Histories) -> Report:
         """Read, check and, where plots are wanted, draw these runs, the first seed of each."""
-        published = self.published or {}
-        rows = {
-            name: Row(name, measure(self.columns, seeds), published.get(name, {}))
-            for name, seeds in histories.items()
-        }
+        rows = rows_of(self.columns, histories, self.published)
         plots: tuple[str, ...] = ()
         if setting.plots is not None and self.panels:
             from fairserve.platform.reproduce.figure_plot import draw_figure

@@ -157,6 +157,19 @@ def _shown(figure: Spread | None, digits: int) -> str:
     return f"{value} ({figure.least:,.{digits}f}-{figure.greatest:,.{digits}f})"
 
 
+def rows_of(
+    columns: Sequence[Column],
+    runs: Mapping[str, Sequence[Any]],
+    published: Mapping[str, Mapping[str, float]] | None = None,
+) -> dict[str, Row]:
+    """A row a name: each column over its runs, and what is published of it."""
+    known = published or {}
+    return {
+        name: Row(name, measure(columns, of_row), known.get(name, {}))
+        for name, of_row in runs.items()
+    }
+
+
 def measure(columns: Sequence[Column], runs: Sequence[Any]) -> dict[str, Spread]:
     """Each column over the runs of one system under several seeds."""
     return {column.name: spread(column.of(run) for run in runs) for column in columns}

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
     Misbehaviour,
@@ -21,6 +19,13 @@ from fairserve.engine.simulated.traces.generate.dlpm_programs import (
 )
 from fairserve.platform.reproduce.charts import Chart, Line, draw_charts
 from fairserve.platform.reproduce.claims import at_least
+from fairserve.platform.reproduce.dlpm.stopped import (
+    HIT_RATE,
+    JAIN,
+    JAIN_ACTUAL,
+    TOKENS_PER_S,
+    stopped_jobs,
+)
 from fairserve.platform.reproduce.dlpm.systems import (
     COSTS,
     OURS,
@@ -31,10 +36,8 @@ from fairserve.platform.reproduce.dlpm.systems import (
     system,
 )
 from fairserve.platform.reproduce.dlpm.trends import not_dominated, rises
-from fairserve.platform.reproduce.report import Check, Column, Report, Row, Spread, measure
+from fairserve.platform.reproduce.report import Check, Report, Row, Spread, rows_of
 from fairserve.platform.reproduce.setting import Setting
-from fairserve.platform.reproduce.steady import steady
-from fairserve.platform.simulate.job import Job
 
 WORKLOAD = "long-context-qa"
 DURATION_S = 600.0
@@ -46,12 +49,7 @@ ENDS = ("vtc", "lpm", OURS)
 NEAR_FAIREST = 0.05
 NEAR_FASTEST = 0.9
 
-COLUMNS = (
-    Column("tok/s", lambda s: s["steady"]["tokens_per_s"]),
-    Column("Jain", lambda s: s["steady"]["jain_index"], 3),
-    Column("Jain actual", lambda s: s["steady"]["jain_index_extend"], 3),
-    Column("hit rate", lambda s: s["prefix_hit_rate"], 3),
-)
+COLUMNS = (TOKENS_PER_S, JAIN, JAIN_ACTUAL, HIT_RATE)
 _AXES = ("tok/s", "Jain")
 
 
@@ -70,23 +68,10 @@ def dlpm_figure1(setting: Setting, quanta: Sequence[int] = QUANTA) -> Report:
             options = {"local.quantum": float(quantum)}
             systems[row_name(variant, quantum)] = system(variant).with_options(options)
     jobs = {
-        name: [
-            Job(
-                f"Figure 1: {name}",
-                trace,
-                config,
-                COSTS,
-                ReplayOptions(seed=seed, until_s=duration_s),
-                figures=partial(steady, begin_s=duration_s / 4, end_s=duration_s),
-            )
-            for seed, trace in enumerate(traces)
-        ]
+        name: stopped_jobs(f"Figure 1: {name}", traces, config, duration_s)
         for name, config in systems.items()
     }
-    rows = {
-        name: Row(name, measure(COLUMNS, summaries))
-        for name, summaries in setting.summaries(jobs).items()
-    }
+    rows = rows_of(COLUMNS, setting.summaries(jobs))
     plots = () if setting.plots is None else (_draw(setting.plots, rows, quanta),)
     return Report(
         "dlpm-figure1",

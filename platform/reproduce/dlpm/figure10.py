@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
     Misbehaviour,
@@ -22,6 +20,13 @@ from fairserve.engine.simulated.traces.generate.dlpm_programs import (
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.charts import Chart, Line, draw_charts, line
 from fairserve.platform.reproduce.claims import at_least, less_by_median
+from fairserve.platform.reproduce.dlpm.stopped import (
+    HIT_RATE,
+    JAIN,
+    JAIN_ACTUAL,
+    TOKENS_PER_S,
+    stopped_jobs,
+)
 from fairserve.platform.reproduce.dlpm.systems import (
     COSTS,
     OURS,
@@ -31,9 +36,8 @@ from fairserve.platform.reproduce.dlpm.systems import (
     system,
 )
 from fairserve.platform.reproduce.dlpm.trends import rises
-from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.platform.reproduce.report import Check, Column, Report, Row, rows_of
 from fairserve.platform.reproduce.setting import Setting
-from fairserve.platform.reproduce.steady import steady
 from fairserve.platform.simulate.job import Job
 
 WORKLOAD = "tree-of-thoughts-3"
@@ -52,13 +56,8 @@ LEVEL = 0.03
 _PUBLISHED = {2_000: 0.855, 40_000: 0.83}
 """Jain's index by Q^w, with a client that misbehaves."""
 
-COLUMNS = (
-    Column("tok/s", lambda s: s["steady"]["tokens_per_s"]),
-    Column("Jain", lambda s: s["steady"]["jain_index"], 3),
-    Column("Jain actual", lambda s: s["steady"]["jain_index_extend"], 3),
-    Column("hit rate", lambda s: s["prefix_hit_rate"], 3),
-    Column("busy", lambda s: s["busy_share"], 3),
-)
+BUSY = Column("busy", lambda s: s["busy_share"], 3)
+COLUMNS = (TOKENS_PER_S, JAIN, JAIN_ACTUAL, HIT_RATE, BUSY)
 
 
 def trace_of(kind: str, seed: int, scale: float) -> Trace:
@@ -83,26 +82,12 @@ def dlpm_figure10(setting: Setting, quanta: Sequence[int] = QUANTA) -> Report:
             options = {"router.quantum": float(quantum)}
             systems[_with(quantum)] = system("d2lpm").with_options(options)
         for name, config in systems.items():
-            jobs[row_name(kind, name)] = [
-                Job(
-                    f"Figure 10: {kind}, {name}",
-                    trace,
-                    config,
-                    COSTS,
-                    ReplayOptions(workers=WORKERS, seed=seed, until_s=duration_s),
-                    figures=partial(steady, begin_s=duration_s / 4, end_s=duration_s),
-                )
-                for seed, trace in enumerate(traces)
-            ]
+            title = f"Figure 10: {kind}, {name}"
+            jobs[row_name(kind, name)] = stopped_jobs(
+                title, traces, config, duration_s, workers=WORKERS
+            )
     published = {row_name(MISBEHAVING, q): {"Jain": jain} for q, jain in _PUBLISHED.items()}
-    rows = {
-        name: Row(
-            name,
-            measure(COLUMNS, [outcome.summary for outcome in outcomes]),
-            published.get(name, {}),
-        )
-        for name, outcomes in setting.simulate(jobs).items()
-    }
+    rows = rows_of(COLUMNS, setting.summaries(jobs), published)
     plots = () if setting.plots is None else (_draw(setting.plots, rows, quanta),)
     return Report(
         "dlpm-figure10",

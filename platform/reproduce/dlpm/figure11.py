@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairserve.engine.simulated.replay import ReplayResult
-from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
     DlpmLoad,
@@ -26,6 +24,7 @@ from fairserve.engine.simulated.traces.generate.dlpm_programs import (
 from fairserve.engine.simulated.traces.generate.long_context_qa import LongContextQa
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.charts import Chart, draw_charts, line
+from fairserve.platform.reproduce.dlpm.stopped import HIT_RATE, JAIN, TOKENS_PER_S, stopped_jobs
 from fairserve.platform.reproduce.dlpm.systems import (
     COSTS,
     ONE_WORKER,
@@ -36,10 +35,9 @@ from fairserve.platform.reproduce.dlpm.systems import (
     server_text,
     system,
 )
-from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.platform.reproduce.report import Check, Column, Report, Row, rows_of
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.platform.reproduce.steady import steady
-from fairserve.platform.simulate.job import Job
 from fairserve.scheduling.cost import Linear
 from fairserve.scheduling.metrics import Service
 from fairserve.scheduling.system import SystemConfig
@@ -56,9 +54,9 @@ _WORKLOAD = replace(DLPM_WORKLOADS["long-context-qa"], well_behaved=LongContextQ
 
 COLUMNS = (
     Column("service/s", lambda s: s["service_per_s"]),
-    Column("tok/s", lambda s: s["steady"]["tokens_per_s"]),
-    Column("hit rate", lambda s: s["prefix_hit_rate"], 3),
-    Column("Jain", lambda s: s["steady"]["jain_index"], 3),
+    TOKENS_PER_S,
+    HIT_RATE,
+    JAIN,
 )
 
 
@@ -95,24 +93,17 @@ def dlpm_figure11(setting: Setting, clients: Sequence[int] = CLIENTS) -> Report:
         for number in clients
     }
     jobs = {
-        row_name(name, number): [
-            Job(
-                f"Figure 11: {name}, {number} clients",
-                trace,
-                _configured(name),
-                COSTS,
-                ReplayOptions(seed=seed, until_s=duration_s),
-                figures=partial(service_rate, begin_s=duration_s / 4, end_s=duration_s),
-            )
-            for seed, trace in enumerate(traces[number])
-        ]
+        row_name(name, number): stopped_jobs(
+            f"Figure 11: {name}, {number} clients",
+            traces[number],
+            _configured(name),
+            duration_s,
+            figures=service_rate,
+        )
         for name in ONE_WORKER
         for number in clients
     }
-    rows = {
-        name: Row(name, measure(COLUMNS, summaries))
-        for name, summaries in setting.summaries(jobs).items()
-    }
+    rows = rows_of(COLUMNS, setting.summaries(jobs))
     plots = () if setting.plots is None else (_draw(setting.plots, rows, clients),)
     return Report(
         "dlpm-figure11",

@@ -26,7 +26,7 @@ from fairserve.platform.reproduce.report import (
     Column,
     Report,
     Row,
-    measure,
+    rows_of,
     same_order,
     within,
 )
@@ -191,16 +191,9 @@ def _rows(
             )
             for seed in range(setting.seeds)
         ]
-    outcomes = setting.simulate(jobs)
     names = [column.name for column in _COLUMNS]
-    return [
-        Row(
-            name,
-            measure(_COLUMNS, [outcome.summary for outcome in outcomes[name]]),
-            dict(zip(names, published[name], strict=True)) if name in published else {},
-        )
-        for name in jobs
-    ]
+    known = {name: dict(zip(names, row, strict=True)) for name, row in published.items()}
+    return list(rows_of(_COLUMNS, setting.summaries(jobs), known).values())
 
 
 def configured(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> SystemConfig:
