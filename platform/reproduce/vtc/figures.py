@@ -23,7 +23,7 @@ from fairserve.platform.reproduce.setting import Setting
 from fairserve.platform.reproduce.vtc.backlogged import BACKLOGGED
 from fairserve.platform.reproduce.vtc.recorded import recorded_figures
 from fairserve.platform.reproduce.vtc.synthetic import SyntheticFigure
-from fairserve.platform.reproduce.vtc.tables import configured
+from fairserve.platform.reproduce.vtc.tables import LENGTH_S, configured
 from fairserve.platform.reproduce.vtc.under_share import UNDER_SHARE
 from fairserve.platform.simulate.job import Job
 from fairserve.scheduling.metrics import VTC_TABLES
@@ -59,16 +59,17 @@ def synthetic_figure(setting: Setting, number: int) -> Report:
     scale = 1.0 if spec.whole else setting.scale * spec.share
     traces: dict[tuple[str, int], Trace] = {}
     jobs: dict[str, list[Job]] = {}
+    shown_s: dict[str, float] = {}
     for run in spec.runs:
         suite = VTC_SUITES[run.suite]
-        until_s = suite.duration_s * scale
+        shown_s[run.name] = max(LENGTH_S, suite.duration_s) * scale
         jobs[run.name] = []
         for seed in range(setting.seeds):
             key = run.suite, seed
             if key not in traces:
-                traces[key] = generate_vtc_suite(run.suite, seed, until_s=until_s)
+                traces[key] = generate_vtc_suite(run.suite, seed, until_s=suite.duration_s * scale)
             options = ReplayOptions(
-                until_s=math.inf if spec.to_end else until_s,
+                until_s=math.inf if spec.to_end else shown_s[run.name],
                 seed=seed,
                 weights=suite.weights if run.weighted else {},
             )
@@ -83,9 +84,8 @@ def synthetic_figure(setting: Setting, number: int) -> Report:
                     curves=True,
                 )
             )
-    durations = {run.name: VTC_SUITES[run.suite].duration_s * scale for run in spec.runs}
     histories = {
-        name: [ServiceHistory.of(outcome, durations[name]) for outcome in outcomes]
+        name: [ServiceHistory.of(outcome, shown_s[name]) for outcome in outcomes]
         for name, outcomes in setting.simulate(jobs).items()
     }
     return spec.figure.report(setting, _text(setting, spec), histories)

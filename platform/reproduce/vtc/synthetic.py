@@ -51,8 +51,8 @@ class SyntheticFigure:
     figure: Figure
     runs: tuple[Run, ...]
     to_end: bool = False
-    """All calls are served, so that a response time is known of each; else the run stops with the
-    arrivals."""
+    """All calls are served, so that a response time is known of each; else the run stops after ten
+    minutes, or with arrivals that last longer."""
     whole: bool = False
     """Never shortened: what it shows comes late."""
     share: float = 1.0

@@ -86,8 +86,8 @@ _OURS_OPTIONS = {"feeder.gamma": 2.0}
 """An output token weighs twice an input token, as in the paper's service."""
 
 
-_LENGTH_S = 600.0
-"""What the tables cover; the last window is centred a step before its end."""
+LENGTH_S = 600.0
+"""What tables and figures cover; the tables' last window is centred a step before its end."""
 _AS_CODED = {"local.lift_when_idle": False}
 _BY_PROFILE = {**_AS_CODED, "local.cost": "profiled"}
 
@@ -174,7 +174,7 @@ def _rows(
 ) -> list[Row]:
     """The systems of a table, and ours. ``delays``: a seed varies the time of a decode step."""
     options = _AS_CODED if isinstance(cost, Linear) else _BY_PROFILE
-    windows = replace(VTC_TABLES, last_s=_LENGTH_S * setting.scale - VTC_TABLES.step_s)
+    windows = replace(VTC_TABLES, last_s=LENGTH_S * setting.scale - VTC_TABLES.step_s)
     jobs: dict[str, list[Job]] = {}
     for name in [*published, OURS]:
         system = configured(name, options)

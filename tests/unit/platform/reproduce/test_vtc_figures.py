@@ -56,7 +56,7 @@ def test_an_unfair_system_in_the_place_of_a_fair_one_fails(
     known = {name: SYSTEMS[name] for name in ("fcfs", "lcf", "vtc", "fairserve")}
     monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, fair: SYSTEMS[instead]})
     monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})  # other systems do not have them
-    failed = failing(synthetic_figure(LONGER if number == 3 else SHORT, number))
+    failed = failing(synthetic_figure(SHORT, number))
     for claim in claims:
         assert any(each.startswith(fair) and claim in each for each in failed), claim
 
