@@ -52,10 +52,17 @@ def line(name: str, rows: Sequence[tuple[float, Row]], column: str, color: int) 
     return Line(name, [(x, row.measured[column]) for x, row in rows], color)
 
 
-def draw_charts(path: Path, charts: Sequence[Chart], *, width: float = 5.0) -> str:
-    """Beside each other, one legend below; returns the name of the file."""
+def draw_charts(
+    path: Path,
+    charts: Sequence[Chart],
+    *,
+    width: float = 5.0,
+    height: float = 4.1,
+    across: int | None = None,
+) -> str:
+    """Beside each other or ``across`` in a row, one legend below; returns the name of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure, panels = sheet(len(charts), width=width, height=4.1)
+    figure, panels = sheet(len(charts), width=width, height=height, across=across)
     names: dict[str, Artist] = {}
     for axes, chart in zip(panels, charts, strict=True):
         both = [axes]
@@ -88,7 +95,7 @@ def draw_charts(path: Path, charts: Sequence[Chart], *, width: float = 5.0) -> s
             handles, labels = each.get_legend_handles_labels()
             for handle, label in zip(handles, labels, strict=True):
                 names.setdefault(label, handle)
-    columns = min(len(names), 3 * len(charts))
+    columns = min(len(names), 3 * (across or len(charts)))
     figure.legend(
         list(names.values()), list(names), fontsize=8, loc="outside lower center", ncols=columns
     )

@@ -130,11 +130,17 @@ def front(path: Path, summaries: Mapping[str, Summary]) -> Path:
     return save(figure, path)
 
 
-def sheet(panels: int, *, width: float = 5.6, height: float = 3.6) -> tuple[Figure, list[Axes]]:
-    """An empty figure with so many panels beside each other; ``width`` inches each."""
-    figure = Figure(figsize=(width * panels, height), dpi=120, layout="constrained")
+def sheet(
+    panels: int, *, width: float = 5.6, height: float = 3.6, across: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """An empty figure with so many panels of ``width`` by ``height`` inches, beside each other or
+    ``across`` in a row.
+    """
+    in_a_row = across or panels
+    rows = -(-panels // in_a_row)
+    figure = Figure(figsize=(width * in_a_row, height * rows), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = [figure.add_subplot(1, panels, number + 1) for number in range(panels)]
+    axes = [figure.add_subplot(rows, in_a_row, number + 1) for number in range(panels)]
     for each in axes:
         each.grid(alpha=0.3)
     return figure, axes
