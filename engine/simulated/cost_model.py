@@ -2,10 +2,11 @@
 
 A pass that prefills takes ``base + tokens * per_token + pairs * per_pair``, where pairs are of a
 computed token and one that it attends to; a decode step takes ``base + sequences * per_sequence + held
-tokens * per_held_token``. ``a10g-llama2-7b`` is fitted to what the VTC paper's tables imply (ALGORITHMS
-section 9). The others are rooflines: weights and KV cache are read at a share of the memory bandwidth,
-arithmetic runs at a share of the peak; the two are added, as if they never overlapped. Weakness: a
-roofline is right about ratios, and some ten percent off in absolute times.
+tokens * per_held_token``; a pass that does both takes what both add to one base, that of prefills.
+``a10g-llama2-7b`` is fitted to what the VTC paper's tables imply (ALGORITHMS section 9). The others are
+rooflines: weights and KV cache are read at a share of the memory bandwidth, arithmetic runs at a share
+of the peak; the two are added, as if they never overlapped. Weakness: a roofline is right about ratios,
+and some ten percent off in absolute times; engine/simulated/pass_fit.py fits measured passes.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from fairserve.engine.simulated.pass_curve import PassCurve, checked, seconds_at
 
 _MOST_S = 1e9
 """Of any coefficient: JSON has no infinity, but numbers that no float can hold."""
 
-Loop = Literal["prefill-first", "vtc-artifact"]
+Loop = Literal["prefill-first", "mixed", "vtc-artifact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,16 @@ class CostModel:
     decode_s_per_sequence: float
     decode_s_per_held_token: float
     max_prefill_tokens: int = 8192
-    """Computed in one pass; longer prompts take several."""
+    """Computed in one pass; longer prompts take several. With the loop ``mixed`` the tokens of running
+    decodes count, too."""
     max_running: int = 256
     """Sequences in the batch."""
     loop: Loop = "prefill-first"
-    """``prefill-first`` tries to admit before every pass and prefers prompts to decoding;
+    """``prefill-first`` tries to admit before every pass and prefers prompts to decoding; ``mixed`` is
+    the loop of the embedded engine, which decodes in every pass and prefills beside it;
     ``vtc-artifact`` is the loop of the VTC paper's code (ALGORITHMS section 9)."""
+    pass_curve: PassCurve = ()
+    """What a pass takes beside all that, by its tokens: prompt tokens and decoding sequences alike."""
     origin: str = ""
     """Where the numbers come from."""
 
@@ -59,10 +66,12 @@ class CostModel:
                 number = isinstance(value, int | float) and not isinstance(value, bool)
                 if not number or not 0 <= value <= _MOST_S:
                     raise ValueError(f"{field.name} is {value!r}; allowed: 0 to {_MOST_S:g}")
-        if self.decode_base_s + self.decode_s_per_sequence <= 0:
+        object.__setattr__(self, "pass_curve", checked(self.pass_curve, _MOST_S))
+        if self.decode_s(1, 0, 1) <= 0:
             raise ValueError("a decode step takes no time; decode_base_s must be over 0")
-        if self.loop not in ("prefill-first", "vtc-artifact"):
-            raise ValueError(f"loop is {self.loop!r}; allowed: 'prefill-first', 'vtc-artifact'")
+        if self.loop not in get_args(Loop):
+            allowed = ", ".join(repr(loop) for loop in get_args(Loop))
+            raise ValueError(f"loop is {self.loop!r}; allowed: {allowed}")
 
     def prefill_s(self, tokens: int, pairs: float) -> float:
         """A pass over so many prompt tokens."""
@@ -70,6 +79,7 @@ class CostModel:
             self.prefill_base_s
             + tokens * self.prefill_s_per_token
             + pairs * self.prefill_s_per_pair
+            + seconds_at(self.pass_curve, tokens)
         )
 
     def decode_s(self, sequences: int, held_tokens: int, steps: int) -> float:
@@ -78,9 +88,21 @@ class CostModel:
             self.decode_base_s
             + sequences * self.decode_s_per_sequence
             + held_tokens * self.decode_s_per_held_token
+            + seconds_at(self.pass_curve, sequences)
         )
         growth_s = sequences * self.decode_s_per_held_token
         return steps * each_s + growth_s * (steps * (steps - 1) // 2)
+
+    def mixed_s(self, tokens: int, pairs: float, sequences: int, held_tokens: int) -> float:
+        """A pass over prompt tokens and one decode step of a batch at once."""
+        return (
+            self.prefill_base_s
+            + tokens * self.prefill_s_per_token
+            + pairs * self.prefill_s_per_pair
+            + sequences * self.decode_s_per_sequence
+            + held_tokens * self.decode_s_per_held_token
+            + seconds_at(self.pass_curve, tokens + sequences)
+        )
 
 
 def pairs(cached_tokens: int, computed_tokens: int) -> float:

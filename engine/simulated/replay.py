@@ -16,11 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fairserve.engine.simulated.cost_model import CostModel
+from fairserve.engine.simulated.loops import WORKERS
 from fairserve.engine.simulated.plans import Plans, check_sizes
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
-from fairserve.engine.simulated.worker import SimulatedWorker
 from fairserve.interactions.call import Call, TokenUsage, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import LocalCall
@@ -90,7 +90,7 @@ class Replay:
         self._plans = Plans(trace, options.isolation)
         self._dispatcher = Dispatcher(system, seed=options.seed, block_tokens=trace.block_tokens)
         self._workers = [
-            SimulatedWorker(
+            WORKERS[costs.loop](
                 costs,
                 LOCAL_SCHEDULERS[system.local](**system.local_options),
                 trace.block_tokens,

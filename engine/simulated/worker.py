@@ -47,7 +47,7 @@ class Listener(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Sequence:
+class BatchedCall:
     """A call in the batch; its samples are generated side by side."""
 
     call: LocalCall
@@ -83,10 +83,10 @@ class SimulatedWorker:
         self._pool = KvPool(capacity, block_tokens, room)
         self._sizes: dict[str, tuple[int, int]] = {}
         """Samples and output tokens of waiting calls."""
-        self._running: dict[str, _Sequence] = {}
-        self._prefilling: list[_Sequence] = []
+        self._running: dict[str, BatchedCall] = {}
+        self._prefilling: list[BatchedCall] = []
         """Entered, and not all of the prompt computed."""
-        self._ends: list[tuple[int, int, _Sequence]] = []
+        self._ends: list[tuple[int, int, BatchedCall]] = []
         self._entered = 0
         self._batch_samples = 0
         """Of all running calls."""
@@ -100,7 +100,7 @@ class SimulatedWorker:
         """Up to where the scheduler was told what was decoded."""
         self._since_admission = 0
         """Decode steps since the last admission."""
-        self._pass: list[_Sequence] = []
+        self._pass: list[BatchedCall] = []
         """The sequences of the prefill pass under way."""
         self._budget = 0
         """Tokens that the pass may compute besides."""
@@ -174,7 +174,7 @@ class SimulatedWorker:
         """Decode steps that are complete at a time within the present pass."""
         return self._step + (self._complete(now_s) if self._steps else 0)
 
-    def _generated(self, sequence: _Sequence, step: int) -> int:
+    def _generated(self, sequence: BatchedCall, step: int) -> int:
         if not sequence.decoding:
             return 0
         return (1 + min(step, sequence.last_step) - sequence.first_step) * sequence.samples
@@ -262,13 +262,13 @@ class SimulatedWorker:
                 if sequence.decoding:
                     decoded(call_id, steps * sequence.samples)
 
-    def _end(self, sequence: _Sequence, now_s: float) -> None:
+    def _end(self, sequence: BatchedCall, now_s: float) -> None:
         self._tell_decoded()
         self._leave(sequence)
         total = sequence.output_tokens * sequence.samples
         self._listener.ended(sequence.call.call_id, total, now_s)
 
-    def _leave(self, sequence: _Sequence) -> None:
+    def _leave(self, sequence: BatchedCall) -> None:
         """Take a sequence out of the batch and free what it holds."""
         call = sequence.call
         del self._running[call.call_id]
@@ -302,9 +302,9 @@ class SimulatedWorker:
             if len(self._scheduler) == waiting:
                 return
 
-    def _admit_pass(self) -> list[_Sequence]:
+    def _admit_pass(self) -> list[BatchedCall]:
         scheduler = self._scheduler
-        started: list[_Sequence] = []
+        started: list[BatchedCall] = []
         self._tell_decoded()
         scheduler.start_pass(self._pool.cache)
         while self._budget > 0 and (call := scheduler.peek()) is not None:
@@ -318,7 +318,7 @@ class SimulatedWorker:
                 self._compute(sequence)
         return started
 
-    def _try(self, call: LocalCall) -> _Sequence | None:
+    def _try(self, call: LocalCall) -> BatchedCall | None:
         """Take a call into the batch if it fits."""
         samples, output_tokens = self._sizes[call.call_id]
         if self._batch_samples and self._batch_samples + samples > self._costs.max_running:
@@ -330,13 +330,13 @@ class SimulatedWorker:
             return None
         del self._sizes[call.call_id]
         self._batch_samples += samples
-        sequence = _Sequence(call, samples, output_tokens, cached, cached)
+        sequence = BatchedCall(call, samples, output_tokens, cached, cached)
         self._running[call.call_id] = sequence
         return sequence
 
     # --- prefilling -------------------------------------------------------------------------------
 
-    def _compute(self, sequence: _Sequence) -> None:
+    def _compute(self, sequence: BatchedCall) -> None:
         """The pass computes what is missing of a prompt, or as much as one pass may."""
         missing = sequence.call.prompt_tokens - sequence.computed
         tokens = missing if self._artifact else min(self._budget, missing)
@@ -347,6 +347,10 @@ class SimulatedWorker:
         self._pass_tokens += tokens
         self._pass_pairs += pairs(sequence.computed, tokens)
         sequence.computed += tokens
+        self._share(sequence)
+
+    def _share(self, sequence: BatchedCall) -> None:
+        """From the pass that computes them on, the blocks of a prompt are for all."""
         self._pool.computed(sequence.call.call_id, sequence.computed)
 
     def _end_prefill(self, now_s: float) -> None:
@@ -359,7 +363,7 @@ class SimulatedWorker:
                 self._prefilling.remove(sequence)
                 self._enter_decoding(sequence, now_s)
 
-    def _enter_decoding(self, sequence: _Sequence, now_s: float) -> None:
+    def _enter_decoding(self, sequence: BatchedCall, now_s: float) -> None:
         """The prompt's pass has made the first token of each sample."""
         call, samples = sequence.call, sequence.samples
         sequence.first_step = self._step

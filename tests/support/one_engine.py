@@ -4,7 +4,7 @@ import math
 from array import array
 
 from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.worker import SimulatedWorker
+from fairserve.engine.simulated.loops import WORKERS
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
@@ -29,7 +29,8 @@ class OneEngine:
     """Hears what its worker tells."""
 
     def __init__(self, model, scheduler="fcfs", **options):
-        self.worker = SimulatedWorker(model, LOCAL_SCHEDULERS[scheduler](**options), BLOCK, self)
+        local = LOCAL_SCHEDULERS[scheduler](**options)
+        self.worker = WORKERS[model.loop](model, local, BLOCK, self)
         self.log = []
         self.now_s = 0.0
         self.cached = {}

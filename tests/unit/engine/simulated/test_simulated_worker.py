@@ -176,7 +176,7 @@ def replay(engine, arrivals, watch=lambda: None):
     return engine.log
 
 
-LOOPS = ["prefill-first", "vtc-artifact"]
+LOOPS = ["prefill-first", "mixed", "vtc-artifact"]
 
 
 @settings(max_examples=60)
@@ -193,9 +193,13 @@ def test_fused_steps_are_equal_to_single_ones(arrivals, loop, scheduler):
 
 
 @settings(max_examples=60)
-@given(calls, st.sampled_from(["fcfs", "vtc", "dlpm", "lpm", "drr", "lcf", "preble_groups"]))
-def test_every_call_ends_once_and_the_pool_never_overflows(arrivals, scheduler):
-    model = costs(kv_capacity_tokens=80, max_prefill_tokens=16)
+@given(
+    calls,
+    st.sampled_from(["prefill-first", "mixed"]),
+    st.sampled_from(["fcfs", "vtc", "dlpm", "lpm", "drr", "lcf", "preble_groups"]),
+)
+def test_every_call_ends_once_and_the_pool_never_overflows(arrivals, loop, scheduler):
+    model = costs(loop=loop, kv_capacity_tokens=80, max_prefill_tokens=16)
     engine = OneEngine(model, scheduler)
     worker = engine.worker
 

@@ -1,0 +1,16 @@
+"""The worker for each loop that a cost model may name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairserve.engine.simulated.cost_model import Loop
+from fairserve.engine.simulated.mixed_worker import MixedWorker
+from fairserve.engine.simulated.worker import SimulatedWorker
+
+WORKERS: Mapping[Loop, type[SimulatedWorker]] = {
+    "prefill-first": SimulatedWorker,
+    "mixed": MixedWorker,
+    "vtc-artifact": SimulatedWorker,
+}
+"""``factory(costs, scheduler, block_tokens, listener)``."""
