@@ -1,0 +1,158 @@
+"""A cost model from measured passes: least squares of the relative errors, no coefficient below zero.
+
+Every pass is one equation of the cost model (engine/simulated/cost_model.py), divided by its time, so
+that a decode step of some milliseconds counts as much as a prefill of a second. Either all is linear,
+and passes with a prefill share one base and others have theirs. Or, with ``knots``, the bases and the
+time per prompt token give way to a curve over the tokens of a pass, whose height at each knot is
+fitted. Weakness: what does not depend on these counts (how lengths of a batch differ) is not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from fairserve.engine.simulated.cost_model import CostModel, Loop
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPass:
+    """One forward pass, its whole step included."""
+
+    took_s: float
+    prefill_tokens: int
+    prefill_pairs: float
+    sequences: int
+    """That decode."""
+    held_tokens: int
+    """By these sequences, their new tokens included."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassFit:
+    """A fitted model, and what it says of the passes it was fitted to."""
+
+    costs: CostModel
+    residuals: tuple[float, ...]
+    """Of each pass: its modelled time over its measured one, less 1."""
+
+    @property
+    def median_residual(self) -> float:
+        """Half of the passes are closer."""
+        return median(abs(residual) for residual in self.residuals)
+
+    @property
+    def worst_residual(self) -> float:
+        """The pass that fits least."""
+        return max(abs(residual) for residual in self.residuals)
+
+
+def fit(
+    name: str,
+    passes: Sequence[MeasuredPass],
+    *,
+    kv_capacity_tokens: int,
+    max_prefill_tokens: int,
+    max_running: int,
+    knots: Sequence[int] = (),
+    loop: Loop = "mixed",
+    origin: str = "",
+) -> PassFit:
+    """The cost model that comes nearest to these passes.
+
+    ``knots``: tokens of a pass, rising, at least two. Raises ValueError unless there are passes that
+    prefill and such that only decode.
+    """
+    prefills = sum(1 for each in passes if each.prefill_tokens)
+    if not prefills or prefills == len(passes):
+        raise ValueError("a fit needs passes that prefill, and passes that only decode")
+    times = np.array([each.took_s for each in passes])
+    bases = np.array([_weights(each, knots) if knots else _linear(each) for each in passes])
+    others = np.array([(each.prefill_pairs, each.sequences, each.held_tokens) for each in passes])
+    rows = np.hstack([bases, others]) / times[:, None]
+    solution = non_negative_least_squares(rows, np.ones(len(passes)))
+    first, (per_pair, per_sequence, per_held) = solution[:-3].tolist(), solution[-3:].tolist()
+    prefill_base, per_token, decode_base = (0.0, 0.0, 0.0) if knots else first
+    costs = CostModel(
+        name,
+        kv_capacity_tokens=kv_capacity_tokens,
+        prefill_base_s=prefill_base,
+        prefill_s_per_token=per_token,
+        prefill_s_per_pair=per_pair,
+        decode_base_s=decode_base,
+        decode_s_per_sequence=per_sequence,
+        decode_s_per_held_token=per_held,
+        max_prefill_tokens=max_prefill_tokens,
+        max_running=max_running,
+        loop=loop,
+        pass_curve=tuple(zip(knots, first, strict=True)) if knots else (),
+        origin=origin,
+    )
+    return PassFit(costs, tuple((rows @ solution - 1).tolist()))
+
+
+def knots_of(passes: Sequence[MeasuredPass]) -> list[int]:
+    """Sizes of measured passes, each at least twice the one before it, and the largest."""
+    sizes = sorted({each.prefill_tokens + each.sequences for each in passes})
+    knots = [sizes[0]]
+    for size in sizes:
+        if size >= 2 * knots[-1]:
+            knots.append(size)
+    if sizes[-1] > knots[-1]:
+        knots.append(sizes[-1])
+    return knots
+
+
+def _linear(each: MeasuredPass) -> tuple[float, ...]:
+    prefills = each.prefill_tokens > 0
+    return float(prefills), each.prefill_tokens, float(not prefills)
+
+
+def _weights(each: MeasuredPass, knots: Sequence[int]) -> Array:
+    """How much of each knot's height a pass takes."""
+    tokens = each.prefill_tokens + each.sequences
+    weights = np.zeros(len(knots))
+    at = min(max(1, int(np.searchsorted(knots, tokens))), len(knots) - 1)
+    share = max(0.0, (tokens - knots[at - 1]) / (knots[at] - knots[at - 1]))
+    weights[at - 1], weights[at] = 1 - share, share
+    return weights
+
+
+def non_negative_least_squares(rows: Array, wanted: Array) -> Array:
+    """The x >= 0 for which ``rows @ x`` is nearest to ``wanted`` (Lawson and Hanson's active sets).
+
+    Columns are scaled to one length first, since tokens and pairs differ by powers of ten.
+    """
+    lengths = np.linalg.norm(rows, axis=0)
+    lengths[lengths == 0] = 1.0
+    scaled = rows / lengths
+    count = scaled.shape[1]
+    solution = np.zeros(count)
+    free = np.zeros(count, dtype=bool)
+    tolerance = 1e-10 * float(np.abs(scaled.T @ wanted).max(initial=1.0))
+    for _ in range(10 * count):
+        gradient = scaled.T @ (wanted - scaled @ solution)
+        gradient[free] = -np.inf
+        if free.all() or gradient.max() <= tolerance:
+            break
+        free[int(gradient.argmax())] = True
+        while True:
+            trial = np.zeros(count)
+            trial[free] = np.linalg.lstsq(scaled[:, free], wanted, rcond=None)[0]
+            if (trial[free] > 0).all():
+                solution = trial
+                break
+            # Go only as far as the first coefficient that would turn negative, and hold it at zero.
+            falls = free & (trial <= 0)
+            drops = np.maximum(solution[falls] - trial[falls], np.finfo(np.float64).tiny)
+            solution = solution + float((solution[falls] / drops).min()) * (trial - solution)
+            free &= solution > 1e-14
+            solution[~free] = 0.0
+    solution /= lengths
+    return solution
