@@ -77,34 +77,43 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
     other), which holds for the whole process. Raises UnsupportedModelError, and OSError for a
     checkpoint that is not there.
     """
-    where = _device(device)
-    kind = _dtype(dtype, where)
+    where = choose_device(device)
+    kind = choose_dtype(dtype, where)
     path = str(ensure_builtin_model()) if source == BUILTIN_MODEL_NAME else source
-    config = AutoConfig.from_pretrained(path)
-    check_config(config)
-    attention.register()
+    check_config(AutoConfig.from_pretrained(path))
     disable_progress_bar()  # type: ignore[no-untyped-call]
     model: Any
     try:
         model = AutoModelForCausalLM.from_pretrained(path, dtype=kind, attn_implementation="sdpa")
     except ValueError as error:
         raise UnsupportedModelError(f"{source}: {error}") from error
+    model.to(where)
+    return adopt_model(_served_name(source), model, AutoTokenizer.from_pretrained(path))
+
+
+def adopt_model(name: str, model: Any, tokenizer: Any) -> LoadedModel:
+    """Prepare a transformers model that is in memory, on its device, for paged attention.
+
+    The model itself is changed: evaluation mode, no gradients, our attention. The number of threads
+    is set as by :func:`load_model`. Raises UnsupportedModelError.
+    """
+    check_config(model.config)
+    attention.register()
     if not model._supports_attention_backend:
         raise UnsupportedModelError(
-            f"{source}: {type(model).__name__} does not go through the attention interface"
+            f"{name}: {type(model).__name__} does not go through the attention interface"
         )
-    model.eval().requires_grad_(False).to(where)
-    if where.type == "cpu" and model.num_parameters() < _SMALL_MODEL_PARAMETERS:
+    model.eval().requires_grad_(False)
+    if model.device.type == "cpu" and model.num_parameters() < _SMALL_MODEL_PARAMETERS:
         torch.set_num_threads(1)
-    text = config.get_text_config()
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    text = model.config.get_text_config()
     heads = text.num_attention_heads
     loaded = LoadedModel(
-        name=_served_name(source),
+        name=name,
         model=model,
         tokenizer=tokenizer,
-        dtype=kind,
-        device=where,
+        dtype=model.dtype,
+        device=model.device,
         layers=text.num_hidden_layers,
         kv_heads=getattr(text, "num_key_value_heads", None) or heads,
         head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
@@ -195,7 +204,8 @@ class _NoText:
         return ""
 
 
-def _device(name: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
+    """The device of this name; auto: cuda if there is one, else cpu. Raises ValueError."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -204,7 +214,8 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The number type of this name; auto: bfloat16 (or float16) on cuda, float32 on cpu."""
     if name == "auto":
         if device.type == "cuda":
             return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
