@@ -1,7 +1,7 @@
 """``fairserve bench GROUP``: what the platform itself costs, as figures with targets.
 
 A group is a module with a ``main`` of its own, imported when it is asked for. Exit codes: 0 measured
-(whatever the figures are), 2 wrong use.
+(whatever the figures are), 1 not possible here, 2 wrong use.
 """
 
 from __future__ import annotations
@@ -16,8 +16,15 @@ def _scheduling(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _engine(argv: Sequence[str]) -> int:
+    from fairserve.platform.bench.engine.command import main
+
+    return main(argv)
+
+
 GROUPS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "scheduling": ("routing, prefix trees, local schedulers, the dispatcher", _scheduling),
+    "engine": ("the embedded engine beside transformers, and the simulator beside it", _engine),
 }
 """What is measured, and the command that does it, which parses its own arguments."""
 

@@ -1,0 +1,71 @@
+"""The device that is measured on: its name, its threads, and what it can do at most.
+
+The bounds are the best of some repetitions, as bounds should be: copies between two blocks of memory
+that no cache holds, and products of large matrices of the model's number type.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+_REPEATS = 5
+_COPY_BYTES = {"cpu": 2**28, "cuda": 2**31}
+_MATRIX_ROWS = {"cpu": 1024, "cuda": 8192}
+
+
+def describe(device: torch.device) -> str:
+    """Its name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@contextmanager
+def threads_restored() -> Iterator[None]:
+    """Whatever number of threads is set within, the one of before is set again at the end."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def set_threads(number: int | None) -> int:
+    """Set the number of CPU threads, unless it is None; returns how many there are."""
+    if number is not None:
+        torch.set_num_threads(number)
+    return torch.get_num_threads()
+
+
+def copy_bytes_per_s(device: torch.device) -> float:
+    """Bytes read and bytes written by copies, together."""
+    size = _COPY_BYTES[device.type]
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / _best_s(lambda: target.copy_(source), device)
+
+
+def matrix_flops_per_s(dtype: torch.dtype, device: torch.device) -> float:
+    """Multiplications and additions of a product of square matrices."""
+    rows = _MATRIX_ROWS[device.type]
+    left = torch.randn(rows, rows, device=device).to(dtype)
+    right = torch.randn(rows, rows, device=device).to(dtype)
+    target = torch.empty_like(left)
+    return 2 * rows**3 / _best_s(lambda: torch.matmul(left, right, out=target), device)
+
+
+def _best_s(work: Callable[[], object], device: torch.device) -> float:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    times = []
+    for _ in range(_REPEATS + 1):
+        wait()
+        begin_s = time.perf_counter()
+        work()
+        wait()
+        times.append(time.perf_counter() - begin_s)
+    return min(times[1:])

@@ -1,0 +1,98 @@
+"""Measures passes of our engine over a grid: prompts, batches, and tokens that a batch holds.
+
+A point of the grid is a batch of sequences that arrive together: their prompts are prefilled in
+chunks, some beside decodes, and then they decode a few steps. Every step is a measured pass. Larger
+batches are there with prompts of one length, and with many lengths, which attend in several groups.
+Prompts are random, so nothing is found in the prefix cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+
+from fairserve.engine.simulated.pass_fit import MeasuredPass
+from fairserve.engine.torch.bench.ours import FairServe
+from fairserve.engine.torch.bench.runner import Limits, Request, TimedStep
+from fairserve.engine.torch.page_pool import PAGE_TOKENS
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+CONTEXT_SHARES = (1 / 32, 1 / 4, 1)
+"""Prompt tokens of each sequence, by the token budget of a pass."""
+_SPREAD_FROM = 4
+"""The least batch that is also measured with prompts of lengths from the least to the greatest."""
+_MOST_PROMPT_TOKENS = 32_768
+_MOST_BUDGETS = 10
+"""Of a point's prompts: larger ones take long and tell nothing new."""
+DECODES = 6
+"""Output tokens of each sequence."""
+
+
+class PassGrid:
+    """Turns over the grid on one engine; the same point has the same steps in every turn."""
+
+    def __init__(self, runner: FairServe, limits: Limits, vocabulary: int) -> None:
+        self._runner, self._vocabulary = runner, vocabulary
+        self._points = points(limits)
+        self._random = np.random.default_rng(11)
+        self._turns: list[list[MeasuredPass]] = []
+
+    def turn(self) -> None:
+        """Measure every point once."""
+        self._turns.append(
+            [
+                _measured(step)
+                for contexts in self._points
+                for step in self._runner.record([self._request(each) for each in contexts])
+            ]
+        )
+
+    def forget(self) -> None:
+        """What was measured so far was for warming up."""
+        self._turns.clear()
+
+    def medians(self) -> list[MeasuredPass]:
+        """Every pass with the median of its times."""
+        return [_median(list(same)) for same in zip(*self._turns, strict=True)]
+
+    def _request(self, tokens: int) -> Request:
+        prompt = self._random.integers(0, self._vocabulary, tokens).tolist()
+        return Request(tuple(prompt), DECODES)
+
+
+def points(limits: Limits) -> list[tuple[int, ...]]:
+    """The prompt tokens of each sequence of each batch."""
+    budget = limits.token_budget
+    found: list[tuple[int, ...]] = []
+    for batch in BATCHES:
+        found += [(max(1, round(share * budget)),) * batch for share in CONTEXT_SHARES]
+        if batch >= _SPREAD_FROM:
+            least, most = CONTEXT_SHARES[0] * budget, CONTEXT_SHARES[-1] * budget
+            lengths = np.geomspace(max(1.0, least), most, batch).round().astype(int)
+            found.append(tuple(np.random.default_rng(13).permutation(lengths).tolist()))
+    return [contexts for contexts in found if _measurable(contexts, limits)]
+
+
+def _measurable(contexts: tuple[int, ...], limits: Limits) -> bool:
+    tokens = sum(contexts)
+    return (
+        len(contexts) <= limits.max_batch
+        and tokens + len(contexts) * (DECODES + PAGE_TOKENS) <= limits.kv_tokens
+        and tokens <= min(_MOST_PROMPT_TOKENS, _MOST_BUDGETS * limits.token_budget)
+    )
+
+
+def _measured(step: TimedStep) -> MeasuredPass:
+    load = step.load
+    return MeasuredPass(
+        step.total_s, load.prefill_tokens, load.prefill_pairs, load.sequences, load.held_tokens
+    )
+
+
+def _median(same: list[MeasuredPass]) -> MeasuredPass:
+    first = same[0]
+    took_s = median(each.took_s for each in same)
+    assert all(replace(each, took_s=first.took_s) == first for each in same)
+    return replace(first, took_s=took_s)

@@ -1,0 +1,1 @@
+"""What the embedded engine does on this machine, beside others with the same weights."""

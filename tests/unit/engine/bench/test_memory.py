@@ -1,0 +1,31 @@
+"""The peak of a phase counts what it used, also if it has given it back."""
+
+import os
+
+import pytest
+import torch
+
+from fairserve.engine.torch.bench import memory
+from fairserve.engine.torch.bench.memory import peak_bytes
+
+CPU = torch.device("cpu")
+MIB = 2**20
+
+
+@pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak to set back here"
+)
+def test_what_a_phase_allocates_and_frees_is_its_peak():
+    def phase():
+        torch.ones(64 * MIB // 4)
+        torch.ones(128 * MIB // 4)
+
+    assert 120 * MIB < peak_bytes(phase, CPU) < 170 * MIB
+    assert peak_bytes(lambda: None, CPU) < 16 * MIB
+
+
+def test_a_system_that_cannot_tell_runs_the_phase_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_RESET", tmp_path / "missing" / "clear_refs")
+    ran = []
+    assert peak_bytes(lambda: ran.append(1), CPU) is None
+    assert ran == [1]

@@ -1,0 +1,112 @@
+"""The observer sees every step, counts what it computes, and changes nothing."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from fairserve.engine.torch.bench.observed_engine import ObservedEngine
+from fairserve.engine.torch.bench.runner import PARTS
+from fairserve.engine.torch.engine import Engine, EngineOptions
+from fairserve.engine.torch.sampling_params import SamplingParams
+from fairserve.engine.torch.sequence import SequenceRequest
+from fairserve.scheduling.local.fcfs import Fcfs
+
+OPTIONS = EngineOptions(kv_tokens=1024, max_batch=4, token_budget=16)
+
+
+def requests(*sizes):
+    random = np.random.default_rng(3)
+    return [
+        SequenceRequest(
+            f"s{number}",
+            "c",
+            random.integers(0, 256, prompt).astype(np.uint32),
+            SamplingParams(max_tokens=output, temperature=0, ignore_eos=True),
+        )
+        for number, (prompt, output) in enumerate(sizes)
+    ]
+
+
+@pytest.fixture
+def ticking(llama):
+    """An engine whose clock goes on by one at each reading."""
+    ticks = itertools.count()
+    return ObservedEngine(
+        llama, Fcfs(), OPTIONS, lambda events: None, clock=lambda: float(next(ticks))
+    )
+
+
+def drain(engine, *sizes):
+    for request in requests(*sizes):
+        engine.add(request)
+    while engine.step():
+        pass
+
+
+def test_the_parts_of_a_step_are_cut_where_they_meet(ticking):
+    ticking.recording = True
+    drain(ticking, (20, 3))
+    assert len(PARTS) == 5
+    for step in ticking.steps:
+        # Each part is between two readings of the clock that follow one another.
+        assert step.parts_s == (1.0,) * 5
+        assert step.total_s == 5
+
+
+def test_loads_count_prompt_tokens_pairs_decodes_and_what_they_hold(ticking):
+    ticking.recording = True
+    drain(ticking, (20, 3), (3, 1))
+    loads = [step.load for step in ticking.steps]
+    assert [
+        (load.prefill_tokens, load.prefill_pairs, load.sequences, load.held_tokens)
+        for load in loads
+    ] == [
+        (16, 136, 0, 0),  # a chunk of the first prompt fills the budget
+        (4 + 3, 17 + 18 + 19 + 20 + 6, 0, 0),
+        (0, 0, 1, 21),
+        (0, 0, 1, 22),
+    ]
+
+
+def test_nothing_is_recorded_unless_asked(ticking):
+    drain(ticking, (20, 3))
+    assert ticking.steps == []
+    ticking.recording = True
+    drain(ticking, (5, 2))
+    assert len(ticking.steps) == 2
+    ticking.recording = False
+    drain(ticking, (6, 2))
+    assert len(ticking.steps) == 2
+
+
+@pytest.mark.parametrize("recording", [False, True])
+def test_outputs_and_events_are_those_of_the_engine(llama, recording):
+    def run(kind):
+        events = []
+        engine = kind(llama, Fcfs(), OPTIONS, events.extend)
+        if recording and kind is ObservedEngine:
+            engine.recording = True
+        drain(engine, (20, 5), (3, 2), (40, 4))
+        return events, engine
+
+    plain, _ = run(Engine)
+    told, engine = run(ObservedEngine)
+    assert told == plain
+    assert {name: len(tokens) for name, tokens in engine.outputs.items()} == {
+        "s0": 5,
+        "s1": 2,
+        "s2": 4,
+    }
+
+
+def test_an_idle_step_is_none(ticking):
+    ticking.recording = True
+    assert not ticking.step()
+    assert ticking.steps == []
+
+
+def test_the_wrapped_model_is_still_the_model(ticking, llama):
+    assert ticking.loaded.model.config is llama.model.config
+    assert isinstance(ticking.loaded.device, torch.device)

@@ -1,0 +1,163 @@
+"""The command: its arguments, and a tiny run from end to end."""
+
+import importlib.util
+import json
+
+import pytest
+
+from fairserve.engine.simulated.cost_model import cost_model
+from fairserve.platform.bench.engine import command
+from fairserve.platform.bench.engine.figures import FIGURES
+from fairserve.platform.bench.main import main
+
+TARGETS = {
+    "engine_vs_generate_b1": 0.95,
+    "engine_vs_transformers_cb_b8": 1.3,
+    "engine_vs_transformers_cb_b32": 2.5,
+    "engine_vs_transformers_cb_shared": 4.0,
+    "overhead_share_b32": 0.05,
+    "simulator_error": 0.10,
+}
+HAS_PSUTIL = importlib.util.find_spec("psutil") is not None
+TINY = 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rounds", "4"], "allowed: 5 to 1000"),
+        (["--shape", "70b"], "invalid choice: '70b'"),
+        (["--workloads", "b64"], "invalid choice: 'b64'"),
+        (["--workloads", "none"], "leaves only the fit: give --fit OUT"),
+        (["--workloads", "none", "b1", "--fit", "x.json"], "and no other name"),
+        (["--json", "/no/such/folder/out.json"], "no folder /no/such/folder"),
+        (["--fit", "/no/such/folder/out.json"], "no folder"),
+        (["--threads", "0"], "allowed: 1 to 1024"),
+        (["--limit-s", "0"], "allowed: over 0"),
+        (["--dtype", "int8"], "invalid choice: 'int8'"),
+        (["--rounds", "many"], "invalid"),
+    ],
+)
+def test_wrong_use(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["engine", *arguments])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_names_every_figure(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["engine", "--help"])
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert all(figure.name in printed for figure in FIGURES)
+    assert {figure.name: figure.target for figure in FIGURES} == TARGETS
+
+
+def test_a_device_that_is_not_there_is_one_message(capsys):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert main(["engine", "--shape", "5m", "--device", "cuda"]) == 1
+    assert "torch sees no GPU" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The document, the fitted costs' file, and what was printed by a run of small workloads."""
+    folder = tmp_path_factory.mktemp("bench")
+    out, costs = folder / "out.json", folder / "mine.json"
+    arguments = ["--shape", "5m", "--device", "cpu", "--json", str(out), "--fit", str(costs)]
+    assert command.main(arguments, scale=TINY) == 0
+    return json.loads(out.read_text()), costs
+
+
+def test_the_document_has_every_figure_with_its_target(measured):
+    document, _ = measured
+    figures = {figure["name"]: figure for figure in document["figures"]}
+    expected = {name for name in TARGETS if HAS_PSUTIL or "transformers" not in name}
+    assert set(figures) == expected
+    for name, figure in figures.items():
+        assert figure["target"] == TARGETS[name]
+        least, greatest = figure["spread"]
+        assert 0 < least <= figure["value"] <= greatest
+        assert all(isinstance(peer, float) for peer in figure["peers"].values())
+    assert set(figures["engine_vs_generate_b1"]["peers"]) >= {"fairserve tok/s", "generate tok/s"}
+    assert figures["engine_vs_generate_b1"]["higher_is_better"]
+    assert not figures["simulator_error"]["higher_is_better"]
+
+
+def test_an_engine_that_cannot_run_is_named_with_its_reason(measured):
+    document, _ = measured
+    if HAS_PSUTIL:
+        assert document["unavailable"] == {}
+    else:
+        assert list(document["unavailable"]) == ["transformers cb"]
+        assert "psutil" in document["unavailable"]["transformers cb"]
+
+
+def test_the_document_says_how_and_on_what_it_was_measured(measured):
+    document, _ = measured
+    assert {"device", "threads", "cores", "processor", "python", "versions"} <= set(
+        document["machine"]
+    )
+    assert "prefill is in the time" in document["method"]["tokens_per_s"]
+    assert document["method"]["rounds"] == 5
+    assert document["model"]["name"] == "random-5m"
+    assert document["model"]["dtype"] == "float32"
+    assert document["left_out"] == []
+
+
+def test_every_workload_tells_rates_and_first_tokens_of_every_engine(measured):
+    document, _ = measured
+    engines = {"fairserve", "generate"} | ({"transformers cb"} if HAS_PSUTIL else set())
+    assert set(document["workloads"]) == {"b1", "b8", "b32", "shared", "b128", "mixed"}
+    for workload in document["workloads"].values():
+        assert set(workload["engines"]) == engines
+        for values in workload["engines"].values():
+            least, greatest = values["tokens_per_s"]["spread"]
+            assert 0 < least <= values["tokens_per_s"]["value"] <= greatest
+            assert 0 < values["ttft_s"]["median"] <= values["ttft_s"]["p99"]
+            assert values["same_tokens_share"] == 1.0
+    assert set(document["memory"]) == engines
+
+
+def test_the_breakdown_adds_up(measured):
+    document, _ = measured
+    for part in document["breakdown"].values():
+        assert sum(part["shares"].values()) == pytest.approx(1)
+        assert set(part["parts_ms"]) == {"schedule", "prepare", "forward", "sample", "publish"}
+    floor = document["floor"]
+    assert floor["decode"]["over_floor"] > 0
+    assert floor["prefill"]["of_matrix_rate"] > 0
+
+
+def test_the_fitted_costs_can_be_simulated_with(measured):
+    document, path = measured
+    costs = cost_model(str(path))
+    assert costs.loop == "mixed"
+    assert costs.decode_s(1, 10, 1) > 0
+    fit = document["fit"]
+    assert 0 < fit["median_residual"] <= fit["worst_residual"]
+    assert fit["passes"] > 20
+    assert set(fit["replay"]) == {"at_once", "spread"}
+    for values in fit["replay"].values():
+        for held in values.values():
+            assert held["error"] == pytest.approx(held["simulated"] / held["measured"] - 1)
+
+
+def test_workloads_can_be_chosen_and_time_limited(tmp_path, capsys):
+    out = tmp_path / "out.json"
+    arguments = ["--shape", "5m", "--device", "cpu", "--json", str(out), "--workloads", "b1"]
+    assert command.main([*arguments, "--limit-s", "0.001"], scale=TINY) == 0
+    document = json.loads(out.read_text())
+    assert document["left_out"] == ["b1"]
+    assert document["figures"] == []
+    assert "left out, time was over: b1" in capsys.readouterr().out
+    assert command.main([*arguments, "--threads", "1"], scale=TINY) == 0
+    document = json.loads(out.read_text())
+    assert [figure["name"] for figure in document["figures"]] == ["engine_vs_generate_b1"]
+    assert document["machine"]["threads"] == 1
+    printed = capsys.readouterr().out
+    assert "engine_vs_generate_b1" in printed
+    assert "prefill included" in printed
