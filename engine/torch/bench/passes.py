@@ -19,11 +19,11 @@ from fairserve.engine.torch.bench.runner import Limits, Request, TimedStep
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-CONTEXT_SHARES = (1 / 32, 1 / 4, 1)
+CONTEXT_SHARES = (1 / 64, 1 / 8, 1)
 """Prompt tokens of each sequence, by the token budget of a pass."""
 _SPREAD_FROM = 4
 """The least batch that is also measured with prompts of lengths from the least to the greatest."""
-_MOST_PROMPT_TOKENS = 32_768
+_MOST_PROMPT_TOKENS = 20_480
 _MOST_BUDGETS = 10
 """Of a point's prompts: larger ones take long and tell nothing new."""
 DECODES = 6

@@ -103,7 +103,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         type=_seconds,
         default=math.inf,
         metavar="S",
-        help="begin no further workload, nor the fit, after so many seconds (default: no limit)",
+        help="begin no further workload after so many seconds (default: no limit)",
     )
     parser.add_argument(
         "--dtype",

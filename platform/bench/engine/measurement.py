@@ -98,9 +98,7 @@ def measure(options: argparse.Namespace, say: Say, scale: float = 1.0) -> Measur
             on.set_threads(threads)  # a smaller model may have changed them
             document["memory"] = _memory(loaded, size, workloads(on_gpu, scale)[_BREAKDOWN], say)
             results += _contest(loaded, size, chosen, options.rounds, deadline_s, document, say)
-        if options.fit is not None and time.monotonic() > deadline_s:
-            document["left_out"].append("fit")
-        elif options.fit is not None:
+        if options.fit is not None:
             if not on_gpu:
                 size = replace(size, max_batch=min(size.max_batch, _FIT_BATCH))
             results.append(_fit(loaded, size, options, scale, document, say))

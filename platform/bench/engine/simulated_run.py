@@ -36,7 +36,7 @@ RunAt = Callable[[Sequence[Request], Sequence[float]], Outcome]
 
 def load(vocabulary: int, seed: int, on_gpu: bool, scale: float = 1.0) -> list[Request]:
     """Prompts and outputs of mixed lengths; a third of the prompts have a common beginning."""
-    unit = 8 if on_gpu else 1
+    unit = 4 if on_gpu else 1
     prompts, outputs = (16 * unit, 320 * unit), (8, 64)
     alone = Workload("alone", 32, prompts, outputs)
     shared = Workload("shared", 16, prompts, outputs, shared_tokens=128 * unit)

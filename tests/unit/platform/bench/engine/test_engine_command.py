@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -161,3 +163,15 @@ def test_workloads_can_be_chosen_and_time_limited(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "engine_vs_generate_b1" in printed
     assert "prefill included" in printed
+
+
+def test_the_guide_names_options_that_exist(capsys):
+    guide = (Path(__file__).parents[5] / "docs" / "guide" / "bench.md").read_text()
+    section = guide.split("\n## The engine\n")[1]
+    with pytest.raises(SystemExit):
+        main(["engine", "--help"])
+    printed = capsys.readouterr().out
+    options = set(re.findall(r"--[a-z][a-z-]*", section)) - {"--model-cost"}
+    assert len(options) > 5
+    assert all(option in printed for option in options)
+    assert all(f"`{figure.name}" in section or "_b32" in figure.name for figure in FIGURES)
