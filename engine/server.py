@@ -29,7 +29,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from fairserve.engine.torch import metrics_text
-from fairserve.engine.torch.engine import EngineOptions
+from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThread, QueueFullError
 from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, Generated
 from fairserve.engine.torch.live_call import LiveCall

@@ -18,8 +18,9 @@ import socket
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from fairserve.engine.torch.engine_options import Preemption
 from fairserve.scheduling.base import LocalScheduler
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class WorkerOptions:
     kv_tokens: int | None
     max_batch: int | None
     token_budget: int | None
+    preemption: Preemption
     local_scheduler: str
     scheduler_options: Mapping[str, object]
     dtype: str
@@ -58,6 +60,9 @@ def parse_options(argv: Sequence[str], environment: Mapping[str, str]) -> Worker
     """Read the flags, with the environment for those not given. Exits with 2 on errors."""
     parser = _parser(environment)
     values = parser.parse_args(argv)
+    if values.preemption not in get_args(Preemption):
+        allowed = ", ".join(get_args(Preemption))
+        parser.error(f"--preemption is {values.preemption!r}; allowed: {allowed}")
     options: dict[str, object] = {}
     for item in values.scheduler_option:
         key, separator, text = item.partition("=")
@@ -71,6 +76,7 @@ def parse_options(argv: Sequence[str], environment: Mapping[str, str]) -> Worker
         kv_tokens=values.kv_tokens,
         max_batch=values.max_batch,
         token_budget=values.token_budget,
+        preemption=values.preemption,
         local_scheduler=values.local_scheduler,
         scheduler_options=options,
         dtype=values.dtype,
@@ -100,6 +106,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--kv-tokens", int, None, "tokens in the KV cache (default: by device and memory)")
     add("--max-batch", int, None, "sequences that run at once (default: 32, on cuda 256)")
     add("--token-budget", int, None, "tokens per forward pass (default: 512, on cuda 8192)")
+    add("--preemption", str, "fair", "who is preempted when no page is free: fair, latest; never")
     add("--local-scheduler", str, "dlpm", "policy by which waiting calls enter the batch")
     add("--dtype", str, "auto", "float32, bfloat16, float16; auto: float32, on cuda bfloat16")
     add("--device", str, "auto", "cpu, cuda, cuda:N; auto: cuda if there is one")
@@ -175,7 +182,7 @@ async def _serve(
     import uvicorn
 
     from fairserve.engine.server import WorkerServer
-    from fairserve.engine.torch.engine import EngineOptions
+    from fairserve.engine.torch.engine_options import EngineOptions
 
     on_gpu = loaded.device.type == "cuda"
     max_batch = options.max_batch or (256 if on_gpu else 32)
@@ -186,6 +193,7 @@ async def _serve(
             kv_tokens=_kv_tokens(options, loaded),
             max_batch=max_batch,
             token_budget=options.token_budget or max(8192 if on_gpu else 512, max_batch),
+            preemption=options.preemption,
         ),
         options.max_queue,
     )

@@ -2,8 +2,13 @@
 
 The local scheduler decides who is next, the engine what fits (scheduling/base.py). Running
 decodes come first in a step's token budget, then prefills under way, then new admissions; a long
-prompt is computed over several steps (chunked prefill). Nothing that runs is ever preempted,
-because admission reserves prompt and maximal output.
+prompt is computed over several steps (chunked prefill).
+
+Admission reserves what is to be prefilled. Where a decode then finds no page, sequences are preempted:
+the pages of the victim go to the prefix cache, it waits again at its old place, and what was evicted
+meanwhile is computed again, without a charge (recompute). The victim is a sequence of the client that
+is furthest over its share (``fair``), or the one admitted last, as elsewhere (``latest``). With
+``never`` admission reserves the maximal output, too, as the papers' bounds assume.
 
 An error of one sequence (logits that are not finite, an impossible prompt) fails that sequence. An
 error of a whole forward pass fails the sequences in it. The engine goes on in both cases.
@@ -14,6 +19,7 @@ samples of one call, which wait for their first one.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -23,37 +29,15 @@ import torch
 from fairserve.engine.torch import sampler
 from fairserve.engine.torch.batch import Chunk, assemble
 from fairserve.engine.torch.detokenizer import detokenizer_factory
+from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, FinishReason, Generated
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.output_text import OutputText
-from fairserve.engine.torch.page_pool import PAGE_TOKENS
+from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
 from fairserve.engine.torch.paged_cache import PagedCache
 from fairserve.engine.torch.prefix_trie import TrieNode
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
 from fairserve.scheduling.base import CacheNews, LocalCall, LocalScheduler
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """Sizes of one engine."""
-
-    kv_tokens: int
-    """Size of the KV cache, rounded down to pages."""
-    max_batch: int = 32
-    """Sequences that run at once."""
-    token_budget: int = 512
-    """Tokens of one forward pass: decodes and prefill chunks."""
-
-    def __post_init__(self) -> None:
-        if self.kv_tokens < PAGE_TOKENS:
-            raise ValueError(f"kv_tokens is {self.kv_tokens}; at least {PAGE_TOKENS} are needed")
-        if self.max_batch < 1:
-            raise ValueError(f"max_batch is {self.max_batch}; it must be at least 1")
-        if self.token_budget < self.max_batch:
-            raise ValueError(
-                f"token_budget is {self.token_budget}; a step must have room for one token of "
-                f"each of the {self.max_batch} running sequences"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +55,8 @@ class EngineStats:
     finished: int = 0
     failed: int = 0
     cancelled: int = 0
+    preempted: int = 0
+    """How often a sequence was put back into the queue."""
 
 
 class Engine:
@@ -91,6 +77,7 @@ class Engine:
         self.options = options
         self.cache = PagedCache(options.kv_tokens // PAGE_TOKENS)
         self._kv = loaded.kv_tensors(self.cache.pool.usable_pages)
+        self._spare_pages = math.ceil(options.spare_share * self.cache.pool.usable_pages)
         self._scheduler = scheduler
         self._emit = emit
         self._make_detokenizer = detokenizer_factory(loaded.tokenizer)
@@ -103,6 +90,7 @@ class Engine:
         self._finished = 0
         self._failed = 0
         self._cancelled = 0
+        self._preempted = 0
 
     @property
     def capacity_tokens(self) -> int:
@@ -125,14 +113,14 @@ class Engine:
         return list(self._running.values())
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """Cached prompt tokens of a waiting call, and the names of the pages at the match's end.
+        """Cached tokens of a waiting call, and the names of the pages at the match's end.
 
         A page that is cached is named by its node, one that is not by its parent's node and its tokens:
         exact, like every match here. See :class:`~fairserve.scheduling.base.PrefixCache`.
         """
         sequence = self._waiting[call.call_id]
         node = self.cache.match(sequence)
-        keys = sequence.prompt_keys()
+        keys = sequence.reusable_keys()
         following = (node, keys[node.depth]) if node.depth < len(keys) else None
         return node.depth * PAGE_TOKENS, node, following
 
@@ -164,6 +152,7 @@ class Engine:
             finished=self._finished,
             failed=self._failed,
             cancelled=self._cancelled,
+            preempted=self._preempted,
         )
 
     def add(self, request: SequenceRequest) -> None:
@@ -242,53 +231,96 @@ class Engine:
 
     def _schedule(self) -> list[Chunk]:
         """The chunks of the next step. Their sequences have the pages they need."""
-        chunks: list[Chunk] = []
-        budget = self.options.token_budget
+        preempted = self._preempted
+        for sequence in self.running:
+            if not sequence.is_prefilling and sequence.sequence_id in self._running:
+                self._make_room(sequence)
         running = self.running
-        for sequence in running:
-            if not sequence.is_prefilling:
-                chunks.append(Chunk(sequence, sequence.uncomputed_tokens))
-                budget -= sequence.uncomputed_tokens
+        chunks = [Chunk(each, each.uncomputed_tokens) for each in running if not each.is_prefilling]
+        budget = self.options.token_budget - sum(chunk.tokens for chunk in chunks)
         prefilling = [sequence for sequence in running if sequence.is_prefilling]
-        admitted: list[EngineEvent] = []
         for sequence in prefilling:
             budget -= self._take_chunk(sequence, budget, chunks)
-        if self._waiting:
-            groups = {sequence.group_id for sequence in prefilling}
-            self._scheduler.start_pass(self)
-            while budget > 0 and len(self._running) < self.options.max_batch:
-                call = self._scheduler.peek()
-                if call is None:
-                    break
-                sequence = self._waiting[call.call_id]
-                cached = None if sequence.group_id in groups else self.cache.try_admit(sequence)
-                if cached is None:
-                    self._scheduler.skip()
-                    continue
-                self._scheduler.accept(cached)
-                self._start(sequence, cached)
-                admitted.append(Admitted(sequence.sequence_id, cached))
-                if sequence.prompt_tokens > PAGE_TOKENS:
-                    groups.add(sequence.group_id)
-                budget -= self._take_chunk(sequence, budget, chunks)
-        if admitted:
-            self._emit(admitted)
-        for chunk in chunks:
-            self.cache.grow(chunk.sequence, chunk.sequence.computed_tokens + chunk.tokens)
+        # Who has just made room for others would take it back.
+        if self._waiting and self._preempted == preempted:
+            self._admit({sequence.group_id for sequence in prefilling}, budget, chunks)
         return chunks
 
+    def _admit(self, groups: set[str], budget: int, chunks: list[Chunk]) -> None:
+        """Take waiting sequences into the batch. Samples of ``groups`` wait for their first one."""
+        admitted: list[EngineEvent] = []
+        self._scheduler.start_pass(self)
+        while budget > 0 and len(self._running) < self.options.max_batch:
+            call = self._scheduler.peek()
+            if call is None:
+                break
+            sequence = self._waiting[call.call_id]
+            cached = None if sequence.group_id in groups else self._try_admit(sequence)
+            if cached is None:
+                self._scheduler.skip()
+                continue
+            self._scheduler.accept(cached)
+            if not sequence.preemptions:
+                admitted.append(Admitted(sequence.sequence_id, cached))
+            self._start(sequence, cached)
+            if sequence.prefill_tokens > PAGE_TOKENS:
+                groups.add(sequence.group_id)
+            budget -= self._take_chunk(sequence, budget, chunks)
+        if admitted:
+            self._emit(admitted)
+
+    def _try_admit(self, sequence: Sequence) -> int | None:
+        """Reserve pages for a waiting sequence; its cached tokens, or None if it does not fit now."""
+        if self.options.preemption == "never":
+            return self.cache.try_admit(sequence, sequence.total_pages)
+        spare = self._spare_pages if self._running else 0
+        return self.cache.try_admit(sequence, pages_for(sequence.prefill_tokens), spare)
+
     def _take_chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
+        """Compute some tokens of a prefill, whose pages are reserved."""
         tokens = min(sequence.uncomputed_tokens, budget)
         if tokens > 0:
+            self.cache.grow(sequence, sequence.computed_tokens + tokens)
             chunks.append(Chunk(sequence, tokens))
         return tokens
 
     def _start(self, sequence: Sequence, cached: int) -> None:
         del self._waiting[sequence.sequence_id]
         self._running[sequence.sequence_id] = sequence
-        self._queried_tokens += sequence.prompt_tokens
-        self._hit_tokens += cached
-        self._prompt_tokens += sequence.prompt_tokens
+        if not sequence.preemptions:
+            self._queried_tokens += sequence.prompt_tokens
+            self._hit_tokens += cached
+            self._prompt_tokens += sequence.prompt_tokens
+
+    # Preempt
+
+    def _make_room(self, sequence: Sequence) -> None:
+        """Find a page for a decode; others are preempted for it, or it is itself."""
+        while not self.cache.grow(sequence, len(sequence.tokens)):
+            victim = self._victim()
+            self._preempt(victim)
+            if victim is sequence:
+                return
+
+    def _victim(self) -> Sequence:
+        """Whom to preempt: O(running)."""
+        running = self.running
+        if self.options.preemption == "latest":
+            return running[-1]
+        surplus = self._scheduler.surplus
+        _, last = max((surplus(each.sequence_id), at) for at, each in enumerate(running))
+        return running[last]
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take a sequence out of the batch and back into the queue."""
+        if not sequence.is_prefilling:
+            self.cache.commit(sequence)
+        self.cache.release(sequence)
+        sequence.preempted()
+        del self._running[sequence.sequence_id]
+        self._waiting[sequence.sequence_id] = sequence
+        self._scheduler.requeue(sequence.sequence_id)
+        self._preempted += 1
 
     # Run
 

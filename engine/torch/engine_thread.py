@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from fairserve.engine.torch.engine import Engine, EngineOptions, EngineStats
+from fairserve.engine.torch.engine import Engine, EngineStats
+from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import EngineEvent, Failed
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.sequence import SequenceRequest

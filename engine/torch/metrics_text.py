@@ -38,6 +38,12 @@ def render(stats: EngineStats, model: str, capacity_tokens: int) -> str:
             "Prompt tokens of admitted sequences.",
             stats.prompt_tokens,
         ),
+        (
+            "num_preemptions_total",
+            "counter",
+            "How often a sequence was put back into the queue.",
+            stats.preempted,
+        ),
         ("generation_tokens_total", "counter", "Generated tokens.", stats.generated_tokens),
     ]
     lines: list[str] = []

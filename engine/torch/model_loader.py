@@ -159,7 +159,7 @@ def check_paged_attention(loaded: LoadedModel) -> None:
     sequence = Sequence(request, OutputText(_NoText(), ()), seed=0)
     cache = PagedCache(usable_pages=sequence.total_pages)
     kv = loaded.kv_tensors(cache.pool.usable_pages)
-    cache.try_admit(sequence)
+    cache.try_admit(sequence, sequence.total_pages)
     logits = expected
     for chunk in (20, 19, 1):
         cache.grow(sequence, sequence.computed_tokens + chunk)

@@ -34,7 +34,7 @@ def test_the_scheduler_knows_every_match(make_bench):
         assert set(waiting) == set(engine._waiting)
         for call_id, call in waiting.items():
             sequence = engine._waiting[call_id]
-            exact = engine.cache.trie.match(sequence.salt, sequence.prompt_keys())
+            exact = engine.cache.trie.match(sequence.salt, sequence.reusable_keys())
             matched_tokens = exact.depth * PAGE_TOKENS
             assert call.group.tokens == matched_tokens
             before = known.get(call_id, matched_tokens)

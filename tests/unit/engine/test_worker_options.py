@@ -33,6 +33,8 @@ def test_values_of_scheduler_options():
     [
         (["--scheduler-option", "quantum"], {}),
         (["--port", "x"], {}),
+        (["--preemption", "oldest"], {}),
+        ([], {"FAIRSERVE_WORKER_PREEMPTION": "oldest"}),
         ([], {"FAIRSERVE_WORKER_PORT": "x"}),
         ([], {"FAIRSERVE_WORKER_EXIT_WITH_PARENT": "maybe"}),
     ],
