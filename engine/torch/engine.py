@@ -27,7 +27,9 @@ from dataclasses import dataclass
 import torch
 
 from fairserve.engine.torch import sampler
-from fairserve.engine.torch.batch import Chunk, assemble
+from fairserve.engine.torch.attention import planner_for
+from fairserve.engine.torch.batch import assemble
+from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.detokenizer import detokenizer_factory
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, FinishReason, Generated
@@ -77,6 +79,7 @@ class Engine:
         self.options = options
         self.cache = PagedCache(options.kv_tokens // PAGE_TOKENS)
         self._kv = loaded.kv_tensors(self.cache.pool.usable_pages)
+        self._planner = planner_for(loaded.device)
         self._spare_pages = math.ceil(options.spare_share * self.cache.pool.usable_pages)
         self._scheduler = scheduler
         self._emit = emit
@@ -327,7 +330,7 @@ class Engine:
     @torch.inference_mode()
     def _run(self, chunks: list[Chunk]) -> dict[str, int]:
         """One forward pass; the next token of each sequence that has one (or INVALID)."""
-        batch = assemble(chunks, self._kv, self.loaded.dtype, self.loaded.device)
+        batch = assemble(chunks, self._kv, self._planner)
         logits = self.loaded.model(
             input_ids=batch.input_ids,
             position_ids=batch.positions,

@@ -18,8 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from fairserve.engine.torch import attention
-from fairserve.engine.torch.batch import Chunk, assemble
+from fairserve.engine.torch.batch import assemble
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
+from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.paged_cache import PagedCache
@@ -159,11 +160,12 @@ def check_paged_attention(loaded: LoadedModel) -> None:
     sequence = Sequence(request, OutputText(_NoText(), ()), seed=0)
     cache = PagedCache(usable_pages=sequence.total_pages)
     kv = loaded.kv_tensors(cache.pool.usable_pages)
+    planner = attention.planner_for(loaded.device)
     cache.try_admit(sequence, sequence.total_pages)
     logits = expected
     for chunk in (20, 19, 1):
         cache.grow(sequence, sequence.computed_tokens + chunk)
-        batch = assemble([Chunk(sequence, chunk)], kv, loaded.dtype, loaded.device)
+        batch = assemble([Chunk(sequence, chunk)], kv, planner)
         try:
             result = loaded.model(
                 input_ids=batch.input_ids,
