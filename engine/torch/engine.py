@@ -19,10 +19,12 @@ samples of one call, which wait for their first one.
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -33,6 +35,7 @@ from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.detokenizer import detokenizer_factory
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, FinishReason, Generated
+from fairserve.engine.torch.gather_attention import GatherPlan
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
@@ -40,6 +43,11 @@ from fairserve.engine.torch.paged_cache import PagedCache
 from fairserve.engine.torch.prefix_trie import TrieNode
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
 from fairserve.scheduling.base import CacheNews, LocalCall, LocalScheduler
+
+if TYPE_CHECKING:
+    from fairserve.engine.torch.decode_graphs import DecodeGraphs
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,7 @@ class Engine:
         self.cache = PagedCache(options.kv_tokens // PAGE_TOKENS)
         self._kv = loaded.kv_tensors(self.cache.pool.usable_pages)
         self._planner = planner_for(loaded.device)
+        self._graphs = self._make_graphs() if options.cuda_graphs else None
         self._spare_pages = math.ceil(options.spare_share * self.cache.pool.usable_pages)
         self._scheduler = scheduler
         self._emit = emit
@@ -230,6 +239,22 @@ class Engine:
             )
         return None
 
+    def _make_graphs(self) -> DecodeGraphs | None:
+        """Graphs of all batch sizes; None where there is no GPU, or it cannot record them."""
+        if self._planner is GatherPlan or self.loaded.device.type != "cuda":
+            return None
+        from fairserve.engine.torch.decode_graphs import DecodeGraphs
+
+        most_pages = pages_for(self.max_model_len)
+        try:
+            with torch.inference_mode():
+                return DecodeGraphs(
+                    self.loaded.logits, self._kv, self.options.max_batch, most_pages
+                )
+        except RuntimeError as error:
+            _log.warning("no CUDA graphs, so decodes are launched kernel by kernel: %s", error)
+            return None
+
     # Schedule
 
     def _schedule(self) -> list[Chunk]:
@@ -330,15 +355,15 @@ class Engine:
     @torch.inference_mode()
     def _run(self, chunks: list[Chunk]) -> dict[str, int]:
         """One forward pass; the next token of each sequence that has one (or INVALID)."""
-        batch = assemble(chunks, self._kv, self._planner)
-        logits = self.loaded.model(
-            input_ids=batch.input_ids,
-            position_ids=batch.positions,
-            use_cache=False,
-            logits_to_keep=batch.logit_rows,
-            paged=batch.state,
-        ).logits[0]
-        sequences = [chunk.sequence for chunk in batch.chunks if chunk.gives_token]
+        if self._graphs is not None and all(chunk.is_decode for chunk in chunks):
+            logits = self._graphs.logits(chunks)
+        else:
+            batch = assemble(chunks, self._kv, self._planner)
+            chunks = batch.chunks
+            logits = self.loaded.logits(
+                batch.input_ids, batch.positions, batch.logit_rows, batch.state
+            )
+        sequences = [chunk.sequence for chunk in chunks if chunk.gives_token]
         if not sequences:
             return {}
         tokens = sampler.sample(logits, sequences)

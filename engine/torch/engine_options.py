@@ -22,6 +22,8 @@ class EngineOptions:
     """Tokens of one forward pass: decodes and prefill chunks."""
     preemption: Preemption = "fair"
     """Whose sequence is preempted when a decode finds no page."""
+    cuda_graphs: bool = True
+    """On a GPU, record steps of decodes alone as graphs."""
     spare_share: float = 0.01
     """Of the KV cache: must stay available at an admission while others run, so that they can grow
     for a while. Not where nothing is preempted."""

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from fairserve.engine.torch import attention
-from fairserve.engine.torch.batch import assemble
+from fairserve.engine.torch.batch import PagedState, assemble
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors
@@ -59,6 +59,26 @@ class LoadedModel:
         return KvTensors(
             self.layers, self.kv_heads, self.head_size, usable_pages, self.dtype, self.device
         )
+
+    def logits(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        logit_rows: torch.Tensor,
+        state: PagedState,
+    ) -> torch.Tensor:
+        """One forward pass over rows [1, T]: logits of the rows that are asked for, [S, vocabulary].
+
+        Writes the keys and values of all rows to their pages.
+        """
+        result: torch.Tensor = self.model(
+            input_ids=input_ids,
+            position_ids=positions,
+            use_cache=False,
+            logits_to_keep=logit_rows,
+            paged=state,
+        ).logits[0]
+        return result
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -167,18 +187,12 @@ def check_paged_attention(loaded: LoadedModel) -> None:
         cache.grow(sequence, sequence.computed_tokens + chunk)
         batch = assemble([Chunk(sequence, chunk)], kv, planner)
         try:
-            result = loaded.model(
-                input_ids=batch.input_ids,
-                position_ids=batch.positions,
-                use_cache=False,
-                logits_to_keep=batch.logit_rows,
-                paged=batch.state,
-            )
+            logits = loaded.logits(batch.input_ids, batch.positions, batch.logit_rows, batch.state)
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
             raise UnsupportedModelError(
                 f"{loaded.name} does not run with paged attention: {error}"
             ) from error
-        logits = result.logits[0, -1:].float()
+        logits = logits[-1:].float()
         sequence.computed_tokens += chunk
     tolerance = 1e-3 if loaded.dtype is torch.float32 else 0.1
     scale = max(1.0, float(expected.abs().max()))

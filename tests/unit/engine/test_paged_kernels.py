@@ -5,6 +5,7 @@ The interpreter does not multiply bfloat16 matrices, so without a GPU float16 st
 
 import importlib.util
 import os
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is missing: pip install 'fairserve[gpu]'", allow_module_level=True)
 
 from fairserve.engine.torch import attention, engine
+from fairserve.engine.torch.batch import assemble
+from fairserve.engine.torch.chunk import Chunk
+from fairserve.engine.torch.decode_graphs import DecodeGraphs, graph_sizes
 from fairserve.engine.torch.kernel_attention import KernelPlan
 from fairserve.engine.torch.paged_kernels import (
     TILE_ROWS,
@@ -122,3 +126,36 @@ def test_the_engine_gives_the_same_tokens(make_bench, llama, monkeypatch):
         bench.run()
         texts.append([bench.text(f"s{index}") for index in range(4)])
     assert texts[0] == texts[1]
+
+
+def test_static_buffers_give_the_same_logits(make_bench, llama):
+    """Batches that fill a size and that do not, one after the other in the same buffers."""
+    bench = make_bench()
+    kv = bench.engine._kv
+    graphs = DecodeGraphs(llama.logits, kv, max_batch=8, max_pages=64)
+    for index in range(5):
+        tokens = np.random.default_rng(index).integers(0, 256, 10 + 9 * index).tolist()
+        bench.add(f"s{index}", tokens, 20, ignore_eos=True)
+        bench.engine.step()
+        bench.engine.step()
+        decodes = [Chunk(each, 1) for each in bench.engine.running]
+        for chunk in decodes:
+            assert chunk.is_decode
+            bench.engine.cache.grow(chunk.sequence, len(chunk.sequence.tokens))
+        with torch.inference_mode():
+            batch = assemble(decodes, kv, attention.GatherPlan)
+            ids, rows = batch.input_ids, batch.logit_rows
+            wanted = llama.logits(ids, batch.positions, rows, batch.state)
+            seen = graphs.logits(batch.chunks)
+        assert seen.shape == wanted.shape
+        assert float((seen - wanted).abs().max()) < 1e-4
+
+
+def test_sizes_of_graphs():
+    assert graph_sizes(1) == [1]
+    assert graph_sizes(20) == [1, 2, 4, 8, 16, 20]
+    for most in range(1, 300):
+        sizes = graph_sizes(most)
+        assert sizes == sorted(set(sizes))
+        assert sizes[-1] == most
+        assert all(b <= 2 * a for a, b in pairwise(sizes))
