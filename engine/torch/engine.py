@@ -85,8 +85,8 @@ class Engine:
     ) -> None:
         self.loaded = loaded
         self.options = options
+        self._kv = loaded.kv_tensors(options.kv_tokens // PAGE_TOKENS)
         self.cache = PagedCache(options.kv_tokens // PAGE_TOKENS)
-        self._kv = loaded.kv_tensors(self.cache.pool.usable_pages)
         self._planner = planner_for(loaded.device)
         self._graphs = self._make_graphs() if options.cuda_graphs else None
         self._spare_pages = math.ceil(options.spare_share * self.cache.pool.usable_pages)

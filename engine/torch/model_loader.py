@@ -9,6 +9,8 @@ both ways, and must give the same logits through the pages as without them.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from collections.abc import Sequence as Names
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_buil
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors
 from fairserve.engine.torch.output_text import OutputText
+from fairserve.engine.torch.page_pool import PAGE_TOKENS
 from fairserve.engine.torch.paged_cache import PagedCache
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
@@ -55,10 +58,23 @@ class LoadedModel:
     eos_ids: frozenset[int]
 
     def kv_tensors(self, usable_pages: int) -> KvTensors:
-        """A zeroed KV cache for this model."""
+        """A zeroed KV cache for this model. Raises ValueError if there is no memory for it."""
+        tokens = usable_pages * PAGE_TOKENS
+        needed, there = tokens * self.kv_bytes_per_token, self._memory_bytes()
+        if needed > there:
+            raise ValueError(
+                f"a KV cache of {tokens:,} tokens needs {needed / 2**30:,.1f} GiB; allowed: up to "
+                f"{there / 2**30:,.1f} GiB, which is {there // self.kv_bytes_per_token:,} tokens"
+            )
         return KvTensors(
             self.layers, self.kv_heads, self.head_size, usable_pages, self.dtype, self.device
         )
+
+    def _memory_bytes(self) -> int:
+        """Of a GPU what is free, else of the machine what there is."""
+        if self.device.type == "cuda":
+            return self.free_device_bytes()
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def logits(
         self,
@@ -105,11 +121,19 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
     check_config(config)
     attention.register()
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    model: Any
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=kind, attn_implementation="sdpa")
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=kind,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+            # Not ignored, but told with their names below.
+            ignore_mismatched_sizes=True,
+        )
     except ValueError as error:
         raise UnsupportedModelError(f"{source}: {error}") from error
+    model, loading = found
+    _check_weights(source, loading)
     if not model._supports_attention_backend:
         raise UnsupportedModelError(
             f"{source}: {type(model).__name__} does not go through the attention interface"
@@ -174,6 +198,8 @@ def check_paged_attention(loaded: LoadedModel) -> None:
     count = 40
     tokens = torch.arange(count, device=loaded.device) % loaded.vocabulary
     expected = loaded.model(input_ids=tokens[None], use_cache=False).logits[0, -1].float()
+    if not bool(expected.isfinite().all()):
+        raise UnsupportedModelError(f"{loaded.name} gives logits that are not finite")
     loaded.model.set_attn_implementation(attention.ATTENTION_NAME)
     params = SamplingParams(max_tokens=1)
     request = SequenceRequest("check", "", tokens.cpu().numpy(), params)
@@ -201,6 +227,21 @@ def check_paged_attention(loaded: LoadedModel) -> None:
         raise UnsupportedModelError(
             f"{loaded.name} gives other logits with paged attention than without"
         )
+
+
+def _check_weights(source: str, loading: Mapping[str, Any]) -> None:
+    """Raise UnsupportedModelError unless the checkpoint has every weight, in its shape."""
+    missing, other = sorted(loading["missing_keys"]), sorted(loading["mismatched_keys"])
+    if missing:
+        raise UnsupportedModelError(f"{source} lacks {_some(missing)}")
+    if other:
+        shapes = [f"{name} ({list(is_)}, not {list(must)})" for name, is_, must in other]
+        raise UnsupportedModelError(f"{source} has weights of another shape: {_some(shapes)}")
+
+
+def _some(names: Names[str], most: int = 3) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 class _NoText:
