@@ -1,28 +1,14 @@
 """The engine: ``step`` schedules, runs one forward pass, and hands out what it gave.
 
-The local scheduler decides who is next, the engine what fits (scheduling/base.py). Running
-decodes come first in a step's token budget, then prefills under way, then new admissions; a long
-prompt is computed over several steps (chunked prefill).
-
-Admission reserves what is to be prefilled. Where a decode then finds no page, sequences are preempted:
-the pages of the victim go to the prefix cache, it waits again at its old place, and what was evicted
-meanwhile is computed again, without a charge (recompute). The victim is a sequence of the client that
-is furthest over its share (``fair``), or the one admitted last, as elsewhere (``latest``). With
-``never`` admission reserves the maximal output, too, as the papers' bounds assume.
-
 An error of one sequence (logits that are not finite, an impossible prompt) fails that sequence. An
 error of a whole forward pass fails the sequences in it. The engine goes on in both cases.
-
-Weakness: calls without a cached prefix that arrive together compute it twice, except for the
-samples of one call, which wait for their first one.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,18 +17,18 @@ import torch
 from fairserve.engine.torch import sampler
 from fairserve.engine.torch.attention import planner_for
 from fairserve.engine.torch.batch import assemble
+from fairserve.engine.torch.batcher import Batcher
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.detokenizer import detokenizer_factory
 from fairserve.engine.torch.engine_options import EngineOptions
-from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, FinishReason, Generated
+from fairserve.engine.torch.events import EngineEvent, Failed, FinishReason, Generated
 from fairserve.engine.torch.gather_attention import GatherPlan
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
 from fairserve.engine.torch.paged_cache import PagedCache
-from fairserve.engine.torch.prefix_trie import TrieNode
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
-from fairserve.scheduling.base import CacheNews, LocalCall, LocalScheduler
+from fairserve.scheduling.base import LocalScheduler
 
 if TYPE_CHECKING:
     from fairserve.engine.torch.decode_graphs import DecodeGraphs
@@ -73,7 +59,6 @@ class Engine:
     """One model, one KV cache, one local scheduler. Not thread-safe: see ``engine_thread``.
 
     ``emit`` gets the events, twice per step: admissions before the forward pass, tokens after it.
-    The engine is also the :class:`~fairserve.scheduling.base.PrefixCache` of its scheduler.
     """
 
     def __init__(
@@ -86,23 +71,20 @@ class Engine:
         self.loaded = loaded
         self.options = options
         self._kv = loaded.kv_tensors(options.kv_tokens // PAGE_TOKENS)
-        self.cache = PagedCache(options.kv_tokens // PAGE_TOKENS)
+        self.batcher = Batcher(scheduler, options)
         self._planner = planner_for(loaded.device)
         self._graphs = self._make_graphs() if options.cuda_graphs else None
-        self._spare_pages = math.ceil(options.spare_share * self.cache.pool.usable_pages)
-        self._scheduler = scheduler
         self._emit = emit
         self._make_detokenizer = detokenizer_factory(loaded.tokenizer)
-        self._waiting: dict[str, Sequence] = {}
-        self._running: dict[str, Sequence] = {}
-        self._queried_tokens = 0
-        self._hit_tokens = 0
-        self._prompt_tokens = 0
         self._generated_tokens = 0
         self._finished = 0
         self._failed = 0
         self._cancelled = 0
-        self._preempted = 0
+
+    @property
+    def cache(self) -> PagedCache:
+        """Who holds which pages."""
+        return self.batcher.cache
 
     @property
     def capacity_tokens(self) -> int:
@@ -117,54 +99,28 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step could do anything."""
-        return bool(self._waiting or self._running)
+        return bool(self.batcher.waiting or self.batcher.running)
 
     @property
     def running(self) -> list[Sequence]:
         """The sequences in the batch, in the order of admission."""
-        return list(self._running.values())
-
-    def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """Cached tokens of a waiting call, and the names of the pages at the match's end.
-
-        A page that is cached is named by its node, one that is not by its parent's node and its tokens:
-        exact, like every match here. See :class:`~fairserve.scheduling.base.PrefixCache`.
-        """
-        sequence = self._waiting[call.call_id]
-        node = self.cache.match(sequence)
-        keys = sequence.reusable_keys()
-        following = (node, keys[node.depth]) if node.depth < len(keys) else None
-        return node.depth * PAGE_TOKENS, node, following
-
-    def follow(self, news: CacheNews) -> None:
-        """Tell of every page that is stored or evicted from now on, besides who is told already."""
-        trie = self.cache.trie
-        on_store, on_evict = trie.on_store, trie.on_evict
-
-        def stored(node: TrieNode) -> None:
-            on_store(node)
-            news.changed((node.parent, node.tokens))
-
-        def evicted(node: TrieNode) -> None:
-            on_evict(node)
-            news.changed(node)
-
-        trie.on_store, trie.on_evict = stored, evicted
+        return list(self.batcher.running.values())
 
     def stats(self) -> EngineStats:
         """A snapshot of the gauges and counters."""
+        batcher = self.batcher
         return EngineStats(
-            running=len(self._running),
-            waiting=len(self._waiting),
+            running=len(batcher.running),
+            waiting=len(batcher.waiting),
             kv_used_share=self.cache.used_share,
-            prefix_queried_tokens=self._queried_tokens,
-            prefix_hit_tokens=self._hit_tokens,
-            prompt_tokens=self._prompt_tokens,
+            prefix_queried_tokens=batcher.queried_tokens,
+            prefix_hit_tokens=batcher.hit_tokens,
+            prompt_tokens=batcher.queried_tokens,
             generated_tokens=self._generated_tokens,
             finished=self._finished,
             failed=self._failed,
             cancelled=self._cancelled,
-            preempted=self._preempted,
+            preempted=batcher.preemptions,
         )
 
     def add(self, request: SequenceRequest) -> None:
@@ -181,16 +137,15 @@ class Engine:
         seed = params.seed if params.seed is not None else random.SystemRandom().getrandbits(63)
         output = OutputText(self._make_detokenizer(), params.stop)
         sequence = Sequence(request, output, seed)
-        self._scheduler.add(sequence.call)
-        self._waiting[sequence.sequence_id] = sequence
+        self.batcher.add(sequence)
 
     def cancel(self, sequence_id: str) -> None:
         """End a sequence without another word; one that is not here is no error."""
-        if sequence_id in self._running:
-            self._end(self._running[sequence_id], keep=True)
-        elif sequence_id in self._waiting:
-            del self._waiting[sequence_id]
-            self._scheduler.finish(sequence_id)
+        running = self.batcher.running.get(sequence_id)
+        if running is not None:
+            self._end(running, keep=True)
+        elif sequence_id in self.batcher.waiting:
+            self.batcher.drop(sequence_id)
         else:
             return
         self._cancelled += 1
@@ -198,10 +153,8 @@ class Engine:
     def fail_all(self, message: str) -> None:
         """End every sequence with an error."""
         self._fail(self.running, message)
-        waiting = list(self._waiting)
-        for sequence_id in waiting:
-            del self._waiting[sequence_id]
-            self._scheduler.finish(sequence_id)
+        for sequence_id in list(self.batcher.waiting):
+            self.batcher.drop(sequence_id)
             self._failed += 1
             self._emit([Failed(sequence_id, message)])
 
@@ -210,7 +163,9 @@ class Engine:
 
         An error of the forward pass fails the sequences in it and is raised.
         """
-        chunks = self._schedule()
+        chunks, admitted = self.batcher.next_step()
+        if admitted:
+            self._emit(list(admitted))
         if not chunks:
             return False
         try:
@@ -254,101 +209,6 @@ class Engine:
         except RuntimeError as error:
             _log.warning("no CUDA graphs, so decodes are launched kernel by kernel: %s", error)
             return None
-
-    # Schedule
-
-    def _schedule(self) -> list[Chunk]:
-        """The chunks of the next step. Their sequences have the pages they need."""
-        preempted = self._preempted
-        for sequence in self.running:
-            if not sequence.is_prefilling and sequence.sequence_id in self._running:
-                self._make_room(sequence)
-        running = self.running
-        chunks = [Chunk(each, each.uncomputed_tokens) for each in running if not each.is_prefilling]
-        budget = self.options.token_budget - sum(chunk.tokens for chunk in chunks)
-        prefilling = [sequence for sequence in running if sequence.is_prefilling]
-        for sequence in prefilling:
-            budget -= self._take_chunk(sequence, budget, chunks)
-        # Who has just made room for others would take it back.
-        if self._waiting and self._preempted == preempted:
-            self._admit({sequence.group_id for sequence in prefilling}, budget, chunks)
-        return chunks
-
-    def _admit(self, groups: set[str], budget: int, chunks: list[Chunk]) -> None:
-        """Take waiting sequences into the batch. Samples of ``groups`` wait for their first one."""
-        admitted: list[EngineEvent] = []
-        self._scheduler.start_pass(self)
-        while budget > 0 and len(self._running) < self.options.max_batch:
-            call = self._scheduler.peek()
-            if call is None:
-                break
-            sequence = self._waiting[call.call_id]
-            cached = None if sequence.group_id in groups else self._try_admit(sequence)
-            if cached is None:
-                self._scheduler.skip()
-                continue
-            self._scheduler.accept(cached)
-            if not sequence.preemptions:
-                admitted.append(Admitted(sequence.sequence_id, cached))
-            self._start(sequence, cached)
-            if sequence.prefill_tokens > PAGE_TOKENS:
-                groups.add(sequence.group_id)
-            budget -= self._take_chunk(sequence, budget, chunks)
-        if admitted:
-            self._emit(admitted)
-
-    def _try_admit(self, sequence: Sequence) -> int | None:
-        """Reserve pages for a waiting sequence; its cached tokens, or None if it does not fit now."""
-        if self.options.preemption == "never":
-            return self.cache.try_admit(sequence, sequence.total_pages)
-        spare = self._spare_pages if self._running else 0
-        return self.cache.try_admit(sequence, pages_for(sequence.prefill_tokens), spare)
-
-    def _take_chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
-        """Compute some tokens of a prefill, whose pages are reserved."""
-        tokens = min(sequence.uncomputed_tokens, budget)
-        if tokens > 0:
-            self.cache.grow(sequence, sequence.computed_tokens + tokens)
-            chunks.append(Chunk(sequence, tokens))
-        return tokens
-
-    def _start(self, sequence: Sequence, cached: int) -> None:
-        del self._waiting[sequence.sequence_id]
-        self._running[sequence.sequence_id] = sequence
-        if not sequence.preemptions:
-            self._queried_tokens += sequence.prompt_tokens
-            self._hit_tokens += cached
-            self._prompt_tokens += sequence.prompt_tokens
-
-    # Preempt
-
-    def _make_room(self, sequence: Sequence) -> None:
-        """Find a page for a decode; others are preempted for it, or it is itself."""
-        while not self.cache.grow(sequence, len(sequence.tokens)):
-            victim = self._victim()
-            self._preempt(victim)
-            if victim is sequence:
-                return
-
-    def _victim(self) -> Sequence:
-        """Whom to preempt: O(running)."""
-        running = self.running
-        if self.options.preemption == "latest":
-            return running[-1]
-        surplus = self._scheduler.surplus
-        _, last = max((surplus(each.sequence_id), at) for at, each in enumerate(running))
-        return running[last]
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take a sequence out of the batch and back into the queue."""
-        if not sequence.is_prefilling:
-            self.cache.commit(sequence)
-        self.cache.release(sequence)
-        sequence.preempted()
-        del self._running[sequence.sequence_id]
-        self._waiting[sequence.sequence_id] = sequence
-        self._scheduler.requeue(sequence.sequence_id)
-        self._preempted += 1
 
     # Run
 
@@ -398,7 +258,7 @@ class Engine:
         params = sequence.params
         sequence.tokens.append(token)
         self._generated_tokens += 1
-        self._scheduler.decoded(sequence.sequence_id, 1)
+        self.batcher.decoded(sequence, 1)
         finish: FinishReason | None = None
         text = ""
         if token in params.stop_token_ids or (
@@ -428,9 +288,7 @@ class Engine:
             self.cache.commit(sequence)
         if not keep:
             self._kv.scrub(self.cache.private_pages(sequence))
-        self.cache.release(sequence)
-        del self._running[sequence.sequence_id]
-        self._scheduler.finish(sequence.sequence_id)
+        self.batcher.end(sequence)
 
     def _fail(self, sequences: list[Sequence], message: str) -> None:
         for sequence in sequences:

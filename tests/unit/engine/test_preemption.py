@@ -19,13 +19,13 @@ def prompt(seed, length):
 def preempted_by_client(bench, monkeypatch):
     """Clients in the order in which their sequences are preempted."""
     victims = []
-    preempt = type(bench.engine)._preempt
+    preempt = type(bench.engine.batcher).preempt
 
     def record(self, sequence):
         victims.append(sequence.call.client_id)
         preempt(self, sequence)
 
-    monkeypatch.setattr(type(bench.engine), "_preempt", record)
+    monkeypatch.setattr(type(bench.engine.batcher), "preempt", record)
     return victims
 
 
@@ -109,7 +109,7 @@ def test_what_was_computed_is_found_again_where_it_is_still_cached(make_bench, m
         bench.engine.step()
     (sequence,) = bench.engine.running
     held = len(sequence.tokens)
-    bench.engine._preempt(sequence)
+    bench.engine.batcher.preempt(sequence)
     assert bench.engine.stats().waiting == 1
     bench.engine.cache.check([])
     bench.engine.step()
