@@ -303,6 +303,8 @@ class _EventStream(Response):
                 event.text or event.finish_reason or event.logprobs or usage
             ):
                 chunks.append(self._writer.delta(index, event, usage))
+                # They are told; only an answer as a whole needs all of them.
+                self._call.outputs[index].logprobs.clear()
         return chunks
 
 

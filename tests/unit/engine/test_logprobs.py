@@ -90,14 +90,14 @@ def test_the_shape_of_completions(texts):
         [
             entry(A, -2.0, (HALF, -0.1), (REST, -0.3), offset=0),
             entry(HALF, -0.2, (HALF, -0.2), offset=1),
-            entry(REST, -0.1, offset=1),
+            entry(REST, -math.inf, offset=1),
         ],
         texts,
     )
     assert told == {
         "tokens": ["a", "\ufffd", "\ufffd"],
-        "token_logprobs": [-2.0, -0.2, -0.1],
-        "top_logprobs": [{"\ufffd": -0.1, "a": -2.0}, {"\ufffd": -0.2}, {"\ufffd": -0.1}],
+        "token_logprobs": [-2.0, -0.2, -9999.0],
+        "top_logprobs": [{"\ufffd": -0.1, "a": -2.0}, {"\ufffd": -0.2}, {"\ufffd": -9999.0}],
         "text_offset": [0, 1, 1],
     }
 

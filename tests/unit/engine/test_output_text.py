@@ -125,6 +125,15 @@ def test_a_stop_string_in_the_last_half_character(byte_tokenizer):
     assert output.stopped
 
 
+def test_characters_count_what_is_complete_even_if_it_is_held_back(byte_tokenizer):
+    output = OutputText(detokenizer_factory(byte_tokenizer)(), ("äxy",))
+    counts = []
+    for byte in "aäx€".encode():
+        output.push(byte)
+        counts.append(output.characters)
+    assert counts == [1, 1, 2, 3, 3, 3, 4]
+
+
 def test_a_stop_that_ended_too_early_does_not_count_later():
     stops = StopStrings(("ab", "xabyyy"))
     assert stops.push("xab", may_stop=False) == ""

@@ -218,6 +218,43 @@ def test_a_row_without_any_allowed_token_is_invalid():
         assert tokens_of(rows, [stuck, make_sequence(**params)])[0] == sampler.INVALID
 
 
+class Anything:
+    """A grammar that allows every token."""
+
+    problem = ""
+
+    def start(self):
+        return self
+
+    def allowed(self, output):
+        return np.full(10, -1, dtype=np.int32)
+
+
+def test_the_host_reads_from_the_device_once(monkeypatch):
+    reads = []
+
+    def read(tensor):
+        reads.append(tensor.shape)
+        return [0] * tensor.numel()
+
+    # A meta tensor has no values: whatever looks at one before the end raises.
+    monkeypatch.setattr(torch.Tensor, "tolist", read)
+    greedy = [make_sequence(temperature=0)] * 3
+    every = [
+        *greedy,
+        make_sequence(top_k=5, top_p=0.9, min_p=0.1),
+        make_sequence(top_p=0.9),
+        make_sequence(top_k=1100, logprobs=4, frequency_penalty=1, output=[7, 8]),
+        make_sequence(logit_bias={5: 1.0}, min_tokens=3, stop_token_ids=frozenset([4])),
+        make_sequence(temperature=0, logprobs=0, grammar=Anything()),
+    ]
+    for batch in (greedy, every, every[3:5]):
+        reads.clear()
+        logits = torch.empty(len(batch), 300, device="meta")
+        assert len(sampler.sample(logits, batch, {END})) == len(batch)
+        assert len(reads) == 1
+
+
 class Almost:
     """The largest number that a generator gives."""
 
