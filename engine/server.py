@@ -34,11 +34,14 @@ from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThrea
 from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, Generated
 from fairserve.engine.torch.live_call import LiveCall
 from fairserve.engine.torch.model_loader import LoadedModel
-from fairserve.engine.torch.openai_request import GenerationRequest, Kind, RequestError, parse
+from fairserve.engine.torch.openai_fields import RequestError
+from fairserve.engine.torch.openai_request import GenerationRequest, Kind, parse
 from fairserve.engine.torch.openai_response import AnswerWriter
 from fairserve.engine.torch.prompt import PromptEncoder
-from fairserve.engine.torch.sampling_params import SamplingParams
+from fairserve.engine.torch.response_formats import ResponseFormats
 from fairserve.engine.torch.sequence import SequenceRequest
+from fairserve.engine.torch.token_constraint import Grammar
+from fairserve.engine.torch.token_texts import TokenTexts
 from fairserve.interactions.call import TokenIds
 from fairserve.scheduling.base import LocalScheduler
 
@@ -74,6 +77,8 @@ class WorkerServer:
         self._model = loaded.name
         self._created = int(time.time())
         self._encoder = PromptEncoder(loaded.tokenizer, loaded.vocabulary)
+        self._formats = ResponseFormats(loaded.tokenizer, loaded.vocabulary, loaded.eos_ids)
+        self._texts = TokenTexts(loaded.tokenizer)
         self._numbers = itertools.count(1)
         self._calls: dict[str, LiveCall] = {}
         """Live calls by the id of each of their sequences."""
@@ -162,12 +167,13 @@ class WorkerServer:
                 )
             token_ids = await self._encoder.encode(wanted)
             max_tokens = self._max_tokens(wanted, len(token_ids))
+            grammar = await self._formats.grammar(wanted.schema)
         except RequestError as error:
             return _error(400, error.message, "invalid_request_error", error.param, error.code)
         except ClientDisconnect:
             return Response(status_code=499)
         try:
-            call, writer = self._submit(wanted, token_ids, max_tokens)
+            call, writer = self._submit(wanted, token_ids, max_tokens, grammar)
         except (QueueFullError, EngineStoppedError) as error:
             return _unavailable(str(error))
         if wanted.stream:
@@ -176,9 +182,7 @@ class WorkerServer:
 
     def _max_tokens(self, wanted: GenerationRequest, prompt_tokens: int) -> int:
         room = self.engine.max_model_len - prompt_tokens
-        if room >= 1 and wanted.max_tokens is None:
-            return min(DEFAULT_MAX_TOKENS[wanted.kind], room)
-        asked = wanted.max_tokens or 1
+        asked = wanted.max_tokens or max(1, wanted.min_tokens)
         if asked > room:
             raise RequestError(
                 f"this model's context is {self.engine.max_model_len} tokens; the prompt has "
@@ -186,10 +190,16 @@ class WorkerServer:
                 "messages" if wanted.kind == "chat" else "prompt",
                 "context_length_exceeded",
             )
+        if wanted.max_tokens is None:
+            return min(max(DEFAULT_MAX_TOKENS[wanted.kind], asked), room)
         return asked
 
     def _submit(
-        self, wanted: GenerationRequest, token_ids: TokenIds, max_tokens: int
+        self,
+        wanted: GenerationRequest,
+        token_ids: TokenIds,
+        max_tokens: int,
+        grammar: Grammar | None,
     ) -> tuple[LiveCall, AnswerWriter]:
         prefix = "chatcmpl" if wanted.kind == "chat" else "cmpl"
         answer_id = f"{prefix}-{wanted.call_id or uuid.uuid4().hex}"
@@ -200,15 +210,7 @@ class WorkerServer:
                 sequence_id=f"{group_id}-{index}",
                 client_id=wanted.client_id,
                 token_ids=token_ids,
-                params=SamplingParams(
-                    max_tokens=max_tokens,
-                    temperature=wanted.temperature,
-                    top_p=wanted.top_p,
-                    seed=None if wanted.seed is None else (wanted.seed + index) % 2**64,
-                    stop=wanted.stop,
-                    stop_token_ids=wanted.stop_token_ids,
-                    ignore_eos=wanted.ignore_eos,
-                ),
+                params=wanted.params(max_tokens, index, grammar),
                 group_id=group_id,
                 weight=wanted.weight,
                 salt=wanted.cache_salt,
@@ -227,6 +229,7 @@ class WorkerServer:
             model=self._model,
             prompt_tokens=len(token_ids),
             outputs=call.outputs,
+            texts=None if wanted.logprobs is None else self._texts,
         )
         return call, writer
 
@@ -296,8 +299,12 @@ class _EventStream(Response):
             index = self._call.apply(event)
             if isinstance(event, Admitted):
                 chunks.append(self._writer.admitted(index, usage))
-            elif isinstance(event, Generated) and (event.text or event.finish_reason or usage):
-                chunks.append(self._writer.delta(index, event.text, event.finish_reason, usage))
+            elif isinstance(event, Generated) and (
+                event.text or event.finish_reason or event.logprobs or usage
+            ):
+                chunks.append(self._writer.delta(index, event, usage))
+                # They are told; only an answer as a whole needs all of them.
+                self._call.outputs[index].logprobs.clear()
         return chunks
 
 

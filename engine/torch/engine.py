@@ -27,6 +27,7 @@ from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
 from fairserve.engine.torch.paged_cache import PagedCache
+from fairserve.engine.torch.sampler import Sampled
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
 from fairserve.scheduling.base import LocalScheduler
 
@@ -213,7 +214,7 @@ class Engine:
     # Run
 
     @torch.inference_mode()
-    def _run(self, chunks: list[Chunk]) -> dict[str, int]:
+    def _run(self, chunks: list[Chunk]) -> dict[str, Sampled]:
         """One forward pass; the next token of each sequence that has one (or INVALID)."""
         if self._graphs is not None and all(chunk.is_decode for chunk in chunks):
             logits = self._graphs.logits(chunks)
@@ -226,20 +227,20 @@ class Engine:
         sequences = [chunk.sequence for chunk in chunks if chunk.gives_token]
         if not sequences:
             return {}
-        tokens = sampler.sample(logits, sequences)
+        tokens = sampler.sample(logits, sequences, self.loaded.eos_ids)
         return {
             sequence.sequence_id: token for sequence, token in zip(sequences, tokens, strict=True)
         }
 
     # Postprocess
 
-    def _postprocess(self, chunks: list[Chunk], tokens: dict[str, int]) -> None:
+    def _postprocess(self, chunks: list[Chunk], tokens: dict[str, Sampled]) -> None:
         events: list[EngineEvent] = []
         broken: list[Sequence] = []
         for chunk in chunks:
             sequence = chunk.sequence
             token = tokens.get(sequence.sequence_id)
-            if token == sampler.INVALID:
+            if token is not None and token.token_id == sampler.INVALID:
                 broken.append(sequence)
                 continue
             was_prefilling = sequence.is_prefilling
@@ -251,11 +252,13 @@ class Engine:
             events.append(self._append(sequence, token))
         if events:
             self._emit(events)
-        self._fail(broken, "the model gave logits that are not finite")
+        for sequence in broken:
+            self._fail([sequence], sampler.why_invalid(sequence))
 
-    def _append(self, sequence: Sequence, token: int) -> Generated:
+    def _append(self, sequence: Sequence, sampled: Sampled) -> Generated:
         """Add a token to its sequence, and end the sequence if it is the last one."""
         params = sequence.params
+        token = sampled.token_id
         sequence.tokens.append(token)
         self._generated_tokens += 1
         self.batcher.decoded(sequence, 1)
@@ -266,7 +269,7 @@ class Engine:
         ):
             finish = "stop"
         else:
-            text = sequence.output.push(token)
+            text = sequence.output.push(token, sequence.generated_tokens > params.min_tokens)
             if sequence.output.stopped:
                 finish = "stop"
             elif sequence.generated_tokens >= params.max_tokens:
@@ -277,7 +280,7 @@ class Engine:
                 finish = "stop"
             self._end(sequence, keep=True)
             self._finished += 1
-        return Generated(sequence.sequence_id, text, 1, finish)
+        return Generated(sequence.sequence_id, text, 1, finish, sampled.logprobs)
 
     def _end(self, sequence: Sequence, keep: bool) -> None:
         """Take a sequence out of the batch. ``keep``: its full pages go to the prefix cache.

@@ -60,6 +60,8 @@ class LiveCall:
         else:
             output.parts.append(event.text)
             output.tokens += event.tokens
+            if event.logprobs is not None:
+                output.logprobs.append(event.logprobs)
             output.finish_reason = event.finish_reason
         return index
 

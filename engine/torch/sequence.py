@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fairserve.engine.torch.logit_adjustments import LogitAdjustments
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
 from fairserve.engine.torch.prefix_trie import PageTokens, TrieNode
@@ -53,6 +54,11 @@ class Sequence:
         """How often it was put back into the queue."""
         self.random = np.random.Generator(np.random.PCG64(seed))
         """Gives one number per sampled token, so a batch-mate cannot shift it."""
+        self.adjustments = (
+            LogitAdjustments(request.params) if request.params.adjusts_logits else None
+        )
+        grammar = request.params.grammar
+        self.constraint = grammar.start() if grammar is not None else None
         self.call = LocalCall(
             call_id=request.sequence_id,
             client_id=request.client_id,
