@@ -49,6 +49,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS: dict[Kind, int] = {"chat": 512, "completion": 16}
 MAX_BODY_BYTES = 16 * 2**20
+_DRAINING = "the worker is draining"
+_UNAVAILABLE = ("unavailable_error", None, "unavailable")
 _LAST_WORDS_S = 2.0
 """How long the answers of calls that were cut off at the end of a drain may take to be written."""
 
@@ -97,8 +99,14 @@ class WorkerServer:
         )
 
     async def drain(self, limit_s: float) -> None:
-        """Take no new calls, wait for those that are here, and cut off what is left at the limit."""
+        """Take no new calls, hand back those that wait, let those that run end, and cut off what is left
+        at the limit.
+        """
         self._draining = True
+        for call in set(self._calls.values()):
+            if not call.has_started:
+                self.engine.cancel(call.sequence_ids)
+                call.put(Failed(call.sequence_ids[0], _DRAINING, handed_back=True))
         if not await self._wait_until_empty(limit_s):
             _log.warning("cutting off %d sequences at the end of the drain", len(self._calls))
             for sequence_id, call in list(self._calls.items()):
@@ -136,7 +144,7 @@ class WorkerServer:
         if not self.engine.is_alive:
             return _unavailable(self.engine.failure or "the engine is not running")
         if self._draining:
-            return _unavailable("the worker is draining")
+            return _unavailable(_DRAINING)
         return Response(status_code=200)
 
     async def _metrics(self, request: Request) -> Response:
@@ -145,7 +153,7 @@ class WorkerServer:
 
     async def _generate(self, kind: Kind, request: Request) -> Response:
         if self._draining:
-            return _unavailable("the worker is draining")
+            return _unavailable(_DRAINING)
         try:
             body = await _read_body(request)
             if body is None:
@@ -284,7 +292,7 @@ class _EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         last: list[dict[str, Any]] = []
         if self._call.error is not None:
-            last.append(_error_body(self._call.error, "server_error", None, "engine_error"))
+            last.append(_call_error(self._call))
         elif self._wanted.include_usage:
             last.append(self._writer.final_usage())
         # Whoever reads the end of the stream sees the call gone from the worker.
@@ -319,8 +327,10 @@ async def _whole_answer(call: LiveCall, writer: AnswerWriter, receive: Receive) 
             return Response(status_code=499)
     finally:
         call.close()
+    if call.handed_back:
+        return _unavailable(_DRAINING)
     if call.error is not None:
-        return _error(500, call.error, "server_error", None, "engine_error")
+        return JsonResponse(_call_error(call), status_code=500)
     return JsonResponse(writer.whole())
 
 
@@ -372,7 +382,15 @@ def _error(status: int, message: str, kind: str, param: str | None, code: str) -
     return JsonResponse(_error_body(message, kind, param, code), status_code=status)
 
 
+def _call_error(call: LiveCall) -> dict[str, Any]:
+    """Why a call ended without an answer."""
+    message = call.error or ""
+    if call.handed_back:
+        return _error_body(message, *_UNAVAILABLE)
+    return _error_body(message, "server_error", None, "engine_error")
+
+
 def _unavailable(message: str) -> Response:
-    response = _error(503, message, "unavailable_error", None, "unavailable")
+    response = _error(503, message, *_UNAVAILABLE)
     response.headers["retry-after"] = "1"
     return response

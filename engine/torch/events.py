@@ -40,6 +40,8 @@ class Failed:
 
     sequence_id: str
     message: str
+    handed_back: bool = False
+    """It never ran, and another worker may take it."""
 
 
 EngineEvent = Admitted | Generated | Failed

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import openai
@@ -260,6 +261,26 @@ def test_sigterm_lets_calls_finish_and_takes_no_new_ones():
             assert "draining" in response.json()["error"]["message"]
             chunks += list(stream)
         assert chunks[-1].choices[0].finish_reason == "length"
+        assert worker.process.wait(DEADLINE_S) == 0
+
+
+def test_sigterm_hands_back_what_waits():
+    """Streamed or not, a caller hears at once that another worker should have the call."""
+    with running("--max-batch", "1") as worker, ThreadPoolExecutor() as pool:
+        body = chat("x", max_tokens=12000, stream=True)
+        with worker.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            next(response.iter_lines())
+            post = partial(worker.http.post, "/v1/chat/completions")
+            whole = pool.submit(post, json=chat("y"))
+            streamed = pool.submit(post, json=chat("z", stream=True))
+            worker.wait_for(lambda: worker.metric("num_requests_waiting") == 2)
+            worker.process.send_signal(signal.SIGTERM)
+            assert whole.result().status_code == 503
+            assert whole.result().headers["retry-after"] == "1"
+            [error, done] = [line for line in streamed.result().text.splitlines() if line]
+            assert json.loads(error.removeprefix("data: "))["error"]["code"] == "unavailable"
+            assert done == "data: [DONE]"
+            assert worker.process.poll() is None, "the one that runs goes on"
         assert worker.process.wait(DEADLINE_S) == 0
 
 
