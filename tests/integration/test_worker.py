@@ -267,7 +267,7 @@ def test_sigterm_lets_calls_finish_and_takes_no_new_ones():
 def test_sigterm_hands_back_what_waits():
     """Streamed or not, a caller hears at once that another worker should have the call."""
     with running("--max-batch", "1") as worker, ThreadPoolExecutor() as pool:
-        body = chat("x", max_tokens=12000, stream=True)
+        body = chat("x", max_tokens=12000, stream=True, ignore_eos=True)
         with worker.http.stream("POST", "/v1/chat/completions", json=body) as response:
             next(response.iter_lines())
             post = partial(worker.http.post, "/v1/chat/completions")
