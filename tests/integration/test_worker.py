@@ -269,7 +269,8 @@ def test_sigterm_hands_back_what_waits():
     with running("--max-batch", "1") as worker, ThreadPoolExecutor() as pool:
         body = chat("x", max_tokens=12000, stream=True, ignore_eos=True)
         with worker.http.stream("POST", "/v1/chat/completions", json=body) as response:
-            next(response.iter_lines())
+            lines = response.iter_lines()  # kept: to drop it is to hang up
+            next(lines)
             post = partial(worker.http.post, "/v1/chat/completions")
             whole = pool.submit(post, json=chat("y"))
             streamed = pool.submit(post, json=chat("z", stream=True))
