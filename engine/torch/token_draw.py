@@ -3,10 +3,11 @@
 A cut is a threshold: whatever weighs less is out, so tokens that weigh as much as the last one that
 is kept stay in, too (as vLLM's top_k has it). That makes it independent of how ties are ordered.
 
-Nothing is sorted. The threshold of ``top_p`` is found bit by bit, ten at a time: weights are floats
-of at most 1, whose bit patterns are ordered as they are, so a histogram of the masses by the upper
-bits says in which of 1,024 ranges the threshold lies, and two more say where in it. That takes as
-long for a flat distribution as for a steep one, so no call can slow down its batch-mates.
+The vocabulary is never sorted. The threshold of ``top_p`` is found bit by bit, ten at a time:
+weights are floats of at most 1, whose bit patterns are ordered as they are, so a histogram of the
+masses by the upper bits says in which of 1,024 ranges the threshold lies, and two more say where in
+it. That takes as long for a flat distribution as for a steep one, so no call can slow down its
+batch-mates by its temperature.
 """
 
 from __future__ import annotations
