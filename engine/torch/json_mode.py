@@ -2,13 +2,13 @@
 
 llguidance compiles a schema to a grammar over the model's tokens and tells after each token which
 ones may follow; the end token is allowed only where the JSON is complete, and nothing else then. So
-an output that ends by itself is valid, and one that is cut by ``max_tokens`` is the beginning of a
-valid one. What the library does not know of JSON schema is an error, never ignored, and it fetches
-nothing. Between two parts of the JSON at most a space may stand, or a line break and an indent: a
-model that likes spaces would go on for ever.
+an output that ends by itself is valid, and one that ``max_tokens`` or a stop string cuts is the
+beginning of a valid one. What the library does not know of JSON schema is an error, never ignored,
+and it fetches nothing. Between two parts of the JSON at most a space may stand, or a line break and
+an indent: a model that likes spaces would go on for ever.
 
 Imported only where somebody asks for it. Weakness: the mask of each such sequence is computed in
-the engine's thread, some 50 microseconds a token for ordinary schemas.
+the engine's thread, some 50 microseconds a token for ordinary schemas, more for intricate ones.
 """
 
 from __future__ import annotations

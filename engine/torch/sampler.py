@@ -80,11 +80,11 @@ def _drawn(
     """The rows [R] in some order, and their tokens [R]."""
     params = {row: sequences[row].params for row in rows}
     with_k = [row for row in rows if params[row].top_k > 0]
-    with_p = [row for row in rows if params[row].top_p < 1]
-    if with_k or with_p:
-        # Those with top_k only, with both, with top_p only, with none: each cut concerns a slice.
-        k_rows, p_rows = set(with_k), set(with_p)
-        rows = sorted(rows, key=lambda row: (row not in k_rows, (row in k_rows) == (row in p_rows)))
+    only_p = [row for row in rows if params[row].top_k <= 0 and params[row].top_p < 1]
+    if with_k or only_p:
+        # Each cut concerns a slice.
+        cut = {*with_k, *only_p}
+        rows = with_k + only_p + [row for row in rows if row not in cut]
     numbers = np.array(
         [
             rows,
@@ -104,11 +104,11 @@ def _drawn(
         cut_min_p(weights, columns[3])
     if with_k:
         span = slice(0, len(with_k))
+        top_p = columns[5, span] if any(params[row].top_p < 1 for row in with_k) else None
         largest_k = max(params[row].top_k for row in with_k)
-        cut_top_k(weights[span], columns[4, span].long(), largest_k)
-    if with_p:
-        first = sum(row not in p_rows for row in with_k)
-        span = slice(first, first + len(with_p))
+        cut_top_k(weights[span], columns[4, span].long(), top_p, largest_k)
+    if only_p:
+        span = slice(len(with_k), len(with_k) + len(only_p))
         cut_top_p(weights[span], columns[5, span])
     return index, draw(weights, columns[2, :, 0])
 

@@ -3,10 +3,11 @@
 A cut is a threshold: whatever weighs less is out, so tokens that weigh as much as the last one that
 is kept stay in, too (as vLLM's top_k has it). That makes it independent of how ties are ordered.
 
-Nothing is sorted. The threshold of ``top_p`` is found bit by bit, ten at a time: weights are floats
-of at most 1, whose bit patterns are ordered as they are, so a histogram of the masses by the upper
-bits says in which of 1,024 ranges the threshold lies, and two more say where in it. That takes as
-long for a flat distribution as for a steep one, so no call can slow down its batch-mates.
+The vocabulary is never sorted. The threshold of ``top_p`` is found bit by bit, ten at a time:
+weights are floats of at most 1, whose bit patterns are ordered as they are, so a histogram of the
+masses by the upper bits says in which of 1,024 ranges the threshold lies, and two more say where in
+it. That takes as long for a flat distribution as for a steep one, so no call can slow down its
+batch-mates by its temperature.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _BELOW_ONE = 1 - 2**-53
 _ROUNDING = 1e-6
 """Sums of weights are only as exact as this: a sum that falls short of top_p by less reaches it."""
 _LEVEL_BITS = 10
+_CPU_ROWS = 8
 
 
 def cut_min_p(weights: torch.Tensor, min_p: torch.Tensor) -> None:
@@ -28,20 +30,36 @@ def cut_min_p(weights: torch.Tensor, min_p: torch.Tensor) -> None:
     _cut(weights, min_p.float() * weights.amax(dim=-1, keepdim=True))
 
 
-def cut_top_k(weights: torch.Tensor, top_k: torch.Tensor, largest_k: int) -> None:
-    """Zero the weights [S, V] outside the ``top_k`` [S, 1] largest; none of these over largest_k."""
+def cut_top_k(
+    weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor | None, largest_k: int
+) -> None:
+    """Zero the weights [S, V] outside the ``top_k`` [S, 1] largest, then outside ``top_p`` of these.
+
+    ``largest_k`` is the maximum of ``top_k``. Without ``top_p`` the second cut is left out.
+    """
     largest_k = min(largest_k, weights.shape[-1])
-    if largest_k <= _SORTED_K:
-        sorted_weights = weights.topk(largest_k).values
-        _cut(weights, sorted_weights.gather(-1, (top_k - 1).clamp(max=largest_k - 1)))
-    else:
+    if largest_k > _SORTED_K:
         _cut(weights, _threshold(weights, torch.ones_like(weights), top_k))
+        if top_p is not None:
+            cut_top_p(weights, top_p)
+        return
+    largest = weights.topk(largest_k).values
+    last = (top_k - 1).clamp(max=largest_k - 1)
+    _cut(weights, largest.gather(-1, last))
+    if top_p is not None:
+        # A token stays while those before it have not reached top_p: the first always stays.
+        before = largest.cumsum(dim=-1, dtype=torch.float64) - largest
+        kept = (before < _wanted(weights, top_p)).sum(dim=-1, keepdim=True)
+        _cut(weights, largest.gather(-1, (kept - 1).clamp(min=0)))
 
 
 def cut_top_p(weights: torch.Tensor, top_p: torch.Tensor) -> None:
     """Zero all weights [S, V] but the fewest largest that reach ``top_p`` [S, 1] of their sum."""
-    wanted = top_p * weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    _cut(weights, _threshold(weights, weights, wanted * (1 - _ROUNDING)))
+    # On a CPU a few rows at a time: the tables of a large batch would be fresh memory in every step,
+    # whose page faults cost more than the work on them.
+    rows = _CPU_ROWS if weights.is_cpu else len(weights)
+    for part, share in zip(torch.split(weights, rows), torch.split(top_p, rows), strict=True):
+        _cut(part, _threshold(part, part, _wanted(part, share)))
 
 
 def draw(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -65,6 +83,12 @@ def draw(weights: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 def _cut(weights: torch.Tensor, threshold: torch.Tensor) -> None:
     weights.masked_fill_(weights < threshold, 0.0)
+
+
+def _wanted(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """The mass that ``top_p`` asks for [S, 1]; infinite where it asks for all."""
+    total = weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
+    return torch.where(top_p < 1, top_p * total * (1 - _ROUNDING), torch.inf)
 
 
 def _threshold(weights: torch.Tensor, masses: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:

@@ -52,16 +52,25 @@ def test_top_p_keeps_the_fewest_largest_that_reach_it(row, top_p):
 
 
 @settings(deadline=None)
-@given(weights(), st.sampled_from([1, 2, 5, 256, 1024, 5000]), st.booleans())
-def test_top_k_keeps_the_largest_and_their_equals(row, top_k, sort):
+@given(
+    weights(),
+    st.sampled_from([1, 2, 5, 256, 1024, 5000]),
+    st.sampled_from([None, 1.0, 0.3, 0.9]),
+    st.booleans(),
+)
+def test_top_k_keeps_the_largest_and_their_equals_and_top_p_is_of_these(row, top_k, top_p, sort):
     limit = token_draw._SORTED_K
     token_draw._SORTED_K = limit if sort else 0
     try:
-        left = after(cut_top_k, row, column(top_k, torch.long), top_k)
+        share = None if top_p is None else column(top_p)
+        left = after(cut_top_k, row, column(top_k, torch.long), share, top_k)
     finally:
         token_draw._SORTED_K = limit
     least = -np.sort(-row)[min(top_k, len(row)) - 1]
-    assert (left == np.where(row >= least, row, 0)).all()
+    expected = np.where(row >= least, row, 0)
+    if top_p is not None and top_p < 1:
+        expected = after(cut_top_p, expected, column(top_p))
+    assert (left == expected).all()
 
 
 @settings(deadline=None)
@@ -100,7 +109,7 @@ def test_rows_that_are_not_finite_hurt_no_other(size):
     rows[1, 2] = 0.5
     for cut in (
         lambda: cut_min_p(rows, column(0.5)),
-        lambda: cut_top_k(rows, column(2, torch.long), 2),
+        lambda: cut_top_k(rows, column(2, torch.long), column(0.5), 2),
         lambda: cut_top_p(rows, column(0.5)),
     ):
         cut()
