@@ -2,7 +2,7 @@
 
 Of a worker that tells nothing the tree holds what was sent there, least recently used first out. Of one
 that tells everything it holds what the worker says, and the prompts of the calls that are there: those
-it has or will have. Their paths are locked in the tree: the worker evicts nothing of a call that runs, so
+it has or will have. Their paths are locked in the tree: a worker evicts nothing of a call that runs, so
 an eviction of such a block is one of before. When a call has left, and its news have had time to come,
 what the worker never confirmed of its prompt goes. Nothing goes for want of room: the worker knows
 better.
