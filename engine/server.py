@@ -28,6 +28,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from fairserve.engine.kv_publisher import KvPublisher
 from fairserve.engine.torch import metrics_text
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThread, QueueFullError
@@ -37,6 +38,7 @@ from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.openai_fields import RequestError
 from fairserve.engine.torch.openai_request import GenerationRequest, Kind, parse
 from fairserve.engine.torch.openai_response import AnswerWriter
+from fairserve.engine.torch.page_news import PageChange, PageNews
 from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.response_formats import ResponseFormats
 from fairserve.engine.torch.sequence import SequenceRequest
@@ -74,6 +76,7 @@ class WorkerServer:
         scheduler: LocalScheduler,
         options: EngineOptions,
         max_queue: int,
+        kv_events: KvPublisher[PageChange] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._model = loaded.name
@@ -87,7 +90,11 @@ class WorkerServer:
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.engine = EngineThread(loaded, scheduler, options, max_queue, self._on_events)
+        self._kv_events = kv_events
+        page_news = PageNews(kv_events.put) if kv_events is not None else None
+        self.engine = EngineThread(
+            loaded, scheduler, options, max_queue, self._on_events, page_news
+        )
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
@@ -148,7 +155,9 @@ class WorkerServer:
         return Response(status_code=200)
 
     async def _metrics(self, request: Request) -> Response:
-        text = metrics_text.render(self.engine.stats(), self._model, self.engine.capacity_tokens)
+        text = metrics_text.render(
+            self.engine.stats(), self._model, self.engine.capacity_tokens, self._kv_events
+        )
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _generate(self, kind: Kind, request: Request) -> Response:

@@ -1,7 +1,8 @@
 """``fairserve worker``: one engine process that serves HTTP until it is told to stop.
 
 When it is ready it prints one line of JSON on standard output:
-``{"event": "ready", "port", "model", "kv_capacity_tokens", "max_model_len"}``. SIGTERM and SIGINT
+``{"event": "ready", "port", "model", "kv_capacity_tokens", "max_model_len", "kv_events_endpoint",
+"kv_events_replay_endpoint"}``, the last two empty where KV events are off. SIGTERM and SIGINT
 drain it (no new calls, those that are here end, within ``--drain-limit``) and it exits with 0; a
 second signal ends it at once. Every flag ``--x-y`` is also ``FAIRSERVE_WORKER_X_Y``.
 """
@@ -24,7 +25,9 @@ from fairserve.engine.torch.engine_options import Preemption
 from fairserve.scheduling.base import LocalScheduler
 
 if TYPE_CHECKING:
+    from fairserve.engine.kv_publisher import KvPublisher
     from fairserve.engine.torch.model_loader import LoadedModel
+    from fairserve.engine.torch.page_news import PageChange
 
 _ENVIRONMENT = "FAIRSERVE_WORKER_"
 _TRUE = {"1", "true", "yes", "on"}
@@ -54,6 +57,9 @@ class WorkerOptions:
     drain_limit_s: float
     parent_pid: int | None
     exit_with_parent: bool
+    kv_events_endpoint: str
+    kv_events_replay_endpoint: str
+    kv_events_buffer_steps: int
 
 
 def parse_options(argv: Sequence[str], environment: Mapping[str, str]) -> WorkerOptions:
@@ -85,6 +91,9 @@ def parse_options(argv: Sequence[str], environment: Mapping[str, str]) -> Worker
         drain_limit_s=values.drain_limit,
         parent_pid=values.parent_pid,
         exit_with_parent=values.exit_with_parent or values.parent_pid is not None,
+        kv_events_endpoint=values.kv_events_endpoint,
+        kv_events_replay_endpoint=values.kv_events_replay_endpoint,
+        kv_events_buffer_steps=values.kv_events_buffer_steps,
     )
 
 
@@ -113,6 +122,15 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--max-queue", int, 1024, "sequences that may wait; more are answered with 503")
     add("--drain-limit", float, 30.0, "seconds that calls may still take after SIGTERM")
     add("--parent-pid", int, None, "end when this process is no longer the parent")
+    add(
+        "--kv-events-endpoint",
+        str,
+        "",
+        "where to publish what becomes of the prefix cache, over ZMQ: tcp://HOST:PORT (0 takes a "
+        "free port), ipc://PATH or ipc://FOLDER/*; prompts go there in clear (default: nowhere)",
+    )
+    add("--kv-events-replay-endpoint", str, "", "where batches can be asked for again")
+    add("--kv-events-buffer-steps", int, 1000, "batches kept for that; older ones as one")
     listed = environment.get(_ENVIRONMENT + "SCHEDULER_OPTION", "")
     parser.add_argument(
         "--scheduler-option",
@@ -176,6 +194,24 @@ def _kv_tokens(options: WorkerOptions, loaded: LoadedModel) -> int:
     return min(_CPU_KV_TOKENS, _CPU_KV_BYTES // loaded.kv_bytes_per_token)
 
 
+def _kv_publisher(options: WorkerOptions) -> KvPublisher[PageChange] | None:
+    if not options.kv_events_endpoint:
+        if options.kv_events_replay_endpoint:
+            raise ValueError("--kv-events-replay-endpoint needs --kv-events-endpoint")
+        return None
+    from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
+    from fairserve.engine.torch.page_news import PageNames
+
+    return KvPublisher(
+        KvPublisherOptions(
+            options.kv_events_endpoint,
+            options.kv_events_replay_endpoint,
+            options.kv_events_buffer_steps,
+        ),
+        PageNames().events,
+    )
+
+
 async def _serve(
     options: WorkerOptions, loaded: LoadedModel, scheduler: LocalScheduler, parent: int
 ) -> int:
@@ -184,6 +220,7 @@ async def _serve(
     from fairserve.engine.server import WorkerServer
     from fairserve.engine.torch.engine_options import EngineOptions
 
+    publisher = _kv_publisher(options)
     on_gpu = loaded.device.type == "cuda"
     max_batch = options.max_batch or (256 if on_gpu else 32)
     worker = WorkerServer(
@@ -196,6 +233,7 @@ async def _serve(
             preemption=options.preemption,
         ),
         options.max_queue,
+        publisher,
     )
 
     ready = asyncio.Event()
@@ -233,6 +271,8 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    if publisher is not None:
+        publisher.start()
     worker.engine.start()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch_parent(parent)) if parent else None
@@ -246,6 +286,8 @@ async def _serve(
                 "model": loaded.name,
                 "kv_capacity_tokens": worker.engine.capacity_tokens,
                 "max_model_len": worker.engine.max_model_len,
+                "kv_events_endpoint": publisher.endpoint if publisher else "",
+                "kv_events_replay_endpoint": publisher.replay_endpoint if publisher else "",
             }
         ),
         flush=True,
@@ -256,6 +298,8 @@ async def _serve(
     server.should_exit = True
     await serving
     worker.engine.stop()
+    if publisher is not None:
+        publisher.close()
     if watching is not None:
         watching.cancel()
     return 0
