@@ -15,7 +15,6 @@ No sockets here: they are in :mod:`fairserve.engine.kv_publisher` and ``kv_subsc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -67,8 +66,7 @@ class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
 KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
-@dataclass(frozen=True, slots=True)
-class KvBatch:
+class KvBatch(msgspec.Struct, frozen=True, array_like=True):
     """What became of a cache in one step, in order."""
 
     ts: float
@@ -78,7 +76,7 @@ class KvBatch:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
+_decoder = msgspec.msgpack.Decoder(KvBatch)
 _KINDS: Mapping[str, type[KvEvent]] = {
     kind.__name__: kind for kind in (BlockStored, BlockRemoved, AllBlocksCleared)
 }
@@ -118,15 +116,28 @@ def _plain(event: KvEvent) -> dict[str, Any]:
 def decode(payload: bytes) -> KvBatch:
     """The batch of a payload. Raises KvEventsError."""
     try:
-        plain = _decoder.decode(payload)
-        if isinstance(plain, dict):
-            ts, events, rank = plain["ts"], plain["events"], plain.get("data_parallel_rank")
-        else:
-            ts, events, *more = plain
-            rank = more[0] if more else None
-        return KvBatch(float(ts), [_event(each) for each in events], rank)
+        try:
+            batch = _decoder.decode(payload)
+        except msgspec.ValidationError:
+            batch = _other_form(msgspec.msgpack.decode(payload))
+        for event in batch.events:
+            if isinstance(event, BlockStored):
+                _check(event)
+    except KvEventsError:
+        raise
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
         raise KvEventsError(f"a batch of KV events cannot be read: {error}") from error
+    return batch
+
+
+def _other_form(plain: Any) -> KvBatch:
+    """A batch that is a map, or has events that are arrays."""
+    if isinstance(plain, dict):
+        ts, events, rank = plain["ts"], plain["events"], plain.get("data_parallel_rank")
+    else:
+        ts, events, *more = plain
+        rank = more[0] if more else None
+    return KvBatch(float(ts), [_event(each) for each in events], rank)
 
 
 def _event(plain: Any) -> KvEvent:
@@ -136,10 +147,7 @@ def _event(plain: Any) -> KvEvent:
         raise KvEventsError(f"unknown event {name!r}; known: {', '.join(_KINDS)}")
     if not isinstance(plain, dict):
         plain = dict(zip(("type", *kind.__struct_fields__), plain, strict=False))
-    event = msgspec.convert(plain, kind)
-    if isinstance(event, BlockStored):
-        _check(event)
-    return event
+    return msgspec.convert(plain, kind)
 
 
 def _check(event: BlockStored) -> None:

@@ -1,5 +1,6 @@
 """A real worker process, driven by the openai client and by plain HTTP."""
 
+import asyncio
 import contextlib
 import json
 import signal
@@ -11,7 +12,11 @@ from functools import partial
 import httpx
 import openai
 import pytest
+from kv_following import Following
 from worker_process import COMMAND, DEADLINE_S, running
+
+from fairserve.engine.base import KvEndpoints
+from fairserve.engine.client import kv_endpoints_of
 
 MODEL = "fairserve-tiny-random"
 
@@ -296,6 +301,45 @@ def test_the_drain_has_a_limit():
         assert rest[-1] == "data: [DONE]"
         assert "shutting down" in json.loads(rest[-2].removeprefix("data: "))["error"]["message"]
         assert worker.process.wait(DEADLINE_S) == 0
+
+
+async def test_kv_events_are_followed_through_a_restart():
+    """Over TCP at free ports, which the ready line and the metrics tell, then at the same ones."""
+    anywhere = "tcp://127.0.0.1:0"
+
+    def talk(worker, texts):
+        for text in texts:
+            worker.openai.completions.create(model=MODEL, prompt=text, max_tokens=20)
+
+    def flags(events, replay):
+        return ("--kv-events-endpoint", events, "--kv-events-replay-endpoint", replay)
+
+    with running("--kv-tokens", "512", *flags(anywhere, anywhere)) as worker:
+        ready = worker.ready
+        ends = ready["kv_events_endpoint"], ready["kv_events_replay_endpoint"]
+        metrics = worker.http.get("/metrics").content
+        assert kv_endpoints_of(metrics, worker.url) == KvEndpoints(*ends)
+        talk(worker, ["early " * 20])
+        with Following(endpoints=KvEndpoints(*ends)) as reader:
+            await reader.until(lambda: reader.stats.blocks >= 7)
+            await asyncio.to_thread(talk, worker, [f"{n} " * 60 for n in range(9)])
+            published = worker.metric_of("fairserve:kv_events_batches_total")
+            await reader.until(lambda: reader.stats.last_sequence == published - 1)
+            assert (reader.stats.complete, reader.stats.gaps) == (True, 0)
+            assert 0 < reader.stats.blocks <= 512 // 16
+            before = reader.view.keys()
+            worker.process.kill()
+            worker.process.wait()
+            with running(*flags(*ends)) as again:
+                await asyncio.to_thread(talk, again, ["late " * 20])
+                await reader.until(lambda: reader.stats.restarts and reader.stats.blocks)
+                assert reader.stats.complete
+                assert not before & reader.view.keys()
+
+
+def test_without_flags_nothing_is_published(worker):
+    assert worker.ready["kv_events_endpoint"] == worker.ready["kv_events_replay_endpoint"] == ""
+    assert kv_endpoints_of(worker.http.get("/metrics").content, worker.url) is None
 
 
 def test_it_does_not_outlive_its_parent():

@@ -33,8 +33,11 @@ class Worker:
         )
 
     def metric(self, name):
+        return self.metric_of(f"vllm:{name}")
+
+    def metric_of(self, name):
         text = self.http.get("/metrics").text
-        (value,) = re.findall(rf"^vllm:{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+        (value,) = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
         return float(value)
 
     def wait_for(self, condition):

@@ -11,6 +11,7 @@ from kv_following import HASHER, Following, stored
 
 from fairserve.engine import kv_events, kv_publisher, kv_subscriber
 from fairserve.engine.base import KvEndpoints
+from fairserve.engine.client import kv_endpoints_of
 from fairserve.engine.kv_events import AllBlocksCleared, BlockRemoved, KvBatch
 from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
 from fairserve.engine.torch.engine import EngineOptions
@@ -74,6 +75,17 @@ async def test_what_was_published_before_is_replayed(publish, steps):
         assert reader.stats.complete
         publisher.put([stored(20)])
         await reader.until(lambda: reader.view.keys() == keys(*range(1, 8)) | keys(20))
+
+
+async def test_a_long_replay_arrives_whole(publish, monkeypatch):
+    """Longer than what ZMQ keeps for a reader by default, and at the first attempt."""
+    monkeypatch.setattr(kv_publisher, "MAX_QUEUED_STEPS", 10_000)
+    publisher = publish(buffer_steps=6000)
+    for name in range(1, 5001):
+        assert publisher.put([stored(name), BlockRemoved([name - 1])])
+    with Following(publisher, replay_s=600) as reader:
+        await reader.until(lambda: reader.view.keys() == keys(5000))
+        assert (reader.stats.complete, reader.stats.events) == (True, 10_000)
 
 
 class Lossy:
@@ -201,6 +213,33 @@ async def test_nothing_is_posted_after_the_end(publish):
             await other.until(lambda: len(other.view) == 1)
         assert len(reader.reports) == 1
         assert not reader.stats.connected
+
+
+@pytest.mark.parametrize(
+    ("labels", "url", "found"),
+    [
+        (
+            'endpoint="tcp://127.0.0.1:5",replay_endpoint=""',
+            "http://a:1",
+            ("tcp://127.0.0.1:5", ""),
+        ),
+        (
+            'endpoint="tcp://0.0.0.0:5",replay_endpoint="tcp://0.0.0.0:6"',
+            "http://host:1",
+            ("tcp://host:5", "tcp://host:6"),
+        ),
+        (
+            'endpoint="tcp://[::]:5",replay_endpoint="tcp://*:6"',
+            "http://[fe80::1]:1",
+            ("tcp://[fe80::1]:5", "tcp://[fe80::1]:6"),
+        ),
+        ('endpoint="ipc:///a/b"', "http://host:1", ("ipc:///a/b", "")),
+    ],
+)
+def test_where_a_worker_publishes_is_in_its_metrics(labels, url, found):
+    text = f"x 1\nfairserve:kv_events_info{{{labels}}} 1\ny 2\n".encode()
+    assert kv_endpoints_of(text, url) == KvEndpoints(*found)
+    assert kv_endpoints_of(b"vllm:num_requests_running 0\n", url) is None
 
 
 # --- the publisher alone --------------------------------------------------------------------------
