@@ -59,6 +59,15 @@ class WorkerChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class KvEndpoints:
+    """Where a worker tells what becomes of its prefix cache (:mod:`fairserve.engine.kv_events`)."""
+
+    events: str
+    replay: str = ""
+    """Empty: batches that were missed cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFacts:
     """What a worker says of itself once it is up."""
 
@@ -67,6 +76,8 @@ class WorkerFacts:
     """Longest prompt plus output that the model takes; None if the worker does not say."""
     kv_capacity_tokens: int | None
     """Tokens that its KV cache holds; None if the worker does not say."""
+    kv_events: KvEndpoints | None = None
+    """None if it tells nothing of its cache, or does not say where."""
 
 
 class WorkerError(Exception):

@@ -11,11 +11,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
 
 from fairserve.engine.base import (
+    KvEndpoints,
     WorkerChunk,
     WorkerFacts,
     WorkerRejectedError,
@@ -29,6 +31,8 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
 
 _CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
+_KV_EVENTS = re.compile(rb"^fairserve:kv_events_info\{([^}]*)\}", re.MULTILINE)
+_ANY_HOST = re.compile(r"^tcp://(\*|0\.0\.0\.0|\[::\])(?=:)")
 _LABEL = re.compile(rb'(\w+)="([^"]*)"')
 _RETRYABLE_4XX = frozenset({408, 425, 429})
 
@@ -88,7 +92,7 @@ class HttpWorkerClient:
             return False
 
     async def facts(self) -> WorkerFacts:
-        """From ``/v1/models`` and the metric ``vllm:cache_config_info``."""
+        """From ``/v1/models`` and ``/metrics`` (sizes of the cache, endpoints of KV events)."""
         timeout = aiohttp.ClientTimeout(total=5.0)
         try:
             async with self._session.get(self.base_url + "/v1/models", timeout=timeout) as response:
@@ -107,6 +111,7 @@ class HttpWorkerClient:
             models=tuple(entry["id"] for entry in models),
             context_tokens=min(lengths) if lengths else None,
             kv_capacity_tokens=kv_capacity_of(metrics),
+            kv_events=kv_endpoints_of(metrics, self.base_url),
         )
 
 
@@ -181,6 +186,24 @@ def kv_capacity_of(metrics: bytes) -> int | None:
     except (KeyError, ValueError):
         return None
     return capacity if capacity > 0 else None
+
+
+def kv_endpoints_of(metrics: bytes, base_url: str) -> KvEndpoints | None:
+    """Where the worker publishes KV events, if its metrics say so (vLLM's do not).
+
+    An endpoint at every address of the worker's machine is at that of ``base_url``.
+    """
+    found = _KV_EVENTS.search(metrics)
+    if found is None:
+        return None
+    labels = {name: value.decode() for name, value in _LABEL.findall(found.group(1))}
+    host = urlsplit(base_url).hostname or "127.0.0.1"
+    host = f"[{host}]" if ":" in host else host
+    events, replay = (
+        _ANY_HOST.sub(f"tcp://{host}", labels.get(name, ""))
+        for name in (b"endpoint", b"replay_endpoint")
+    )
+    return KvEndpoints(events, replay) if events else None
 
 
 def _error_of(body: bytes, status: int) -> dict[str, Any]:

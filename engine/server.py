@@ -28,17 +28,22 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from fairserve.engine.kv_publisher import KvPublisher
 from fairserve.engine.torch import metrics_text
-from fairserve.engine.torch.engine import EngineOptions
+from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThread, QueueFullError
 from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, Generated
 from fairserve.engine.torch.live_call import LiveCall
 from fairserve.engine.torch.model_loader import LoadedModel
-from fairserve.engine.torch.openai_request import GenerationRequest, Kind, RequestError, parse
+from fairserve.engine.torch.openai_fields import RequestError
+from fairserve.engine.torch.openai_request import GenerationRequest, Kind, parse
 from fairserve.engine.torch.openai_response import AnswerWriter
+from fairserve.engine.torch.page_news import PageChange, PageNews
 from fairserve.engine.torch.prompt import PromptEncoder
-from fairserve.engine.torch.sampling_params import SamplingParams
+from fairserve.engine.torch.response_formats import ResponseFormats
 from fairserve.engine.torch.sequence import SequenceRequest
+from fairserve.engine.torch.token_constraint import Grammar
+from fairserve.engine.torch.token_texts import TokenTexts
 from fairserve.interactions.call import TokenIds
 from fairserve.scheduling.base import LocalScheduler
 
@@ -46,6 +51,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS: dict[Kind, int] = {"chat": 512, "completion": 16}
 MAX_BODY_BYTES = 16 * 2**20
+_DRAINING = "the worker is draining"
+_UNAVAILABLE = ("unavailable_error", None, "unavailable")
 _LAST_WORDS_S = 2.0
 """How long the answers of calls that were cut off at the end of a drain may take to be written."""
 
@@ -69,18 +76,25 @@ class WorkerServer:
         scheduler: LocalScheduler,
         options: EngineOptions,
         max_queue: int,
+        kv_events: KvPublisher[PageChange] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._model = loaded.name
         self._created = int(time.time())
         self._encoder = PromptEncoder(loaded.tokenizer, loaded.vocabulary)
+        self._formats = ResponseFormats(loaded.tokenizer, loaded.vocabulary, loaded.eos_ids)
+        self._texts = TokenTexts(loaded.tokenizer)
         self._numbers = itertools.count(1)
         self._calls: dict[str, LiveCall] = {}
         """Live calls by the id of each of their sequences."""
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self.engine = EngineThread(loaded, scheduler, options, max_queue, self._on_events)
+        self._kv_events = kv_events
+        page_news = PageNews(kv_events.put) if kv_events is not None else None
+        self.engine = EngineThread(
+            loaded, scheduler, options, max_queue, self._on_events, page_news
+        )
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
@@ -92,8 +106,14 @@ class WorkerServer:
         )
 
     async def drain(self, limit_s: float) -> None:
-        """Take no new calls, wait for those that are here, and cut off what is left at the limit."""
+        """Take no new calls, hand back those that wait, let those that run end, and cut off what is left
+        at the limit.
+        """
         self._draining = True
+        for call in set(self._calls.values()):
+            if not call.has_started:
+                self.engine.cancel(call.sequence_ids)
+                call.put(Failed(call.sequence_ids[0], _DRAINING, handed_back=True))
         if not await self._wait_until_empty(limit_s):
             _log.warning("cutting off %d sequences at the end of the drain", len(self._calls))
             for sequence_id, call in list(self._calls.items()):
@@ -131,16 +151,18 @@ class WorkerServer:
         if not self.engine.is_alive:
             return _unavailable(self.engine.failure or "the engine is not running")
         if self._draining:
-            return _unavailable("the worker is draining")
+            return _unavailable(_DRAINING)
         return Response(status_code=200)
 
     async def _metrics(self, request: Request) -> Response:
-        text = metrics_text.render(self.engine.stats(), self._model, self.engine.capacity_tokens)
+        text = metrics_text.render(
+            self.engine.stats(), self._model, self.engine.capacity_tokens, self._kv_events
+        )
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _generate(self, kind: Kind, request: Request) -> Response:
         if self._draining:
-            return _unavailable("the worker is draining")
+            return _unavailable(_DRAINING)
         try:
             body = await _read_body(request)
             if body is None:
@@ -162,12 +184,13 @@ class WorkerServer:
                 )
             token_ids = await self._encoder.encode(wanted)
             max_tokens = self._max_tokens(wanted, len(token_ids))
+            grammar = await self._formats.grammar(wanted.schema)
         except RequestError as error:
             return _error(400, error.message, "invalid_request_error", error.param, error.code)
         except ClientDisconnect:
             return Response(status_code=499)
         try:
-            call, writer = self._submit(wanted, token_ids, max_tokens)
+            call, writer = self._submit(wanted, token_ids, max_tokens, grammar)
         except (QueueFullError, EngineStoppedError) as error:
             return _unavailable(str(error))
         if wanted.stream:
@@ -176,9 +199,7 @@ class WorkerServer:
 
     def _max_tokens(self, wanted: GenerationRequest, prompt_tokens: int) -> int:
         room = self.engine.max_model_len - prompt_tokens
-        if room >= 1 and wanted.max_tokens is None:
-            return min(DEFAULT_MAX_TOKENS[wanted.kind], room)
-        asked = wanted.max_tokens or 1
+        asked = wanted.max_tokens or max(1, wanted.min_tokens)
         if asked > room:
             raise RequestError(
                 f"this model's context is {self.engine.max_model_len} tokens; the prompt has "
@@ -186,10 +207,16 @@ class WorkerServer:
                 "messages" if wanted.kind == "chat" else "prompt",
                 "context_length_exceeded",
             )
+        if wanted.max_tokens is None:
+            return min(max(DEFAULT_MAX_TOKENS[wanted.kind], asked), room)
         return asked
 
     def _submit(
-        self, wanted: GenerationRequest, token_ids: TokenIds, max_tokens: int
+        self,
+        wanted: GenerationRequest,
+        token_ids: TokenIds,
+        max_tokens: int,
+        grammar: Grammar | None,
     ) -> tuple[LiveCall, AnswerWriter]:
         prefix = "chatcmpl" if wanted.kind == "chat" else "cmpl"
         answer_id = f"{prefix}-{wanted.call_id or uuid.uuid4().hex}"
@@ -200,15 +227,7 @@ class WorkerServer:
                 sequence_id=f"{group_id}-{index}",
                 client_id=wanted.client_id,
                 token_ids=token_ids,
-                params=SamplingParams(
-                    max_tokens=max_tokens,
-                    temperature=wanted.temperature,
-                    top_p=wanted.top_p,
-                    seed=None if wanted.seed is None else (wanted.seed + index) % 2**64,
-                    stop=wanted.stop,
-                    stop_token_ids=wanted.stop_token_ids,
-                    ignore_eos=wanted.ignore_eos,
-                ),
+                params=wanted.params(max_tokens, index, grammar),
                 group_id=group_id,
                 weight=wanted.weight,
                 salt=wanted.cache_salt,
@@ -227,6 +246,7 @@ class WorkerServer:
             model=self._model,
             prompt_tokens=len(token_ids),
             outputs=call.outputs,
+            texts=None if wanted.logprobs is None else self._texts,
         )
         return call, writer
 
@@ -281,7 +301,7 @@ class _EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         last: list[dict[str, Any]] = []
         if self._call.error is not None:
-            last.append(_error_body(self._call.error, "server_error", None, "engine_error"))
+            last.append(_call_error(self._call))
         elif self._wanted.include_usage:
             last.append(self._writer.final_usage())
         # Whoever reads the end of the stream sees the call gone from the worker.
@@ -296,8 +316,12 @@ class _EventStream(Response):
             index = self._call.apply(event)
             if isinstance(event, Admitted):
                 chunks.append(self._writer.admitted(index, usage))
-            elif isinstance(event, Generated) and (event.text or event.finish_reason or usage):
-                chunks.append(self._writer.delta(index, event.text, event.finish_reason, usage))
+            elif isinstance(event, Generated) and (
+                event.text or event.finish_reason or event.logprobs or usage
+            ):
+                chunks.append(self._writer.delta(index, event, usage))
+                # They are told; only an answer as a whole needs all of them.
+                self._call.outputs[index].logprobs.clear()
         return chunks
 
 
@@ -312,8 +336,10 @@ async def _whole_answer(call: LiveCall, writer: AnswerWriter, receive: Receive) 
             return Response(status_code=499)
     finally:
         call.close()
+    if call.handed_back:
+        return _unavailable(_DRAINING)
     if call.error is not None:
-        return _error(500, call.error, "server_error", None, "engine_error")
+        return JsonResponse(_call_error(call), status_code=500)
     return JsonResponse(writer.whole())
 
 
@@ -365,7 +391,15 @@ def _error(status: int, message: str, kind: str, param: str | None, code: str) -
     return JsonResponse(_error_body(message, kind, param, code), status_code=status)
 
 
+def _call_error(call: LiveCall) -> dict[str, Any]:
+    """Why a call ended without an answer."""
+    message = call.error or ""
+    if call.handed_back:
+        return _error_body(message, *_UNAVAILABLE)
+    return _error_body(message, "server_error", None, "engine_error")
+
+
 def _unavailable(message: str) -> Response:
-    response = _error(503, message, "unavailable_error", None, "unavailable")
+    response = _error(503, message, *_UNAVAILABLE)
     response.headers["retry-after"] = "1"
     return response

@@ -1,7 +1,8 @@
 """``fairserve worker``: one engine process that serves HTTP until it is told to stop.
 
 When it is ready it prints one line of JSON on standard output:
-``{"event": "ready", "port", "model", "kv_capacity_tokens", "max_model_len"}``. SIGTERM and SIGINT
+``{"event": "ready", "port", "model", "kv_capacity_tokens", "max_model_len", "kv_events_endpoint",
+"kv_events_replay_endpoint"}``, the last two empty where KV events are off. SIGTERM and SIGINT
 drain it (no new calls, those that are here end, within ``--drain-limit``) and it exits with 0; a
 second signal ends it at once. Every flag ``--x-y`` is also ``FAIRSERVE_WORKER_X_Y``.
 """
@@ -18,12 +19,15 @@ import socket
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from fairserve.engine.torch.engine_options import Preemption
 from fairserve.scheduling.base import LocalScheduler
 
 if TYPE_CHECKING:
+    from fairserve.engine.kv_publisher import KvPublisher
     from fairserve.engine.torch.model_loader import LoadedModel
+    from fairserve.engine.torch.page_news import PageChange
 
 _ENVIRONMENT = "FAIRSERVE_WORKER_"
 _TRUE = {"1", "true", "yes", "on"}
@@ -44,6 +48,7 @@ class WorkerOptions:
     kv_tokens: int | None
     max_batch: int | None
     token_budget: int | None
+    preemption: Preemption
     local_scheduler: str
     scheduler_options: Mapping[str, object]
     dtype: str
@@ -52,12 +57,18 @@ class WorkerOptions:
     drain_limit_s: float
     parent_pid: int | None
     exit_with_parent: bool
+    kv_events_endpoint: str
+    kv_events_replay_endpoint: str
+    kv_events_buffer_steps: int
 
 
 def parse_options(argv: Sequence[str], environment: Mapping[str, str]) -> WorkerOptions:
     """Read the flags, with the environment for those not given. Exits with 2 on errors."""
     parser = _parser(environment)
     values = parser.parse_args(argv)
+    if values.preemption not in get_args(Preemption):
+        allowed = ", ".join(get_args(Preemption))
+        parser.error(f"--preemption is {values.preemption!r}; allowed: {allowed}")
     options: dict[str, object] = {}
     for item in values.scheduler_option:
         key, separator, text = item.partition("=")
@@ -71,6 +82,7 @@ def parse_options(argv: Sequence[str], environment: Mapping[str, str]) -> Worker
         kv_tokens=values.kv_tokens,
         max_batch=values.max_batch,
         token_budget=values.token_budget,
+        preemption=values.preemption,
         local_scheduler=values.local_scheduler,
         scheduler_options=options,
         dtype=values.dtype,
@@ -79,6 +91,9 @@ def parse_options(argv: Sequence[str], environment: Mapping[str, str]) -> Worker
         drain_limit_s=values.drain_limit,
         parent_pid=values.parent_pid,
         exit_with_parent=values.exit_with_parent or values.parent_pid is not None,
+        kv_events_endpoint=values.kv_events_endpoint,
+        kv_events_replay_endpoint=values.kv_events_replay_endpoint,
+        kv_events_buffer_steps=values.kv_events_buffer_steps,
     )
 
 
@@ -100,12 +115,22 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--kv-tokens", int, None, "tokens in the KV cache (default: by device and memory)")
     add("--max-batch", int, None, "sequences that run at once (default: 32, on cuda 256)")
     add("--token-budget", int, None, "tokens per forward pass (default: 512, on cuda 8192)")
+    add("--preemption", str, "fair", "who is preempted when no page is free: fair, latest; never")
     add("--local-scheduler", str, "dlpm", "policy by which waiting calls enter the batch")
     add("--dtype", str, "auto", "float32, bfloat16, float16; auto: float32, on cuda bfloat16")
     add("--device", str, "auto", "cpu, cuda, cuda:N; auto: cuda if there is one")
     add("--max-queue", int, 1024, "sequences that may wait; more are answered with 503")
     add("--drain-limit", float, 30.0, "seconds that calls may still take after SIGTERM")
     add("--parent-pid", int, None, "end when this process is no longer the parent")
+    add(
+        "--kv-events-endpoint",
+        str,
+        "",
+        "where to publish what becomes of the prefix cache, over ZMQ: tcp://HOST:PORT (0 takes a "
+        "free port), ipc://PATH or ipc://FOLDER/*; prompts go there in clear (default: nowhere)",
+    )
+    add("--kv-events-replay-endpoint", str, "", "where batches can be asked for again")
+    add("--kv-events-buffer-steps", int, 1000, "batches kept for that; older ones as one")
     listed = environment.get(_ENVIRONMENT + "SCHEDULER_OPTION", "")
     parser.add_argument(
         "--scheduler-option",
@@ -169,14 +194,33 @@ def _kv_tokens(options: WorkerOptions, loaded: LoadedModel) -> int:
     return min(_CPU_KV_TOKENS, _CPU_KV_BYTES // loaded.kv_bytes_per_token)
 
 
+def _kv_publisher(options: WorkerOptions) -> KvPublisher[PageChange] | None:
+    if not options.kv_events_endpoint:
+        if options.kv_events_replay_endpoint:
+            raise ValueError("--kv-events-replay-endpoint needs --kv-events-endpoint")
+        return None
+    from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
+    from fairserve.engine.torch.page_news import PageNames
+
+    return KvPublisher(
+        KvPublisherOptions(
+            options.kv_events_endpoint,
+            options.kv_events_replay_endpoint,
+            options.kv_events_buffer_steps,
+        ),
+        PageNames().events,
+    )
+
+
 async def _serve(
     options: WorkerOptions, loaded: LoadedModel, scheduler: LocalScheduler, parent: int
 ) -> int:
     import uvicorn
 
     from fairserve.engine.server import WorkerServer
-    from fairserve.engine.torch.engine import EngineOptions
+    from fairserve.engine.torch.engine_options import EngineOptions
 
+    publisher = _kv_publisher(options)
     on_gpu = loaded.device.type == "cuda"
     max_batch = options.max_batch or (256 if on_gpu else 32)
     worker = WorkerServer(
@@ -186,8 +230,10 @@ async def _serve(
             kv_tokens=_kv_tokens(options, loaded),
             max_batch=max_batch,
             token_budget=options.token_budget or max(8192 if on_gpu else 512, max_batch),
+            preemption=options.preemption,
         ),
         options.max_queue,
+        publisher,
     )
 
     ready = asyncio.Event()
@@ -225,6 +271,8 @@ async def _serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    if publisher is not None:
+        publisher.start()
     worker.engine.start()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     watching = asyncio.create_task(_watch_parent(parent)) if parent else None
@@ -238,6 +286,8 @@ async def _serve(
                 "model": loaded.name,
                 "kv_capacity_tokens": worker.engine.capacity_tokens,
                 "max_model_len": worker.engine.max_model_len,
+                "kv_events_endpoint": publisher.endpoint if publisher else "",
+                "kv_events_replay_endpoint": publisher.replay_endpoint if publisher else "",
             }
         ),
         flush=True,
@@ -248,6 +298,8 @@ async def _serve(
     server.should_exit = True
     await serving
     worker.engine.stop()
+    if publisher is not None:
+        publisher.close()
     if watching is not None:
         watching.cancel()
     return 0

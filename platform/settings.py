@@ -145,6 +145,18 @@ class Settings(BaseSettings):
         "worker is started.",
         json_schema_extra={"default_text": "none"},
     )
+    kv_events: bool = Field(
+        True,
+        description="Let embedded workers publish what becomes of their prefix caches, and follow all "
+        "workers that do, so that the router knows what is cached where.",
+    )
+    worker_kv_events: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Where external workers publish KV events that do not say it themselves (vLLM): "
+        "for each of worker_urls the endpoint, a space, and the replay endpoint, such as "
+        "tcp://10.0.0.5:5557 tcp://10.0.0.5:5558; separated by commas, empty for none.",
+        json_schema_extra={"default_text": "none"},
+    )
     worker_kv_tokens: int = Field(
         16_384, ge=256, le=1 << 31, description="KV cache of an embedded worker, in tokens."
     )
@@ -250,19 +262,29 @@ class Settings(BaseSettings):
     def _empty_is_none(cls, value: Any) -> Any:
         return None if value == "" else value
 
-    @field_validator("worker_urls", mode="before")
+    @field_validator("worker_urls", "worker_kv_events", mode="before")
     @classmethod
-    def _parse_urls(cls, value: Any) -> Any:
+    def _parse_list(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
         text = value.strip()
         if text.startswith("["):
             return json.loads(text)
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        return tuple(part.strip() for part in text.split(",")) if text else ()
+
+    @field_validator("worker_kv_events")
+    @classmethod
+    def _check_endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pair in value:
+            endpoints = pair.split()
+            if len(endpoints) > 2 or not all(e.startswith(("tcp://", "ipc://")) for e in endpoints):
+                raise ValueError("each is one or two endpoints, tcp://HOST:PORT or ipc://PATH")
+        return value
 
     @field_validator("worker_urls")
     @classmethod
     def _check_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        value = tuple(url for url in value if url)
         for url in value:
             if not url.startswith(("http://", "https://")):
                 raise ValueError("a worker URL starts with http:// or https://")
@@ -285,6 +307,8 @@ class Settings(BaseSettings):
             raise ValueError("overload_low must not be above overload_high")
         if self.journal_segment_bytes > self.journal_max_bytes:
             raise ValueError("journal_segment_bytes must not be above journal_max_bytes")
+        if self.worker_kv_events and len(self.worker_kv_events) != len(self.worker_urls):
+            raise ValueError("worker_kv_events needs as many entries as worker_urls")
         if self.secret_key_previous is not None and self.secret_key is None:
             raise ValueError("secret_key_previous needs secret_key")
         return self

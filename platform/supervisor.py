@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import orjson
 
@@ -50,13 +51,17 @@ def worker_command(
     max_batch: int,
     local_scheduler: str,
     scheduler_options: Sequence[str] = (),
+    socket_folder: Path | None = None,
 ) -> list[str]:
-    """The command line of one embedded worker."""
+    """The command line of one embedded worker; it publishes KV events in ``socket_folder``."""
     command = [sys.executable, "-m", "fairserve.platform.cli", "worker", "--port", "0"]
     if model:
         command += ["--model", model]
     command += ["--kv-tokens", str(kv_tokens), "--max-batch", str(max_batch)]
     command += ["--local-scheduler", local_scheduler, "--parent-pid", str(os.getpid())]
+    if socket_folder is not None:
+        command += ["--kv-events-endpoint", f"ipc://{socket_folder}/*"]
+        command += ["--kv-events-replay-endpoint", f"ipc://{socket_folder}/*"]
     for option in scheduler_options:
         command += ["--scheduler-option", option]
     return command

@@ -11,19 +11,22 @@ import contextlib
 import logging
 import secrets
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from fastapi import FastAPI
 from sqlalchemy import Engine
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
-from fairserve.engine.base import WorkerFacts
+from fairserve.engine.base import KvEndpoints, WorkerFacts
 from fairserve.engine.client import worker_session
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.platform.app import create_app
 from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.auth import Authenticator
+from fairserve.platform.cluster.cache_news import CacheNews
 from fairserve.platform.cluster.pool import WorkerPool
 from fairserve.platform.completions.idempotency import IdempotentAnswers
 from fairserve.platform.completions.models import ServedModel
@@ -51,6 +54,7 @@ from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
+from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)
@@ -82,6 +86,8 @@ class Platform:
         self.ledger = Ledger(self.journal, self._write_rows, poison=(DataError, IntegrityError))
         self.traffic: TrafficRecorder | None = None
         self.supervisor: Supervisor | None = None
+        self.cache_news: CacheNews | None = None
+        self._sockets: tempfile.TemporaryDirectory[str] | None = None
         self.started = asyncio.Event()
         self._on_ready = on_ready
         self._reader: PromptReader | None = None
@@ -99,6 +105,7 @@ class Platform:
         with self.sessions() as session:
             events = load_control_events(session)
         self.traffic = self._start_recorder()
+        seed = secrets.randbits(63)
         self.control = ControlService(
             system,
             self.journal,
@@ -107,7 +114,7 @@ class Platform:
                 max_queued_calls=settings.max_queued_calls,
                 lease_s=settings.lease_s,
             ),
-            seed=secrets.randbits(63),
+            seed=seed,
             on_ended=None if self.traffic is None else self.traffic.ended,
         )
         self.control.start()
@@ -115,7 +122,9 @@ class Platform:
             self.control.post(event)
         self.ledger.start()
         self._http = worker_session()
-        self.pool = WorkerPool(self.control, self._http, self._worker_joins)
+        if settings.kv_events:
+            self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
+        self.pool = WorkerPool(self.control, self._http, self._worker_joins, self.cache_news)
         self.answers = IdempotentAnswers(
             retention_s=settings.idempotency_retention_s,
             max_entries=settings.idempotency_max_entries,
@@ -129,8 +138,11 @@ class Platform:
             keepalive_s=settings.keepalive_s,
         )
         if settings.worker_urls:
-            for number, url in enumerate(settings.worker_urls):
-                self.pool.add(f"w{number}", url)
+            publishers = settings.worker_kv_events or ("",) * len(settings.worker_urls)
+            for number, (url, told) in enumerate(
+                zip(settings.worker_urls, publishers, strict=True)
+            ):
+                self.pool.add(f"w{number}", url, KvEndpoints(*told.split()) if told else None)
         else:
             self._start_workers(system)
             self._tasks.append(asyncio.create_task(self._load_tokenizer(settings.model)))
@@ -149,8 +161,12 @@ class Platform:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.answers.close()
         await self.pool.close()
+        if self.cache_news is not None:
+            self.cache_news.close()
         if self.supervisor is not None:
             await self.supervisor.stop()
+        if self._sockets is not None:
+            self._sockets.cleanup()
         await self._http.close()
         await self.control.close()
         if self._reader is not None:
@@ -205,12 +221,15 @@ class Platform:
 
     def _start_workers(self, system: SystemConfig) -> None:
         settings = self.settings
+        if settings.kv_events:
+            self._sockets = _private_folder()
         command = worker_command(
             settings.model,
             settings.worker_kv_tokens,
             settings.worker_max_batch,
             system.local,
             [f"{name}={_option(value)}" for name, value in system.local_options.items()],
+            Path(self._sockets.name) if self._sockets else None,
         )
         self.supervisor = Supervisor(command, settings.workers, self.pool.add, self.pool.remove)
         self.supervisor.start()
@@ -313,6 +332,13 @@ def prepare_database(settings: Settings, engine: Engine) -> str | None:
     schema.prepare(engine, create_if_empty=settings.embedded_database)
     configured = settings.admin_key.get_secret_value() if settings.admin_key else None
     return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
+
+
+def _private_folder() -> tempfile.TemporaryDirectory[str]:
+    """For the workers' sockets: prompts go over them, so nobody but this user may listen."""
+    # The path of a socket has 107 characters at most.
+    short = None if len(tempfile.gettempdir()) < 64 else "/tmp"  # noqa: S108  the folder is private
+    return tempfile.TemporaryDirectory("", "fairserve-", short, ignore_cleanup_errors=True)
 
 
 def _context(facts: WorkerFacts) -> int:

@@ -132,6 +132,15 @@ class LocalScheduler(Protocol):
         """A running call was preempted; what it was charged for is not charged again."""
         ...
 
+    def surplus(self, call_id: str) -> tuple[float, ...]:
+        """How far a running call's client is ahead of its siblings in service, outermost level first.
+
+        The greatest is preempted first by an engine that chooses its victims fairly. Comparable between
+        the calls of one scheduler at one time; () where the policy knows no service. KeyError if the
+        call does not run.
+        """
+        ...
+
     def __len__(self) -> int:
         """Number of waiting calls."""
         ...

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,24 @@ class BlockHasher:
         if salt:
             keys += self._offset(salt)
         return array("Q", keys.tobytes())
+
+    def start(self, salt: str = "") -> int:
+        """The key of no tokens at all: where :meth:`extend` begins."""
+        return int(self._offset(salt)) if salt else 0
+
+    def extend(self, key: int, position: int, token_ids: TokenIds, every: int) -> list[int]:
+        """The keys after each ``every`` of ``token_ids``, which follow ``position`` tokens with ``key``.
+
+        At the ends of blocks these are the keys of :meth:`keys`.
+        """
+        end = position + len(token_ids)
+        if end > len(self._coefficients):
+            self._extend(-(-end // self.block_tokens))
+        sums = token_ids.astype(np.uint64)
+        sums += np.uint64(1)
+        sums *= self._coefficients[position:end]
+        np.add.accumulate(sums, out=sums)
+        return cast("list[int]", (sums[every - 1 :: every] + np.uint64(key)).tolist())
 
     def _extend(self, blocks: int) -> None:
         while len(self._coefficients) < blocks * self.block_tokens:

@@ -75,6 +75,9 @@ class Dispatcher:
             ev.WorkerReported: self._on_worker_reported,
             ev.WorkerDraining: self._on_worker_draining,
             ev.WorkerLost: self._on_worker_lost,
+            ev.WorkerCached: self._on_cache_report,
+            ev.WorkerEvicted: self._on_cache_report,
+            ev.WorkerCacheReset: self._on_cache_report,
             ev.Tick: self._on_tick,
         }
 
@@ -224,11 +227,12 @@ class Dispatcher:
 
     # --- a call ends ------------------------------------------------------------------------------
 
-    def _leave_worker(self, live: LiveCall, output_tokens: int) -> None:
+    def _leave_worker(self, live: LiveCall, output_tokens: int, now_s: float) -> None:
         """Take a dispatched call off its worker."""
         self._start(live)
         worker = self._worker_of(live)
         if worker is not None:
+            self.locality.left(live.call, worker.worker_id, now_s)
             self.pool.add_demand(worker, -live.demand_tokens)
             worker.calls -= 1
         worker_id = None if worker is None else worker.worker_id
@@ -237,7 +241,7 @@ class Dispatcher:
     def _on_call_ended(self, event: ev.CallEnded, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
         usage = event.usage
-        self._leave_worker(live, usage.output_tokens)
+        self._leave_worker(live, usage.output_tokens, now_s)
         self.feeder.finish(event.call_id, usage)
         commands = self._finish(live.call, event.outcome, usage, now_s)
         return commands + self.feed.pump()
@@ -260,7 +264,7 @@ class Dispatcher:
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
         assert live.worker_id is not None
-        self._leave_worker(live, 0)
+        self._leave_worker(live, 0, now_s)
         live.avoid.append(live.worker_id)
         live.worker_id = None
         live.cached_tokens = live.output_tokens = 0
@@ -328,6 +332,10 @@ class Dispatcher:
             self.locality.remove_worker(event.worker_id)
         return []
 
+    def _on_cache_report(self, event: ev.CacheReport, now_s: float) -> list[ev.Command]:
+        self.locality.reports.take(event)
+        return []
+
     # --- time -------------------------------------------------------------------------------------
 
     def _on_tick(self, event: ev.Tick, now_s: float) -> list[ev.Command]:
@@ -338,6 +346,7 @@ class Dispatcher:
         expired = self.tracker.expire(self.directory.profile, now_s)
         commands: list[ev.Command] = [self._ended(end) for end in expired]
         self.throttle.forget_idle(now_s)
+        self.locality.reports.settle(now_s)
         self.overload.update(*self.load())
         return commands + self.feed.pump()
 
@@ -348,7 +357,7 @@ class Dispatcher:
         self.router.tick(now_s)  # so that no time is lost between its last tick and the restore
         return {
             "directory": self.directory.snapshot(),
-            "locality": self.locality.snapshot(),
+            "locality": self.locality.snapshot(now_s),
             "tracker": self.tracker.snapshot(now_s),
             "throttle": self.throttle.snapshot(now_s),
             "feeder": self.feeder.snapshot(),
@@ -364,7 +373,7 @@ class Dispatcher:
         self._live = {live.call.call_id: live for live in lives}
         calls = {call_id: live.call for call_id, live in self._live.items()}
         self.directory.restore(state["directory"])
-        self.locality.restore(state["locality"], calls.values())
+        self.locality.restore(state["locality"], calls.values(), now_s)
         self.tracker.restore(state["tracker"], now_s)
         self.throttle.restore(state["throttle"], now_s)
         self.feeder.restore(state["feeder"], calls)

@@ -135,6 +135,42 @@ class WorkerLost:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerCached:
+    """A worker that tells of its cache has stored blocks, by key (decision 9).
+
+    They follow the block ``parent`` (None: the beginning) in a row. News of a worker that has gone are
+    no error here: they may be late.
+    """
+
+    worker_id: str
+    parent: int | None
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEvicted:
+    """A worker that tells of its cache has dropped these blocks."""
+
+    worker_id: str
+    keys: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCacheReset:
+    """A worker tells of its cache, from its beginning on.
+
+    ``complete``: it is empty now, and everything that it will hold is told. Otherwise something was
+    missed: what it is told to hold it holds, but it may hold more.
+    """
+
+    worker_id: str
+    complete: bool
+
+
+CacheReport = WorkerCached | WorkerEvicted | WorkerCacheReset
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: idle interactions expire, silent workers are lost, idle keys are dropped."""
 
@@ -154,6 +190,9 @@ Event = (
     | WorkerReported
     | WorkerDraining
     | WorkerLost
+    | WorkerCached
+    | WorkerEvicted
+    | WorkerCacheReset
     | Tick
 )
 

@@ -1,4 +1,5 @@
-"""What is believed to be cached where: block keys per call, and the tree of all workers.
+"""What is believed to be cached where: block keys per call, and the tree of all workers, in line with
+what those workers tell that tell anything.
 
 One object per model pool, shared by router, feeder and overload detector, so that all of them mean
 the same by a match. Keys are computed once per call and dropped when it ends.
@@ -13,6 +14,7 @@ from typing import Any
 from fairserve.interactions.call import Call
 from fairserve.scheduling.block_keys import BlockHasher, BlockKeys
 from fairserve.scheduling.prefix_tree import PrefixTree
+from fairserve.scheduling.reports import Reports
 from fairserve.scheduling.workers import Workers
 
 EVERYWHERE = -1
@@ -26,6 +28,7 @@ class Locality:
         self._hasher = BlockHasher(seed, block_tokens)
         self.workers = Workers()
         self.tree = PrefixTree(self.workers)
+        self.reports = Reports(self.tree)
         self._keys: dict[str, BlockKeys] = {}
 
     @property
@@ -35,10 +38,13 @@ class Locality:
 
     def add_worker(self, worker_id: str, kv_capacity_tokens: int) -> None:
         """A worker joins with an empty cache."""
-        self.tree.add_worker(worker_id, kv_capacity_tokens // self.block_tokens)
+        capacity_blocks = kv_capacity_tokens // self.block_tokens
+        self.tree.add_worker(worker_id, capacity_blocks)
+        self.reports.add_worker(worker_id, capacity_blocks)
 
     def remove_worker(self, worker_id: str) -> None:
         """A worker and its cache are gone."""
+        self.reports.remove_worker(worker_id)
         self.tree.remove_worker(worker_id)
 
     def keys(self, call_id: str) -> BlockKeys:
@@ -73,15 +79,22 @@ class Locality:
 
     def placed(self, call: Call, worker_id: str) -> None:
         """The call's prompt will be computed on this worker."""
-        self.tree.insert(self._keys.get(call.call_id, ()), worker_id)
+        keys = self._keys.get(call.call_id, ())
+        self.tree.insert(keys, worker_id)
+        self.reports.placed(call.call_id, worker_id, keys)
 
-    def snapshot(self) -> dict[str, Any]:
+    def left(self, call: Call, worker_id: str, now_s: float) -> None:
+        """The call is no longer at this worker."""
+        self.reports.left(call.call_id, worker_id, now_s)
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
         """State as plain JSON values; keys of live calls are computed anew on restore."""
-        return {"tree": self.tree.snapshot()}
+        return {"tree": self.tree.snapshot(), "reports": self.reports.snapshot(now_s)}
 
-    def restore(self, state: dict[str, Any], calls: Iterable[Call]) -> None:
+    def restore(self, state: dict[str, Any], calls: Iterable[Call], now_s: float) -> None:
         """Replace the state by an earlier snapshot made with the same seed."""
         self.tree.restore(state["tree"])
         self._keys = {}
         for call in calls:
             self.register(call)
+        self.reports.restore(state["reports"], self.keys, now_s)

@@ -7,9 +7,10 @@ Each worker's part is bounded by its capacity. The least recently used leaf goes
 block by block; a node that other workers hold, too, goes as a whole, so that evictions do not cut shared
 prefixes to pieces.
 
-Used for the router's belief of all caches, and with one worker as a local prefix cache, where the paths
-of running calls are locked. Cost: O(nodes on the path + log blocks) for a match or an insertion.
-Memory: 8 bytes a block and some 500 a node; with news by block key about 80 bytes a block more.
+Used for the router's belief of all caches, and with one worker as a local prefix cache. Paths of calls
+under way are locked in the latter, and at workers that tell what they hold.
+Cost: O(nodes on the path + log blocks) for a match or an insertion. Memory: 8 bytes a block and some 500
+a node; with news by block key about 80 bytes a block more.
 
 Weakness: news that a block in the middle of a path is gone drops what the worker has below it.
 """
@@ -17,7 +18,7 @@ Weakness: news that a block in the middle of a path is gone drops what the worke
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from fairserve.scheduling.block_keys import BlockKeys
@@ -56,10 +57,16 @@ class PrefixTree:
         cache = self._cache(worker_id)
         if cache is None:
             return
-        for link in cache:  # children before their parents
-            self._drop(link.node, cache)
+        self.clear_worker(worker_id)
         del self._caches[cache.slot]
         self.workers.forget(worker_id)
+
+    def clear_worker(self, worker_id: str) -> None:
+        """A worker's cache is empty now; its number stays. Unknown workers are ignored."""
+        cache = self._cache(worker_id)
+        if cache is not None:
+            for link in cache:  # children before their parents
+                self._drop(link.node, cache)
 
     def mask(self, workers: Collection[str]) -> int:
         """The bit mask of some workers; unknown ones are left out."""
@@ -147,6 +154,22 @@ class PrefixTree:
         if cache.blocks > cache.capacity:
             self._shrink(cache)
 
+    def insert_below(self, parent: int, keys: Sequence[int], worker_id: str) -> None:
+        """Insert the path to the block ``parent`` and these, if the worker has that block."""
+        cache = self._cache(worker_id)
+        found = self._segments.find_block(parent)
+        if cache is None or found is None or not found[0].mask & cache.bit:
+            return
+        node, place = found
+        parts = [node.keys[: place + 1]]
+        while (node := node.parent or node).parent is not None:
+            parts.append(node.keys)
+        path = array("Q")
+        for part in reversed(parts):
+            path += part
+        path.extend(keys)
+        self.insert(path, worker_id)
+
     def _touch(self, node: Node, cache: Cache) -> None:
         """The worker holds this node and its ancestors, used now: the deepest first."""
         slot, bit, edge = cache.slot, cache.bit, cache.edge
@@ -181,7 +204,7 @@ class PrefixTree:
     def evict(self, keys: BlockKeys, worker_id: str) -> None:
         """The worker says that it dropped these blocks, in any order; unknown ones are ignored.
 
-        What it held below them goes, too: without its prefix a block cannot be used.
+        What it held below them goes, too: without its prefix a block cannot be used. Locked ones stay.
         """
         cache = self._cache(worker_id)
         if cache is None:
@@ -193,8 +216,9 @@ class PrefixTree:
                 node, cut = found
                 cuts[node] = min(cut, cuts.get(node, cut))
         for node, cut in cuts.items():
-            if not node.mask & cache.bit:
-                continue  # it went with one of its ancestors
+            link = node.links.get(cache.slot)
+            if link is None or link.locks:
+                continue  # it went with one of its ancestors, or stays
             self._drop_below(node, cache)
             if cut == 0:
                 self._drop(node, cache)
@@ -232,11 +256,16 @@ class PrefixTree:
 
     # --- locks ------------------------------------------------------------------------------------
 
-    def lock(self, keys: BlockKeys, worker_id: str) -> Node:
-        """Keep what the worker holds of this path until :meth:`unlock` of the node returned."""
+    def lock(self, keys: BlockKeys, worker_id: str, *, exact: bool = False) -> Node:
+        """Keep what the worker holds of this path until :meth:`unlock` of the node returned.
+
+        With ``exact`` nothing beyond the path is kept: its last node is cut there.
+        """
         cache = self._cache(worker_id)
         assert cache is not None, f"unknown worker {worker_id!r}"
-        _, node = self._segments.find(keys)
+        blocks, node = self._segments.find(keys)
+        if exact and node.start < blocks < node.end:
+            node = self._segments.split(node, blocks)
         while node.parent is not None and not node.mask & cache.bit:
             node = node.parent
         self._count_locks(node, cache, 1)

@@ -1,67 +1,38 @@
 """One forward step as tensors: decodes and chunks of prefills, packed into one row of tokens.
 
-The decodes come first, shortest context first, so that decodes of similar length are neighbours
-and attend as one padded group; the prefill chunks follow, each attending on its own.
+The decodes come first, shortest context first, so that decodes of similar length are neighbours; the
+prefill chunks follow. How they attend to their pages is a plan of its own, made once a step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-import numpy as np
 import torch
 
+from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors, slots_of
-from fairserve.engine.torch.page_pool import PAD_PAGE, PAGE_TOKENS, pages_for
-from fairserve.engine.torch.sequence import Sequence
-
-_PADDING_FACTOR = 1.5
-_PADDING_PAGES = 8
-"""A decode group pads to at most this factor of its shortest member, plus this many pages."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """A sequence and how many of its uncomputed tokens are computed in this step."""
+class AttentionPlan(Protocol):
+    """How the rows of a step attend."""
 
-    sequence: Sequence
-    tokens: int
-
-    @property
-    def is_decode(self) -> bool:
-        """A single token with a context: it attends in a group."""
-        return self.tokens == 1 and self.sequence.computed_tokens > 0
-
-    @property
-    def gives_token(self) -> bool:
-        """Whether the step ends with the logits of the sequence's next token."""
-        return self.tokens == self.sequence.uncomputed_tokens
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+    ) -> torch.Tensor:
+        """Query [1, H, T, D], key and value [1, KV heads, T, D] -> [T, H, D]."""
+        ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PrefillSpan:
-    """Rows ``start`` to ``stop`` are one chunk. Without ``pages`` nothing precedes the chunk."""
-
-    start: int
-    stop: int
-    context_tokens: int
-    """Tokens that it attends to, the chunk's own included."""
-    pages: torch.Tensor | None
-    """[1, P]"""
-    mask: torch.Tensor | None
-    """[1, 1, chunk, context], 0 or -inf"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecodeGroup:
-    """Rows ``start`` to ``stop`` are decodes of similar context lengths."""
-
-    start: int
-    stop: int
-    pages: torch.Tensor
-    """[B, P], padded with the pad page"""
-    mask: torch.Tensor
-    """[B, 1, 1, P * 16], 0 or -inf"""
+Planner = Callable[[Sequence[Chunk], Sequence[Chunk], KvTensors], AttentionPlan]
+"""From the decodes and the prefills of a step, in the order of their rows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,8 +41,8 @@ class PagedState:
 
     kv: KvTensors
     write_slots: torch.Tensor
-    decodes: list[DecodeGroup] = field(default_factory=list)
-    prefills: list[PrefillSpan] = field(default_factory=list)
+    """[T], where the keys and values of each row go"""
+    plan: AttentionPlan
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +59,7 @@ class Batch:
     state: PagedState
 
 
-def assemble(chunks: list[Chunk], kv: KvTensors, dtype: torch.dtype, device: torch.device) -> Batch:
+def assemble(chunks: list[Chunk], kv: KvTensors, planner: Planner) -> Batch:
     """Pack chunks into a batch. The sequences must have pages for these tokens already."""
     decodes = sorted(
         (chunk for chunk in chunks if chunk.is_decode),
@@ -109,61 +80,11 @@ def assemble(chunks: list[Chunk], kv: KvTensors, dtype: torch.dtype, device: tor
         slots += slots_of(sequence, start, stop)
         if chunk.gives_token:
             logit_rows.append(len(tokens) - 1)
-    state = PagedState(kv, torch.tensor(slots, device=device))
-    row = 0
-    for group in _similar_lengths(decodes):
-        state.decodes.append(_decode_group(group, row, dtype, device))
-        row += len(group)
-    for chunk in prefills:
-        state.prefills.append(_prefill_span(chunk, row, dtype, device))
-        row += chunk.tokens
+    device = kv.device
     return Batch(
         chunks=ordered,
         input_ids=torch.tensor([tokens], device=device),
         positions=torch.tensor([positions], device=device),
         logit_rows=torch.tensor(logit_rows, dtype=torch.long, device=device),
-        state=state,
+        state=PagedState(kv, torch.tensor(slots, device=device), planner(decodes, prefills, kv)),
     )
-
-
-def _similar_lengths(decodes: list[Chunk]) -> list[list[Chunk]]:
-    groups: list[list[Chunk]] = []
-    limit = -1.0
-    for chunk in decodes:
-        pages = pages_for(chunk.sequence.computed_tokens + 1)
-        if pages > limit:
-            groups.append([])
-            limit = pages * _PADDING_FACTOR + _PADDING_PAGES
-        groups[-1].append(chunk)
-    return groups
-
-
-def _decode_group(
-    group: list[Chunk], row: int, dtype: torch.dtype, device: torch.device
-) -> DecodeGroup:
-    lengths = np.array([chunk.sequence.computed_tokens + 1 for chunk in group])
-    width = pages_for(int(lengths[-1]))
-    table = np.full((len(group), width), PAD_PAGE, dtype=np.int64)
-    for index, chunk in enumerate(group):
-        used = pages_for(int(lengths[index]))
-        table[index, :used] = chunk.sequence.page_table[:used]
-    visible = np.arange(width * PAGE_TOKENS) < lengths[:, None]
-    mask = np.where(visible, np.float32(0), np.float32(-np.inf))[:, None, None, :]
-    return DecodeGroup(
-        start=row,
-        stop=row + len(group),
-        pages=torch.from_numpy(table).to(device),
-        mask=torch.from_numpy(mask).to(device=device, dtype=dtype),
-    )
-
-
-def _prefill_span(chunk: Chunk, row: int, dtype: torch.dtype, device: torch.device) -> PrefillSpan:
-    sequence = chunk.sequence
-    past = sequence.computed_tokens
-    context = past + chunk.tokens
-    if past == 0:
-        return PrefillSpan(row, row + chunk.tokens, context, None, None)
-    pages = torch.from_numpy(sequence.page_table[: pages_for(context)]).to(device)[None]
-    mask = torch.full((chunk.tokens, context), -torch.inf, dtype=dtype, device=device)
-    mask.triu_(diagonal=past + 1)
-    return PrefillSpan(row, row + chunk.tokens, context, pages, mask[None, None])

@@ -82,32 +82,42 @@ def detokenizer_factory(tokenizer: Any) -> Callable[[], Detokenizer]:
 
     Special tokens give no text.
     """
-    special = frozenset(tokenizer.all_special_ids)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
-    if decoder is not None and decoder.get("type") == "ByteLevel":
-        added: dict[int, str] = {
-            token_id: token.content for token_id, token in tokenizer.added_tokens_decoder.items()
-        }
-        byte_of = {character: byte for byte, character in enumerate(byte_characters())}
+    token_bytes = byte_level(tokenizer)
+    if token_bytes is not None:
+        special = frozenset(tokenizer.all_special_ids)
 
         @cache
-        def token_bytes(token_id: int) -> bytes:
-            if token_id in special:
-                return b""
-            if token_id in added:
-                return added[token_id].encode()
-            # A padded vocabulary has ids without a token.
-            token: str = tokenizer.convert_ids_to_tokens(token_id) or ""
-            return bytes(byte_of[character] for character in token)
+        def output_bytes(token_id: int) -> bytes:
+            return b"" if token_id in special else token_bytes(token_id)
 
-        return lambda: ByteLevelDetokenizer(token_bytes)
+        return lambda: ByteLevelDetokenizer(output_bytes)
 
     def decode(ids: list[int]) -> str:
         text: str = tokenizer.decode(ids, skip_special_tokens=True)
         return text
 
     return lambda: WindowDetokenizer(decode)
+
+
+def byte_level(tokenizer: Any) -> Callable[[int], bytes] | None:
+    """The bytes of each token, special ones too; None if the vocabulary is not byte-level."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
+    if decoder is None or decoder.get("type") != "ByteLevel":
+        return None
+    added: dict[int, str] = {
+        token_id: token.content for token_id, token in tokenizer.added_tokens_decoder.items()
+    }
+    byte_of = {character: byte for byte, character in enumerate(byte_characters())}
+
+    def token_bytes(token_id: int) -> bytes:
+        if token_id in added:
+            return added[token_id].encode()
+        # A padded vocabulary has ids without a token.
+        token: str = tokenizer.convert_ids_to_tokens(token_id) or ""
+        return bytes(byte_of[character] for character in token)
+
+    return token_bytes
 
 
 def byte_characters() -> list[str]:

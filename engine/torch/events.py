@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fairserve.engine.torch.logprobs import TokenLogprobs
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -28,6 +30,8 @@ class Generated:
     text: str
     tokens: int
     finish_reason: FinishReason | None
+    logprobs: TokenLogprobs | None = None
+    """Of the token, where they were asked for; also of a stop token, and of one that is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Failed:
 
     sequence_id: str
     message: str
+    handed_back: bool = False
+    """It never ran, and another worker may take it."""
 
 
 EngineEvent = Admitted | Generated | Failed

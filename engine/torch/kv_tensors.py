@@ -23,6 +23,7 @@ class KvTensors:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        self.dtype, self.device = dtype, device
         shape = (usable_pages + 1, PAGE_TOKENS, kv_heads, head_size)
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]

@@ -22,6 +22,10 @@ class LiveCall:
         self.outputs = [SampleOutput() for _ in sequence_ids]
         self.error: str | None = None
         """Set when a sample failed; the call is over then."""
+        self.handed_back = False
+        """The error is none of the call: another worker may take it."""
+        self.has_started = False
+        """Whether a sample has entered the batch."""
         self._index = {sequence_id: at for at, sequence_id in enumerate(sequence_ids)}
         self._running = set(sequence_ids)
         self._events: asyncio.Queue[EngineEvent] = asyncio.Queue()
@@ -40,6 +44,7 @@ class LiveCall:
         )
         if ended:
             self._running.discard(event.sequence_id)
+        self.has_started |= isinstance(event, Admitted)
         self._events.put_nowait(event)
 
     async def arrivals(self) -> list[EngineEvent]:
@@ -54,12 +59,14 @@ class LiveCall:
         index = self._index[event.sequence_id]
         output = self.outputs[index]
         if isinstance(event, Failed):
-            self.error = event.message
+            self.error, self.handed_back = event.message, event.handed_back
         elif isinstance(event, Admitted):
             output.cached_tokens = event.cached_tokens
         else:
             output.parts.append(event.text)
             output.tokens += event.tokens
+            if event.logprobs is not None:
+                output.logprobs.append(event.logprobs)
             output.finish_reason = event.finish_reason
         return index
 

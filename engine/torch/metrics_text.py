@@ -1,12 +1,19 @@
-"""The worker's /metrics in Prometheus' text format, under vLLM's names."""
+"""The worker's /metrics in Prometheus' text format, under vLLM's names where vLLM has the metric."""
 
 from __future__ import annotations
 
+from fairserve.engine.kv_publisher import KvPublisher
 from fairserve.engine.torch.engine import EngineStats
+from fairserve.engine.torch.page_news import PageChange
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 
 
-def render(stats: EngineStats, model: str, capacity_tokens: int) -> str:
+def render(
+    stats: EngineStats,
+    model: str,
+    capacity_tokens: int,
+    kv_events: KvPublisher[PageChange] | None = None,
+) -> str:
     """All metrics of one worker."""
     label = f'{{model_name="{_escape(model)}"}}'
     blocks = capacity_tokens // PAGE_TOKENS
@@ -38,6 +45,12 @@ def render(stats: EngineStats, model: str, capacity_tokens: int) -> str:
             "Prompt tokens of admitted sequences.",
             stats.prompt_tokens,
         ),
+        (
+            "num_preemptions_total",
+            "counter",
+            "How often a sequence was put back into the queue.",
+            stats.preempted,
+        ),
         ("generation_tokens_total", "counter", "Generated tokens.", stats.generated_tokens),
     ]
     lines: list[str] = []
@@ -57,7 +70,29 @@ def render(stats: EngineStats, model: str, capacity_tokens: int) -> str:
         "# TYPE vllm:cache_config_info gauge",
         f"vllm:cache_config_info{cache} 1",
     ]
+    if kv_events is not None:
+        lines += _of_kv_events(kv_events)
     return "\n".join(lines) + "\n"
+
+
+def _of_kv_events(publisher: KvPublisher[PageChange]) -> list[str]:
+    """Where KV events are published, which vLLM does not tell, and how many."""
+    name = "fairserve:kv_events"
+    where = (
+        f'endpoint="{_escape(publisher.endpoint)}"'
+        f',replay_endpoint="{_escape(publisher.replay_endpoint)}"'
+    )
+    return [
+        f"# HELP {name}_info Where KV events are published and replayed.",
+        f"# TYPE {name}_info gauge",
+        f"{name}_info{{{where}}} 1",
+        f"# HELP {name}_batches_total Batches of KV events published.",
+        f"# TYPE {name}_batches_total counter",
+        f"{name}_batches_total {publisher.batches}",
+        f"# HELP {name}_overflows_total Times that the whole cache had to be told anew.",
+        f"# TYPE {name}_overflows_total counter",
+        f"{name}_overflows_total {publisher.overflows}",
+    ]
 
 
 def _escape(value: str) -> str:

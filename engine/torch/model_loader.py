@@ -9,6 +9,8 @@ both ways, and must give the same logits through the pages as without them.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from collections.abc import Sequence as Names
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from fairserve.engine.torch import attention
-from fairserve.engine.torch.batch import Chunk, assemble
+from fairserve.engine.torch.batch import PagedState, assemble
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
+from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors
 from fairserve.engine.torch.output_text import OutputText
+from fairserve.engine.torch.page_pool import PAGE_TOKENS
 from fairserve.engine.torch.paged_cache import PagedCache
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
@@ -54,10 +58,43 @@ class LoadedModel:
     eos_ids: frozenset[int]
 
     def kv_tensors(self, usable_pages: int) -> KvTensors:
-        """A zeroed KV cache for this model."""
+        """A zeroed KV cache for this model. Raises ValueError if there is no memory for it."""
+        tokens = usable_pages * PAGE_TOKENS
+        needed, there = tokens * self.kv_bytes_per_token, self._memory_bytes()
+        if needed > there:
+            raise ValueError(
+                f"a KV cache of {tokens:,} tokens needs {needed / 2**30:,.1f} GiB; allowed: up to "
+                f"{there / 2**30:,.1f} GiB, which is {there // self.kv_bytes_per_token:,} tokens"
+            )
         return KvTensors(
             self.layers, self.kv_heads, self.head_size, usable_pages, self.dtype, self.device
         )
+
+    def _memory_bytes(self) -> int:
+        """Of a GPU what is free, else of the machine what there is."""
+        if self.device.type == "cuda":
+            return self.free_device_bytes()
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def logits(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        logit_rows: torch.Tensor,
+        state: PagedState,
+    ) -> torch.Tensor:
+        """One forward pass over rows [1, T]: logits of the rows that are asked for, [S, vocabulary].
+
+        Writes the keys and values of all rows to their pages.
+        """
+        result: torch.Tensor = self.model(
+            input_ids=input_ids,
+            position_ids=positions,
+            use_cache=False,
+            logits_to_keep=logit_rows,
+            paged=state,
+        ).logits[0]
+        return result
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -82,11 +119,19 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
     path = str(ensure_builtin_model()) if source == BUILTIN_MODEL_NAME else source
     check_config(AutoConfig.from_pretrained(path))
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    model: Any
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=kind, attn_implementation="sdpa")
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=kind,
+            attn_implementation="sdpa",
+            output_loading_info=True,
+            # Not ignored, but told with their names below.
+            ignore_mismatched_sizes=True,
+        )
     except ValueError as error:
         raise UnsupportedModelError(f"{source}: {error}") from error
+    model, loading = found
+    _check_weights(source, loading)
     model.to(where)
     return adopt_model(_served_name(source), model, AutoTokenizer.from_pretrained(path))
 
@@ -162,30 +207,27 @@ def check_paged_attention(loaded: LoadedModel) -> None:
     count = 40
     tokens = torch.arange(count, device=loaded.device) % loaded.vocabulary
     expected = loaded.model(input_ids=tokens[None], use_cache=False).logits[0, -1].float()
+    if not bool(expected.isfinite().all()):
+        raise UnsupportedModelError(f"{loaded.name} gives logits that are not finite")
     loaded.model.set_attn_implementation(attention.ATTENTION_NAME)
     params = SamplingParams(max_tokens=1)
     request = SequenceRequest("check", "", tokens.cpu().numpy(), params)
     sequence = Sequence(request, OutputText(_NoText(), ()), seed=0)
     cache = PagedCache(usable_pages=sequence.total_pages)
     kv = loaded.kv_tensors(cache.pool.usable_pages)
-    cache.try_admit(sequence)
+    planner = attention.planner_for(loaded.device)
+    cache.try_admit(sequence, sequence.total_pages)
     logits = expected
     for chunk in (20, 19, 1):
         cache.grow(sequence, sequence.computed_tokens + chunk)
-        batch = assemble([Chunk(sequence, chunk)], kv, loaded.dtype, loaded.device)
+        batch = assemble([Chunk(sequence, chunk)], kv, planner)
         try:
-            result = loaded.model(
-                input_ids=batch.input_ids,
-                position_ids=batch.positions,
-                use_cache=False,
-                logits_to_keep=batch.logit_rows,
-                paged=batch.state,
-            )
+            logits = loaded.logits(batch.input_ids, batch.positions, batch.logit_rows, batch.state)
         except (TypeError, ValueError, RuntimeError, KeyError) as error:
             raise UnsupportedModelError(
                 f"{loaded.name} does not run with paged attention: {error}"
             ) from error
-        logits = result.logits[0, -1:].float()
+        logits = logits[-1:].float()
         sequence.computed_tokens += chunk
     tolerance = 1e-3 if loaded.dtype is torch.float32 else 0.1
     scale = max(1.0, float(expected.abs().max()))
@@ -194,6 +236,21 @@ def check_paged_attention(loaded: LoadedModel) -> None:
         raise UnsupportedModelError(
             f"{loaded.name} gives other logits with paged attention than without"
         )
+
+
+def _check_weights(source: str, loading: Mapping[str, Any]) -> None:
+    """Raise UnsupportedModelError unless the checkpoint has every weight, in its shape."""
+    missing, other = sorted(loading["missing_keys"]), sorted(loading["mismatched_keys"])
+    if missing:
+        raise UnsupportedModelError(f"{source} lacks {_some(missing)}")
+    if other:
+        shapes = [f"{name} ({list(is_)}, not {list(must)})" for name, is_, must in other]
+        raise UnsupportedModelError(f"{source} has weights of another shape: {_some(shapes)}")
+
+
+def _some(names: Names[str], most: int = 3) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 class _NoText:

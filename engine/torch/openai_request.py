@@ -6,53 +6,33 @@ Every field is honoured, neutral, or refused by name: nothing is dropped silentl
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from fairserve.engine.torch.openai_fields import (
+    Fields,
+    RequestError,
+    is_integer,
+    is_number,
+    shown,
+)
+from fairserve.engine.torch.openai_prompt import read_messages, read_prompt
+from fairserve.engine.torch.sampling_params import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_PENALTY,
+    SamplingParams,
+)
+from fairserve.engine.torch.token_constraint import Grammar
 
 Kind = Literal["chat", "completion"]
 
 MAX_SAMPLES = 128
 MAX_STOP_STRINGS = 16
-
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
-    "function_call": ("none",),
-    "functions": ([],),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
-    "presence_penalty": (0,),
-    "priority": (0,),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "suffix": ("",),
-    "tool_choice": ("none",),
-    "tools": ([],),
-    "top_k": (0, -1),
-    "top_logprobs": (0,),
-}
-"""Fields that this engine cannot honour, with the values that ask for nothing (so does null)."""
-
-_DESCRIPTIVE = ("user", "metadata", "safety_identifier", "prompt_cache_key")
-_MESSAGE_KEYS = {"role", "content", "name"}
-
-
-class RequestError(Exception):
-    """The request is not valid, or asks for what this engine does not have."""
-
-    def __init__(self, message: str, param: str | None, code: str = "invalid_value") -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
-        self.code = code
+MAX_STOP_TOKENS = 128
+MAX_BIASED_TOKENS = 1024
+MAX_COMPLETION_LOGPROBS = 5
+MAX_TOP_K = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +47,20 @@ class GenerationRequest:
     max_tokens: int | None
     temperature: float
     top_p: float
+    top_k: int
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: dict[int, float]
     seed: int | None
     stop: tuple[str, ...]
     stop_token_ids: frozenset[int]
     ignore_eos: bool
+    min_tokens: int
+    logprobs: int | None
+    """How many of the likeliest tokens to tell beside each chosen one; None tells nothing."""
+    schema: dict[str, Any] | None
+    """The JSON schema of the output; None if it is free."""
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -79,26 +69,45 @@ class GenerationRequest:
     call_id: str
     weight: float
 
+    def params(self, max_tokens: int, sample: int, grammar: Grammar | None) -> SamplingParams:
+        """The options of one of the samples."""
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=self.logit_bias,
+            seed=None if self.seed is None else (self.seed + sample) % 2**64,
+            stop=self.stop,
+            stop_token_ids=self.stop_token_ids,
+            ignore_eos=self.ignore_eos,
+            min_tokens=self.min_tokens,
+            logprobs=self.logprobs,
+            grammar=grammar,
+        )
+
 
 def parse(kind: Kind, body: Any) -> GenerationRequest:
     """Check a decoded JSON body. Raises RequestError naming the field."""
     if not isinstance(body, dict):
         raise RequestError("the body must be a JSON object", None)
-    fields = _Fields(body)
+    fields = Fields(body)
     model = fields.text("model", None)
     if not model:
         raise RequestError("model must be given", "model", "missing_required_parameter")
     messages: list[dict[str, str]] = []
     prompt: str | list[int] = ""
     if kind == "chat":
-        messages = _messages(fields.take("messages"))
+        messages = read_messages(fields.take("messages"))
         max_tokens = fields.integer("max_completion_tokens", 1, None)
         older = fields.integer("max_tokens", 1, None)
         max_tokens = older if max_tokens is None else max_tokens
     else:
-        prompt = _prompt(fields.take("prompt"))
+        prompt = read_prompt(fields.take("prompt"))
         max_tokens = fields.integer("max_tokens", 1, None)
-    samples = fields.integer("n", 1, MAX_SAMPLES)
     temperature = fields.number("temperature", 0, 2)
     top_p = fields.number("top_p", 0, 1)
     if top_p == 0:
@@ -112,14 +121,22 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         model=model,
         messages=messages,
         prompt=prompt,
-        samples=samples or 1,
+        samples=fields.integer("n", 1, MAX_SAMPLES) or 1,
         max_tokens=max_tokens,
         temperature=1.0 if temperature is None else temperature,
         top_p=top_p or 1.0,
+        top_k=fields.integer("top_k", -1, MAX_TOP_K) or 0,
+        min_p=fields.number("min_p", 0, 1) or 0.0,
+        presence_penalty=fields.number("presence_penalty", -MAX_PENALTY, MAX_PENALTY) or 0.0,
+        frequency_penalty=fields.number("frequency_penalty", -MAX_PENALTY, MAX_PENALTY) or 0.0,
+        logit_bias=_logit_bias(fields.take("logit_bias")),
         seed=fields.integer("seed", -(2**63), 2**63 - 1),
         stop=_stop(fields.take("stop")),
         stop_token_ids=_token_ids(fields.take("stop_token_ids")),
         ignore_eos=fields.flag("ignore_eos"),
+        min_tokens=fields.integer("min_tokens", 0, max_tokens) or 0,
+        logprobs=_logprobs(kind, fields),
+        schema=_schema(fields.take("response_format")),
         stream=stream,
         include_usage=include,
         continuous_usage=continuous,
@@ -129,137 +146,90 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         weight=weight,
     )
     fields.refuse_the_rest()
+    _check_together(request)
     return request
 
 
-class _Fields:
-    """The fields of a body, taken one by one; null counts as absent."""
-
-    def __init__(self, body: dict[str, Any]) -> None:
-        self._left = dict(body)
-
-    def take(self, name: str) -> Any:
-        return self._left.pop(name, None)
-
-    def text(self, name: str, default: str | None) -> str:
-        value = self.take(name)
-        if value is None:
-            return default or ""
-        if not isinstance(value, str):
-            raise RequestError(f"{name} must be a string", name)
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self.take(name)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise RequestError(f"{name} must be true or false", name)
-        return value
-
-    def integer(self, name: str, low: int, high: int | None) -> int | None:
-        value = self.take(name)
-        if value is None:
-            return None
-        allowed = f"a whole number, at least {low}" + ("" if high is None else f", at most {high}")
-        if not _is_integer(value) or value < low or (high is not None and value > high):
-            raise RequestError(f"{name} must be {allowed}", name)
-        return int(value)
-
-    def number(self, name: str, low: float, high: float) -> float | None:
-        value = self.take(name)
-        if value is None:
-            return None
-        if not _is_number(value) or not low <= value <= high:
-            raise RequestError(f"{name} must be a number from {low} to {high}", name)
-        return float(value)
-
-    def refuse_the_rest(self) -> None:
-        for name in _DESCRIPTIVE:
-            self.take(name)
-        for name, value in self._left.items():
-            if name not in _NEUTRAL:
-                raise RequestError(f"unknown field {name!r}", name, "unknown_parameter")
-            neutral = [each for each in _NEUTRAL[name] if _same(each, value)]
-            if value is not None and not neutral:
-                allowed = ", ".join(repr(each) for each in _NEUTRAL[name])
-                raise RequestError(
-                    f"this worker cannot honour {name}; allowed: absent, null, {allowed}",
-                    name,
-                    "unsupported_parameter",
-                )
+def _check_together(request: GenerationRequest) -> None:
+    """A grammar that is complete allows the end and nothing else."""
+    if request.schema is None:
+        return
+    for name, given in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
+        if given:
+            raise RequestError(
+                f"{name} cannot be combined with a response_format of JSON: the output ends where "
+                "the JSON does",
+                name,
+                "unsupported_parameter",
+            )
 
 
-def _same(left: Any, right: Any) -> bool:
-    """Equality that keeps true apart from 1."""
-    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+def _logprobs(kind: Kind, fields: Fields) -> int | None:
+    """Chat has a switch and a number, completions a number."""
+    if kind == "completion":
+        return fields.integer("logprobs", 0, MAX_COMPLETION_LOGPROBS)
+    switch = fields.flag("logprobs")
+    count = fields.integer("top_logprobs", 0, MAX_LOGPROBS)
+    if count and not switch:
+        raise RequestError(
+            f"top_logprobs is {count}; allowed: 0 unless logprobs is true", "top_logprobs"
+        )
+    return (count or 0) if switch else None
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _messages(value: Any) -> list[dict[str, str]]:
-    if not isinstance(value, list) or not value:
-        raise RequestError("messages must be a list of at least one message", "messages")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(value)]
-
-
-def _message(message: Any, where: str) -> dict[str, str]:
-    if not isinstance(message, dict):
+def _schema(value: Any) -> dict[str, Any] | None:
+    """The JSON schema that a ``response_format`` asks for."""
+    if value is None:
+        return None
+    name = "response_format"
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind not in ("text", "json_object", "json_schema"):
+        raise RequestError(
+            f"{name}.type must be given; allowed: text, json_object, json_schema", f"{name}.type"
+        )
+    for key in value:
+        if key != "type" and (kind, key) != ("json_schema", "json_schema"):
+            raise RequestError(f"unknown field {name}.{key}", f"{name}.{key}", "unknown_parameter")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "object"}
+    where = f"{name}.json_schema"
+    inner = value.get("json_schema")
+    if not isinstance(inner, dict):
         raise RequestError(f"{where} must be an object", where)
-    if not isinstance(message.get("role"), str):
-        raise RequestError(f"{where}.role must be a string", f"{where}.role")
-    for key, value in message.items():
-        if key not in _MESSAGE_KEYS and value is not None:
+    for key in inner:
+        # The first two are notes for the model, the third asks for what is done in any case.
+        if key not in ("name", "description", "strict", "schema"):
             raise RequestError(
-                f"this worker cannot honour {where}.{key}; allowed: role, content, name",
-                f"{where}.{key}",
-                "unsupported_parameter",
+                f"unknown field {where}.{key}", f"{where}.{key}", "unknown_parameter"
             )
-    result = {"role": message["role"], "content": _content(message.get("content"), where)}
-    name = message.get("name")
-    if name is not None:
-        if not isinstance(name, str):
-            raise RequestError(f"{where}.name must be a string", f"{where}.name")
-        result["name"] = name
-    return result
+    schema = inner.get("schema")
+    if not isinstance(schema, dict):
+        raise RequestError(f"{where}.schema must be an object, a JSON schema", f"{where}.schema")
+    return schema
 
 
-def _content(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    field = f"{where}.content"
-    if not isinstance(content, list):
-        raise RequestError(f"{field} must be a string or a list of text parts", field)
-    for part in content:
-        if not (
-            isinstance(part, dict)
-            and part.get("type") == "text"
-            and isinstance(part.get("text"), str)
-        ):
+def _logit_bias(value: Any) -> dict[int, float]:
+    if value is None:
+        return {}
+    name = "logit_bias"
+    if not isinstance(value, dict) or len(value) > MAX_BIASED_TOKENS:
+        raise RequestError(
+            f"{name} must be an object of up to {MAX_BIASED_TOKENS} token ids and their bias", name
+        )
+    biases = {}
+    for key, bias in value.items():
+        if not (key.isascii() and key.isdecimal() and len(key) < 11):
+            raise RequestError(f"{name} has the key {shown(key)}; allowed: token ids", name)
+        if not is_number(bias) or abs(bias) > MAX_LOGIT_BIAS:
             raise RequestError(
-                f"{field} has a part that is not text; this worker reads text only",
-                field,
-                "unsupported_parameter",
+                f"{name} of token {key} is {shown(bias)}; allowed: a number from "
+                f"{-MAX_LOGIT_BIAS:g} to {MAX_LOGIT_BIAS:g}",
+                name,
             )
-    return "\n".join(part["text"] for part in content)
-
-
-def _prompt(value: Any) -> str | list[int]:
-    if isinstance(value, str) and value:
-        return value
-    if isinstance(value, list) and value and all(_is_integer(item) for item in value):
-        return value
-    raise RequestError(
-        "prompt must be a string or a list of token ids, and not empty; "
-        "several prompts are several calls",
-        "prompt",
-    )
+        biases[int(key)] = float(bias)
+    return biases
 
 
 def _stop(value: Any) -> tuple[str, ...]:
@@ -281,8 +251,14 @@ def _stop(value: Any) -> tuple[str, ...]:
 def _token_ids(value: Any) -> frozenset[int]:
     if value is None:
         return frozenset()
-    if not isinstance(value, list) or not all(_is_integer(item) for item in value):
-        raise RequestError("stop_token_ids must be a list of token ids", "stop_token_ids")
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_STOP_TOKENS
+        or not all(is_integer(item) for item in value)
+    ):
+        raise RequestError(
+            f"stop_token_ids must be a list of up to {MAX_STOP_TOKENS} token ids", "stop_token_ids"
+        )
     return frozenset(value)
 
 
@@ -323,6 +299,6 @@ def _xargs(value: Any) -> tuple[str, str, float]:
     weight = value.get("weight")
     if weight is None:
         weight = 1.0
-    if not _is_number(weight) or weight <= 0:
+    if not is_number(weight) or weight <= 0:
         raise RequestError("vllm_xargs.weight must be a number over 0", "vllm_xargs.weight")
     return ids[0], ids[1], float(weight)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairserve.engine.torch.events import FinishReason
+from fairserve.engine.torch.events import FinishReason, Generated
+from fairserve.engine.torch.logprobs import TokenLogprobs
+from fairserve.engine.torch.openai_logprobs import chat_logprobs, completion_logprobs
 from fairserve.engine.torch.openai_request import Kind
+from fairserve.engine.torch.token_texts import TokenTexts
 
 
 @dataclass(slots=True)
@@ -14,6 +17,8 @@ class SampleOutput:
     """What one sample has given so far."""
 
     parts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of every token, where they were asked for."""
     tokens: int = 0
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
@@ -34,6 +39,8 @@ class AnswerWriter:
     model: str
     prompt_tokens: int
     outputs: list[SampleOutput]
+    texts: TokenTexts | None = None
+    """Set where log probabilities were asked for."""
 
     def usage(self) -> dict[str, Any]:
         """Tokens so far, over all samples."""
@@ -48,19 +55,18 @@ class AnswerWriter:
     def admitted(self, index: int, usage: bool) -> dict[str, Any]:
         """The chunk that says that a sample left the queue: chat's role, or an empty text."""
         if self.kind == "chat":
-            choice = self._delta(index, {"role": "assistant", "content": ""}, None)
+            choice = self._delta(index, {"role": "assistant", "content": ""}, None, None)
         else:
-            choice = self._text(index, "", None)
+            choice = self._text(index, "", None, None)
         return self._chunk([choice], usage)
 
-    def delta(
-        self, index: int, text: str, finish_reason: FinishReason | None, usage: bool
-    ) -> dict[str, Any]:
-        """A chunk with more text of a sample."""
+    def delta(self, index: int, event: Generated, usage: bool) -> dict[str, Any]:
+        """A chunk with more of a sample."""
+        logprobs = self._logprobs([] if event.logprobs is None else [event.logprobs])
         if self.kind == "chat":
-            choice = self._delta(index, {"content": text}, finish_reason)
+            choice = self._delta(index, {"content": event.text}, logprobs, event.finish_reason)
         else:
-            choice = self._text(index, text, finish_reason)
+            choice = self._text(index, event.text, logprobs, event.finish_reason)
         return self._chunk([choice], usage)
 
     def final_usage(self) -> dict[str, Any]:
@@ -72,17 +78,18 @@ class AnswerWriter:
         choices = []
         for index, output in enumerate(self.outputs):
             text = "".join(output.parts)
+            logprobs = self._logprobs(output.logprobs)
             if self.kind == "chat":
                 choices.append(
                     {
                         "index": index,
                         "message": {"role": "assistant", "content": text},
-                        "logprobs": None,
+                        "logprobs": logprobs,
                         "finish_reason": output.finish_reason,
                     }
                 )
             else:
-                choices.append(self._text(index, text, output.finish_reason))
+                choices.append(self._text(index, text, logprobs, output.finish_reason))
         name = "chat.completion" if self.kind == "chat" else "text_completion"
         return self._head(name) | {"choices": choices, "usage": self.usage()}
 
@@ -99,12 +106,32 @@ class AnswerWriter:
         chunk = self._head(name) | {"choices": choices}
         return chunk | {"usage": self.usage()} if usage else chunk
 
-    @staticmethod
-    def _delta(
-        index: int, delta: dict[str, str], finish_reason: FinishReason | None
-    ) -> dict[str, Any]:
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    def _logprobs(self, tokens: list[TokenLogprobs]) -> dict[str, Any] | None:
+        if self.texts is None or not tokens:
+            return None
+        if self.kind == "chat":
+            return chat_logprobs(tokens, self.texts)
+        return completion_logprobs(tokens, self.texts)
 
     @staticmethod
-    def _text(index: int, text: str, finish_reason: FinishReason | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    def _delta(
+        index: int,
+        delta: dict[str, str],
+        logprobs: dict[str, Any] | None,
+        finish_reason: FinishReason | None,
+    ) -> dict[str, Any]:
+        return {
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
+
+    @staticmethod
+    def _text(
+        index: int,
+        text: str,
+        logprobs: dict[str, Any] | None,
+        finish_reason: FinishReason | None,
+    ) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -12,15 +12,22 @@ class OutputText:
     def __init__(self, detokenizer: Detokenizer, stop: tuple[str, ...]) -> None:
         self._detokenizer = detokenizer
         self._stop = StopStrings(stop)
+        self.characters = 0
+        """Length of the text so far, with what is held back or was cut off by a stop string."""
 
     @property
     def stopped(self) -> bool:
         """Whether a stop string was found."""
         return self._stop.stopped
 
-    def push(self, token_id: int) -> str:
-        """The text that may be shown after one more token."""
-        return self._stop.push(self._detokenizer.push(token_id))
+    def push(self, token_id: int, may_stop: bool = True) -> str:
+        """The text that may be shown after one more token.
+
+        Without ``may_stop`` no stop string ends in the token; one may begin in it.
+        """
+        text = self._detokenizer.push(token_id)
+        self.characters += len(text)
+        return self._stop.push(text, may_stop)
 
     def flush(self) -> str:
         """The rest of the text; may still find a stop string in it."""

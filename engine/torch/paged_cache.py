@@ -1,8 +1,8 @@
 """Who holds which pages: free ones, cached ones, and private ones of running sequences.
 
-Admission reserves everything that a sequence can ever need (prompt and its maximal output, less
-what it shares), so a running sequence is never preempted. Pages are taken one by one as they are
-filled; until then the prefix cache may use them.
+Admission reserves pages, less what a sequence shares: all that it can ever need, or only some, and then
+it may find no page later. Pages are taken one by one as they are filled; until then the prefix cache
+may use them.
 
 Invariants: free + cached + private = usable; reserved <= free + evictable.
 """
@@ -28,34 +28,33 @@ class PagedCache:
     @property
     def used_share(self) -> float:
         """Share of the pages that running sequences hold; idle cached pages count as free."""
-        available = self.pool.free_pages + self.trie.evictable_pages
-        return 1 - available / self.pool.usable_pages
+        return 1 - self._idle_pages / self.pool.usable_pages
+
+    @property
+    def _idle_pages(self) -> int:
+        return self.pool.free_pages + self.trie.evictable_pages
 
     def match(self, sequence: Sequence) -> TrieNode:
         """Where the cached prefix of a waiting sequence ends; no side effects on the cache."""
-        keys = sequence.prompt_keys()
+        keys = sequence.reusable_keys()
         sequence.matched = self.trie.match(sequence.salt, keys, sequence.matched)
         return sequence.matched
 
-    def try_admit(self, sequence: Sequence) -> int | None:
-        """Reserve pages for a waiting sequence and lock its cached prefix.
+    def try_admit(self, sequence: Sequence, pages: int, spare_pages: int = 0) -> int | None:
+        """Reserve ``pages`` for a waiting sequence, shared ones included, and lock its cached prefix.
 
-        Returns the number of cached prompt tokens, which count as computed; None, and no change,
-        if it does not fit now.
+        Returns the number of cached tokens, which count as computed; None, and no change, if it does
+        not fit now with ``spare_pages`` left for others.
         """
         node = self.match(sequence)
-        needed = sequence.total_pages - node.depth
-        available = (
-            self.pool.free_pages
-            + self.trie.evictable_pages
-            - self.trie.unlocked_on_path(node)
-            - self.reserved_pages
-        )
-        if needed > available:
+        needed = pages - node.depth
+        available = self._idle_pages - self.trie.unlocked_on_path(node) - self.reserved_pages
+        if needed + spare_pages > available:
             return None
         self.trie.touch(node)
         self.trie.lock(node)
         self.reserved_pages += needed
+        sequence.promised_pages = needed
         sequence.matched = None
         sequence.node = node
         sequence.page_table = np.zeros(sequence.total_pages, dtype=np.int64)
@@ -65,14 +64,23 @@ class PagedCache:
         sequence.computed_tokens = node.depth * PAGE_TOKENS
         return sequence.computed_tokens
 
-    def grow(self, sequence: Sequence, tokens: int) -> None:
-        """Make sure that a running sequence has pages for its first ``tokens`` tokens."""
+    def grow(self, sequence: Sequence, tokens: int) -> bool:
+        """Take pages for the first ``tokens`` tokens of a running sequence.
+
+        Pages that are reserved for it are always there; False if it has none left and all others are
+        in use or reserved.
+        """
         while sequence.pages < pages_for(tokens):
+            if sequence.promised_pages:
+                sequence.promised_pages -= 1
+                self.reserved_pages -= 1
+            elif self.reserved_pages >= self._idle_pages:
+                return False
             if self.pool.free_pages == 0:
                 self.pool.give_back(self.trie.evict_one())
             sequence.page_table[sequence.pages] = self.pool.take()
             sequence.pages += 1
-            self.reserved_pages -= 1
+        return True
 
     def commit(self, sequence: Sequence) -> None:
         """Put the full computed pages of a running sequence into the prefix cache.
@@ -107,7 +115,8 @@ class PagedCache:
         assert node is not None
         for page in self.private_pages(sequence):
             self.pool.give_back(page)
-        self.reserved_pages -= sequence.total_pages - sequence.pages
+        self.reserved_pages -= sequence.promised_pages
+        sequence.promised_pages = 0
         self.trie.touch(node)
         self.trie.unlock(node)
         sequence.node = None
@@ -128,5 +137,5 @@ class PagedCache:
                 1 for each in running if each.node is not None and node in each.node.path()
             )
             assert node.locks == expected, "a lock without a holder, or the reverse"
-        assert self.reserved_pages == sum(each.total_pages - each.pages for each in running)
-        assert self.reserved_pages <= self.pool.free_pages + self.trie.evictable_pages
+        assert self.reserved_pages == sum(each.promised_pages for each in running)
+        assert self.reserved_pages <= self._idle_pages

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from jinja2 import TemplateError
 
-from fairserve.engine.torch.openai_request import GenerationRequest, RequestError
+from fairserve.engine.torch.openai_fields import RequestError
+from fairserve.engine.torch.openai_request import GenerationRequest
 from fairserve.interactions.call import TokenIds
 
 _INLINE_CHARACTERS = 16_384
@@ -23,7 +25,12 @@ class PromptEncoder:
         self._vocabulary = vocabulary
 
     async def encode(self, request: GenerationRequest) -> TokenIds:
-        """The prompt's token ids. Raises RequestError if there is no such prompt."""
+        """The prompt's token ids. Raises RequestError if there is no such prompt.
+
+        Also if another field names a token that the model does not have.
+        """
+        self._check("logit_bias", request.logit_bias)
+        self._check("stop_token_ids", request.stop_token_ids)
         if isinstance(request.prompt, list):
             return self._checked(request.prompt)
         size = len(request.prompt) + sum(len(each["content"]) for each in request.messages)
@@ -46,9 +53,13 @@ class PromptEncoder:
     def _checked(self, ids: list[int]) -> TokenIds:
         if not ids:
             raise RequestError("the prompt has no tokens", "prompt")
-        if min(ids) < 0 or max(ids) >= self._vocabulary:
-            raise RequestError(
-                f"a token id is not in the vocabulary; allowed: 0 to {self._vocabulary - 1}",
-                "prompt",
-            )
+        self._check("prompt", ids)
         return np.array(ids, dtype=np.uint32)
+
+    def _check(self, name: str, ids: Collection[int]) -> None:
+        if ids and (min(ids) < 0 or max(ids) >= self._vocabulary):
+            raise RequestError(
+                f"{name} has a token id that is not in the vocabulary; allowed: 0 to "
+                f"{self._vocabulary - 1}",
+                name,
+            )

@@ -1,73 +1,162 @@
 """The next token of each sequence from its logits.
 
-Sampling inverts the cumulative distribution at one random number, which comes from the sequence's
-own generator: a seed fixes the output whatever runs beside it. (Floating-point sums differ a
-little between batch shapes; a token changes only where that moves it over the drawn number.)
+All of it happens on the logits' device, and the host waits once for one packed tensor. Sampling
+inverts the cumulative distribution at one random number, which comes from the sequence's own
+generator: a seed fixes the output whatever runs beside it. (Floating-point sums differ a little
+between batch shapes; a token changes only where that moves it over the drawn number.)
+
+The order is vLLM's: bias, penalties and grammar, temperature, min_p, top_k, top_p. A batch that is
+only greedy takes one maximum and nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
 import torch
 
+from fairserve.engine.torch.logprobs import LogprobReport, TokenLogprobs
 from fairserve.engine.torch.sequence import Sequence
+from fairserve.engine.torch.token_draw import cut_min_p, cut_top_k, cut_top_p, draw
 
 INVALID = -1
-"""In place of a token where the logits are not all finite."""
+"""In place of a token where the logits are not all finite, or none is allowed."""
 
 
-def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
-    """One token id per row of ``logits`` [S, vocabulary], or ``INVALID``.
+class Sampled(NamedTuple):
+    """The next token of one sequence, or ``INVALID``."""
 
-    Draws one number from the generator of every sequence that is not greedy.
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+    """Set where the sequence asked for it."""
+
+
+def sample(
+    logits: torch.Tensor, sequences: list[Sequence], end_ids: Collection[int] = ()
+) -> list[Sampled]:
+    """One token per row of ``logits`` [S, vocabulary]; ``end_ids`` are the model's end tokens.
+
+    May change ``logits`` in place. Draws one number from the generator of every sequence that is
+    not greedy.
     """
-    finite = torch.isfinite(logits).all(dim=-1).tolist()
-    chosen = [INVALID] * len(sequences)
-    greedy: list[int] = []
-    whole: list[int] = []
-    nucleus: list[int] = []
-    for row, sequence in enumerate(sequences):
-        if not finite[row]:
-            continue
-        if sequence.params.temperature == 0:
-            greedy.append(row)
-        elif sequence.params.top_p < 1:
-            nucleus.append(row)
-        else:
-            whole.append(row)
-    if greedy:
-        best = logits[greedy].argmax(dim=-1).tolist()
-        for row, token in zip(greedy, best, strict=True):
-            chosen[row] = token
-    for rows, cut in ((whole, False), (nucleus, True)):
-        if rows:
-            drawn = _draw(logits[rows], [sequences[row] for row in rows], cut)
-            for row, token in zip(rows, drawn, strict=True):
-                chosen[row] = token
-    return chosen
+    valid = torch.isfinite(logits.amin(dim=-1)) & torch.isfinite(logits.amax(dim=-1))
+    asked = [row for row, each in enumerate(sequences) if each.params.logprobs is not None]
+    report = LogprobReport(logits, sequences, asked) if asked else None
+    adjusted = _adjusted(logits, sequences, end_ids)
+    if adjusted is not None:
+        logits = adjusted
+        # Nothing may be left to choose from.
+        valid &= logits.amax(dim=-1) > -torch.inf
+    random = [row for row, each in enumerate(sequences) if not each.params.is_greedy]
+    if len(random) < len(sequences):
+        tokens = logits.max(dim=-1).indices
+    else:
+        tokens = torch.empty(len(sequences), dtype=torch.long, device=logits.device)
+    if random:
+        rows, drawn = _drawn(logits, sequences, random)
+        tokens[rows] = drawn
+    tokens = tokens.masked_fill(~valid, INVALID)
+    # The host waits here, and nowhere else.
+    if report is None:
+        return [Sampled(token) for token in tokens.tolist()]
+    numbers = torch.cat((tokens.double(), report.packed(tokens).flatten())).tolist()
+    chosen = [int(number) for number in numbers[: len(sequences)]]
+    told = report.unpacked(numbers[len(sequences) :], chosen)
+    return [Sampled(token, told.get(row)) for row, token in enumerate(chosen)]
 
 
-def _draw(logits: torch.Tensor, sequences: list[Sequence], cut: bool) -> list[int]:
-    def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=logits.device)[:, None]
+def why_invalid(sequence: Sequence) -> str:
+    """What to say of a sequence that got ``INVALID``."""
+    if sequence.constraint is not None and sequence.constraint.problem:
+        return sequence.constraint.problem
+    return "the model gave logits that are not finite, or all of its tokens are ruled out"
 
-    temperature = column([sequence.params.temperature for sequence in sequences])
-    numbers = column([sequence.random.random() for sequence in sequences])
-    # The largest becomes 0 first: a tiny temperature must not overflow.
-    shifted = (logits - logits.amax(dim=-1, keepdim=True)).double()
-    weights = torch.softmax(shifted / temperature, dim=-1)
-    tokens = None
-    if cut:
-        weights, tokens = weights.sort(dim=-1, descending=True, stable=True)
-        top_p = column([sequence.params.top_p for sequence in sequences])
-        # A token stays while those before it have not reached top_p: the first always stays.
-        before = weights.cumsum(dim=-1) - weights
-        weights = weights.masked_fill(before >= top_p, 0.0)
-    cumulative = weights.cumsum(dim=-1)
-    # The numbers are at most 1 - 2**-53, whose product with a double is below that double: a
-    # token of weight zero is never selected.
-    target = numbers * cumulative[:, -1:]
-    index = torch.searchsorted(cumulative, target, right=True)
-    if tokens is not None:
-        index = tokens.gather(-1, index)
-    drawn: list[int] = index[:, 0].tolist()
-    return drawn
+
+def _drawn(
+    logits: torch.Tensor, sequences: list[Sequence], rows: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows [R] in some order, and their tokens [R]."""
+    params = {row: sequences[row].params for row in rows}
+    with_k = [row for row in rows if params[row].top_k > 0]
+    only_p = [row for row in rows if params[row].top_k <= 0 and params[row].top_p < 1]
+    if with_k or only_p:
+        # Each cut concerns a slice.
+        cut = {*with_k, *only_p}
+        rows = with_k + only_p + [row for row in rows if row not in cut]
+    numbers = np.array(
+        [
+            rows,
+            [params[row].temperature for row in rows],
+            [sequences[row].random.random() for row in rows],
+            [params[row].min_p for row in rows],
+            [params[row].top_k for row in rows],
+            [params[row].top_p for row in rows],
+        ]
+    )
+    columns = torch.from_numpy(numbers).to(logits.device, non_blocking=True)[..., None]
+    index = columns[0, :, 0].long()
+    if rows != list(range(len(sequences))):
+        logits = logits[index]
+    weights = torch.softmax(logits.float() / columns[1].float(), dim=-1)
+    if any(each.min_p for each in params.values()):
+        cut_min_p(weights, columns[3])
+    if with_k:
+        span = slice(0, len(with_k))
+        top_p = columns[5, span] if any(params[row].top_p < 1 for row in with_k) else None
+        largest_k = max(params[row].top_k for row in with_k)
+        cut_top_k(weights[span], columns[4, span].long(), top_p, largest_k)
+    if only_p:
+        span = slice(len(with_k), len(with_k) + len(only_p))
+        cut_top_p(weights[span], columns[5, span])
+    return index, draw(weights, columns[2, :, 0])
+
+
+def _adjusted(
+    logits: torch.Tensor, sequences: list[Sequence], end_ids: Collection[int]
+) -> torch.Tensor | None:
+    """The logits with bias, penalties and grammars applied, in float32; None if none has any."""
+    changes = [
+        (row, each, each.adjustments)
+        for row, each in enumerate(sequences)
+        if each.adjustments is not None
+    ]
+    constrained = [
+        (row, each, each.constraint)
+        for row, each in enumerate(sequences)
+        if each.constraint is not None
+    ]
+    if not changes and not constrained:
+        return None
+    logits = logits.float()
+    vocabulary = logits.shape[-1]
+    if changes:
+        entries = [
+            (row, *adjustments.entries(each.tokens, each.prompt_tokens, end_ids, vocabulary))
+            for row, each, adjustments in changes
+        ]
+        rows = np.repeat([row for row, _, _ in entries], [len(ids) for _, ids, _ in entries])
+        table = np.stack(
+            (
+                rows.astype(np.float64),
+                np.concatenate([ids for _, ids, _ in entries]),
+                np.concatenate([values for _, _, values in entries]),
+            )
+        )
+        moved = torch.from_numpy(table).to(logits.device, non_blocking=True)
+        at = (moved[0].long(), moved[1].long())
+        logits.index_put_(at, moved[2].float(), accumulate=True)
+    if constrained:
+        bits = np.stack(
+            [
+                each.allowed(sequence.tokens[sequence.prompt_tokens :])
+                for _, sequence, each in constrained
+            ]
+        )
+        words = torch.from_numpy(bits).to(logits.device, non_blocking=True)
+        shifts = torch.arange(32, device=logits.device, dtype=torch.int32)
+        forbidden = ((words[..., None] >> shifts) & 1 == 0).flatten(1)[:, :vocabulary]
+        index = torch.tensor([row for row, _, _ in constrained], device=logits.device)
+        logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
+    return logits

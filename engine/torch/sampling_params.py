@@ -1,8 +1,18 @@
-"""How the tokens of one sequence are chosen and when it ends."""
+"""How the tokens of one sequence are chosen and when it ends. Names and ranges are vLLM's."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fairserve.engine.torch.token_constraint import Grammar
+
+GREEDY_TEMPERATURE = 1e-5
+"""Below it the likeliest token is taken: dividing logits by less would overflow."""
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIAS = 100.0
+MAX_PENALTY = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +23,17 @@ class SamplingParams:
     temperature: float = 1.0
     """0 is greedy."""
     top_p: float = 1.0
+    """Keep the fewest likeliest tokens whose probabilities reach this sum."""
+    top_k: int = 0
+    """Keep this many of the likeliest tokens; 0 and -1 keep all. 1 is greedy."""
+    min_p: float = 0.0
+    """Keep the tokens with at least this share of the likeliest one's probability."""
+    presence_penalty: float = 0.0
+    """Taken off the logit of every token that the output has."""
+    frequency_penalty: float = 0.0
+    """Taken off the logit of a token once for each time that the output has it."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these tokens."""
     seed: int | None = None
     """None draws one; equal seeds give equal outputs, whatever else is in the batch."""
     stop: tuple[str, ...] = ()
@@ -20,13 +41,49 @@ class SamplingParams:
     stop_token_ids: frozenset[int] = frozenset()
     """Further tokens that end the output as the end token does."""
     ignore_eos: bool = False
+    min_tokens: int = 0
+    """Before so many tokens no end token, stop token or stop string ends the output."""
+    logprobs: int | None = None
+    """Tell the log probability of each token, and of so many of the likeliest; None tells none."""
+    grammar: Grammar | None = None
+    """What the output must follow, such as a JSON schema."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens is {self.max_tokens}; it must be at least 1")
-        if not 0 <= self.temperature <= 100:
-            raise ValueError(f"temperature is {self.temperature}; it must lie in [0, 100]")
+        _check("temperature", self.temperature, 0, 100)
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+        if self.top_k < -1:
+            raise ValueError(f"top_k is {self.top_k}; it must be at least 1, or 0 or -1 for all")
+        _check("min_p", self.min_p, 0, 1)
+        _check("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
+        _check("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
+        for token, bias in self.logit_bias.items():
+            _check(f"logit_bias of token {token}", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
         if any(not text for text in self.stop):
             raise ValueError("a stop string must not be empty")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(
+                f"min_tokens is {self.min_tokens}; it must lie in [0, {self.max_tokens}], "
+                "the end of which is max_tokens"
+            )
+        if self.logprobs is not None:
+            _check("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is always taken, so that no random number is drawn."""
+        return self.temperature < GREEDY_TEMPERATURE or self.top_k == 1
+
+    @property
+    def adjusts_logits(self) -> bool:
+        """Whether something is added to some logits."""
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.logit_bias or self.min_tokens
+        )
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise ValueError(f"{name} is {value}; it must lie in [{low:g}, {high:g}]")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fairserve.engine.torch.logit_adjustments import LogitAdjustments
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
 from fairserve.engine.torch.prefix_trie import PageTokens, TrieNode
@@ -44,10 +45,20 @@ class Sequence:
         self.tokens: list[int] = request.token_ids.tolist()
         """Prompt and output."""
         self.prompt_tokens = len(self.tokens)
+        self.prefill_tokens = self.prompt_tokens
+        """Tokens to be computed before the next one can be chosen: the prompt, and after a preemption
+        what was generated, too."""
         self.computed_tokens = 0
         """Leading tokens whose keys and values are in the cache."""
+        self.preemptions = 0
+        """How often it was put back into the queue."""
         self.random = np.random.Generator(np.random.PCG64(seed))
         """Gives one number per sampled token, so a batch-mate cannot shift it."""
+        self.adjustments = (
+            LogitAdjustments(request.params) if request.params.adjusts_logits else None
+        )
+        grammar = request.params.grammar
+        self.constraint = grammar.start() if grammar is not None else None
         self.call = LocalCall(
             call_id=request.sequence_id,
             client_id=request.client_id,
@@ -57,7 +68,7 @@ class Sequence:
             weight=request.weight,
         )
         self.total_pages = pages_for(self.prompt_tokens + request.params.max_tokens)
-        """Pages reserved for it at admission, shared ones included."""
+        """The most that it can ever hold, shared ones included."""
         self.matched: TrieNode | None = None
         """While waiting: where the last prefix match ended."""
         self.node: TrieNode | None = None
@@ -65,6 +76,8 @@ class Sequence:
         self.page_table: npt.NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         """While running: the page of each 16 tokens; the first ``pages`` entries are valid."""
         self.pages = 0
+        self.promised_pages = 0
+        """While running: pages that are reserved for it and not taken yet."""
         self._page_keys: list[PageTokens] = []
 
     @property
@@ -79,8 +92,14 @@ class Sequence:
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether prompt tokens remain to be computed."""
-        return self.computed_tokens < self.prompt_tokens
+        """Whether tokens remain to be computed that are not new."""
+        return self.computed_tokens < self.prefill_tokens
+
+    def preempted(self) -> None:
+        """It waits again, and all of its tokens have to be computed, or found in the cache."""
+        self.prefill_tokens = len(self.tokens)
+        self.computed_tokens = 0
+        self.preemptions += 1
 
     def page_keys(self, count: int) -> list[PageTokens]:
         """The tokens of the first ``count`` full pages (at least), as keys of the trie."""
@@ -90,6 +109,6 @@ class Sequence:
             keys.append(tuple(self.tokens[start : start + PAGE_TOKENS]))
         return keys
 
-    def prompt_keys(self) -> list[PageTokens]:
-        """Keys of the prompt pages that may be reused: the last prompt token is always computed."""
-        return self.page_keys((self.prompt_tokens - 1) // PAGE_TOKENS)
+    def reusable_keys(self) -> list[PageTokens]:
+        """Keys of the pages that a prefill may find in the cache: its last token is always computed."""
+        return self.page_keys((self.prefill_tokens - 1) // PAGE_TOKENS)

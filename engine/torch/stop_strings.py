@@ -11,18 +11,25 @@ class StopStrings:
         self._held = ""
         self.stopped = False
 
-    def push(self, text: str) -> str:
-        """Take more text; returns what may be shown, up to and without the first stop string."""
+    def push(self, text: str, may_stop: bool = True) -> str:
+        """Take more text; returns what may be shown, up to and without the first stop string.
+
+        Without ``may_stop`` no stop string ends in this text; one may begin in it.
+        """
         if not self._stop:
             return text
         if not text:
             return ""
         held = self._held + text
-        found = [at for at in (held.find(stop) for stop in self._stop) if at >= 0]
-        if found:
-            self.stopped = True
-            self._held = ""
-            return held[: min(found)]
+        if may_stop:
+            # What was held back before holds no whole stop string, or one that did not count.
+            old = len(self._held)
+            ends = [held.find(stop, max(0, old - len(stop) + 1)) for stop in self._stop]
+            found = [at for at in ends if at >= 0]
+            if found:
+                self.stopped = True
+                self._held = ""
+                return held[: min(found)]
         keep = self._possible_start(held)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]

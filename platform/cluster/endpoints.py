@@ -18,7 +18,10 @@ router = APIRouter()
 
 @router.get("/admin/cluster", dependencies=[Depends(require_admin)])
 async def read_cluster(request: Request) -> dict[str, Any]:
-    """Workers, queue and load, as control sees them now."""
+    """Workers, queue and load, as control sees them now.
+
+    ``kv_events`` of a worker is what was seen of them; null: it publishes none, or nobody follows.
+    """
     control: ControlPort = request.app.state.control
     pool: WorkerPool = request.app.state.pool
     view = asdict(await control.cluster())
@@ -32,6 +35,7 @@ async def read_cluster(request: Request) -> dict[str, Any]:
                 "url": member.url,
                 "ready": member.ready,
                 "models": list(member.facts.models) if member.facts else [],
+                "kv_events": asdict(member.follower.stats) if member.follower else None,
                 **(seen or {}),
             }
         )

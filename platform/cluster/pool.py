@@ -2,7 +2,8 @@
 
 Each worker has a task that asks for its health. Healthy and unknown to control: it joins, with what
 it says of itself. Unhealthy several times in a row: it is lost, and joins again once it is back. The
-same loop serves supervised processes and external servers.
+same loop serves supervised processes and external servers. A worker that publishes KV events is followed
+from its joining to its loss, so that control hears what it really holds.
 
 Weakness: one model a deployment. A worker that serves another one is refused, with a log line.
 """
@@ -17,8 +18,15 @@ from typing import Protocol
 
 import aiohttp
 
-from fairserve.engine.base import WorkerClient, WorkerFacts, WorkerUnavailableError
+from fairserve.engine.base import (
+    KvEndpoints,
+    WorkerClient,
+    WorkerFacts,
+    WorkerUnavailableError,
+)
 from fairserve.engine.client import HttpWorkerClient
+from fairserve.engine.kv_subscriber import KvSubscriber
+from fairserve.platform.cluster.cache_news import CacheNews
 from fairserve.platform.control.port import ClusterView
 from fairserve.scheduling import events as ev
 
@@ -57,16 +65,27 @@ class Member:
     watch: asyncio.Task[None] | None = None
     facts: WorkerFacts | None = None
     ready: bool = False
+    kv_events: KvEndpoints | None = None
+    """Where it publishes them, if that was given; else it is asked."""
+    follower: KvSubscriber | None = None
 
 
 class WorkerPool(Mapping[str, WorkerClient]):
     """Clients by worker id, of the workers that are there: a lost one is not in the mapping."""
 
     def __init__(
-        self, control: ControlNews, session: aiohttp.ClientSession, on_facts: OnFirst
+        self,
+        control: ControlNews,
+        session: aiohttp.ClientSession,
+        on_facts: OnFirst,
+        cache_news: CacheNews | None = None,
     ) -> None:
-        """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker."""
+        """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker.
+
+        Without ``cache_news`` nobody's KV events are followed.
+        """
         self._control = control
+        self._cache_news = cache_news
         self._session = session
         self._on_facts = on_facts
         self._members: dict[str, Member] = {}
@@ -87,9 +106,12 @@ class WorkerPool(Mapping[str, WorkerClient]):
         """All members, to be read only."""
         return list(self._members.values())
 
-    def add(self, worker_id: str, url: str) -> None:
-        """Watch a worker from now on; it joins when it is healthy."""
-        member = Member(worker_id, url, HttpWorkerClient(url, self._session))
+    def add(self, worker_id: str, url: str, kv_events: KvEndpoints | None = None) -> None:
+        """Watch a worker from now on; it joins when it is healthy.
+
+        ``kv_events`` is for one that does not say itself where it publishes them.
+        """
+        member = Member(worker_id, url, HttpWorkerClient(url, self._session), kv_events=kv_events)
         self._members[worker_id] = member
         member.watch = asyncio.create_task(self._watch(member), name=f"watch {worker_id}")
 
@@ -108,8 +130,11 @@ class WorkerPool(Mapping[str, WorkerClient]):
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
+        for member in self._members.values():
+            _unfollow(member)
 
     def _lost(self, member: Member) -> None:
+        _unfollow(member)
         if member.ready:
             member.ready = False
             self._control.post(ev.WorkerLost(member.worker_id))
@@ -150,3 +175,13 @@ class WorkerPool(Mapping[str, WorkerClient]):
         capacity = facts.kv_capacity_tokens or DEFAULT_KV_TOKENS
         self._control.post(ev.WorkerJoined(member.worker_id, capacity))
         logger.info("worker %s joined with %d tokens of KV cache", member.worker_id, capacity)
+        _unfollow(member)
+        endpoints = member.kv_events or facts.kv_events
+        if self._cache_news is not None and endpoints is not None:
+            member.follower = self._cache_news.follow(member.worker_id, endpoints, capacity)
+
+
+def _unfollow(member: Member) -> None:
+    if member.follower is not None:
+        member.follower.close()
+        member.follower = None

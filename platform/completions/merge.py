@@ -55,7 +55,9 @@ class _Choice:
             elif name == "delta" and isinstance(value, dict):
                 self._add_delta(value)
             elif name == "logprobs" and isinstance(value, dict):
-                self._logprobs = _extended(self._logprobs, value)
+                if self._logprobs is None:
+                    self._logprobs = {}
+                _extend(self._logprobs, value)
             elif name not in ("index", "delta", "text", "logprobs") and value is not None:
                 self._rest[name] = value
 
@@ -100,12 +102,13 @@ class _Choice:
         return {**choice, "logprobs": self._logprobs, "finish_reason": None, **self._rest}
 
 
-def _extended(before: dict[str, Any] | None, more: dict[str, Any]) -> dict[str, Any]:
-    """Log probabilities come as lists by token, in both dialects."""
-    merged = dict(before or {})
+def _extend(merged: dict[str, Any], more: dict[str, Any]) -> None:
+    """Log probabilities come as lists by token, in both dialects; ``merged`` has its own lists."""
     for name, value in more.items():
-        if isinstance(value, list) and isinstance(merged.get(name), list):
-            merged[name] = merged[name] + value
+        before = merged.get(name)
+        if isinstance(value, list) and isinstance(before, list):
+            before.extend(value)
+        elif isinstance(value, list):
+            merged[name] = list(value)
         elif value is not None or name not in merged:
             merged[name] = value
-    return merged

@@ -62,6 +62,9 @@ class CompletionBody(BaseModel):
     metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS_LIMIT)] | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
 
     @model_validator(mode="after")
@@ -113,6 +116,8 @@ class ChatBody(CompletionBody):
         both = (self.max_tokens, self.max_completion_tokens)
         if None not in both and both[0] != both[1]:
             raise ValueError("max_tokens|differs from max_completion_tokens; give one of them")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs|needs logprobs to be true")
         return self
 
     @property
@@ -155,7 +160,7 @@ class TextBody(CompletionBody):
 
 def invalid(error: ValidationError) -> InvalidRequestError:
     """The first problem of a body, naming its field as a client writes it: ``messages[0].role``."""
-    problem = error.errors(include_url=False, include_input=False)[0]
+    problem = error.errors(include_url=False)[0]
     kind, text = problem["type"], problem["msg"]
     if kind == "value_error":
         param, bar, rest = text.removeprefix("Value error, ").partition("|")
@@ -173,4 +178,7 @@ def invalid(error: ValidationError) -> InvalidRequestError:
     code = "missing_required_parameter" if kind == "missing" else None
     if kind == "extra_forbidden":
         code = "unknown_parameter"
-    return InvalidRequestError(f"{param}: {text}", param=param or None, code=code)
+    value = problem["input"]
+    # A number tells what was wrong with it; any other value may be long, or nobody else's business.
+    given = f" is {value}" if isinstance(value, int | float) and param else ""
+    return InvalidRequestError(f"{param}{given}: {text}", param=param or None, code=code)

@@ -52,7 +52,7 @@ def switch_system(
     tracker.restore(dispatcher.tracker.snapshot(now_s), now_s)
     # New, because a feeder that is replaced would go on to follow the old one's tree.
     locality = Locality(seed, dispatcher.locality.block_tokens)
-    locality.restore(dispatcher.locality.snapshot(), [call for call, _, _ in calls])
+    locality.restore(dispatcher.locality.snapshot(now_s), [call for call, _, _ in calls], now_s)
     pool = Pool(system.feed_window, locality.workers, hits=system.hit_share is not None)
     pool.restore(dispatcher.pool.snapshot(now_s), now_s)
     feeder = _built(FEEDERS[system.feeder], dispatcher.directory, locality, **system.feeder_options)

@@ -90,6 +90,10 @@ class ByClient(ABC):
         self._waiting += 1
         self._preempted(entry)
 
+    def surplus(self, call_id: str) -> tuple[float, ...]:
+        """As the base says. Raises KeyError if the call does not run."""
+        return self._surplus(self._running(call_id))
+
     def _running(self, call_id: str) -> Entry:
         """Raises KeyError if it does not run."""
         entry = self._entries[call_id]
@@ -100,6 +104,10 @@ class ByClient(ABC):
     @abstractmethod
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge what a running call generated. Raises KeyError if it does not run."""
+
+    @abstractmethod
+    def _surplus(self, entry: Entry) -> tuple[float, ...]:
+        """Of the client of a running call, the outermost level first."""
 
     @abstractmethod
     def _choose(self) -> Entry:

@@ -103,6 +103,11 @@ class ByMatch(ABC):
         matched.running = False
         self._places.add(matched)
 
+    def surplus(self, call_id: str) -> tuple[float, ...]:
+        """It knows no service. Raises KeyError if the call does not run."""
+        self._of_running(call_id)
+        return ()
+
     def _of_running(self, call_id: str) -> MatchedCall:
         """Raises KeyError if it does not run."""
         matched = self._calls[call_id]

@@ -116,6 +116,17 @@ class Dlpm:
         self._places.add(matched)
         self._order.wait(matched.client)
 
+    def surplus(self, call_id: str) -> tuple[float, ...]:
+        """The debts of its client's levels. Raises KeyError if the call does not run."""
+        matched = self._calls[call_id]
+        if not matched.running:
+            raise KeyError(call_id)
+        quantum = self.options.quantum
+        return tuple(
+            -account.in_round(parent.rounds, quantum)
+            for account, parent in reversed(matched.client.line)
+        )
+
     def decoded(self, call_id: str, tokens: int) -> None:
         """Charge ``wq`` per token that a running call generated."""
         matched = self._calls[call_id]

@@ -97,6 +97,9 @@ class Drr(ByClient):
         """Charge ``wq`` per token that a running call generated."""
         self._charge(self._running(call_id), self.options.wq * tokens)
 
+    def _surplus(self, entry: Entry) -> tuple[float, ...]:
+        return (-self._settle(entry.client).balance,)
+
     def _choose(self) -> Entry:
         heap = self._heap
         while True:

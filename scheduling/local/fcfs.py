@@ -66,6 +66,12 @@ class Fcfs:
         self._waiting[call_id] = self._running.pop(call_id)
         self._waiting.move_to_end(call_id, last=False)
 
+    def surplus(self, call_id: str) -> tuple[float, ...]:
+        """It knows no service. Raises KeyError for a call that does not run."""
+        if call_id not in self._running:
+            raise KeyError(call_id)
+        return ()
+
     def __len__(self) -> int:
         """Number of waiting calls."""
         return len(self._waiting)

@@ -182,6 +182,9 @@ class Vtc(ByClient):
             growth = max(0.0, growth - come_true)
         self._counters.charge(entry.client, growth)
 
+    def _surplus(self, entry: Entry) -> tuple[float, ...]:
+        return tuple(node.served + node.reserved for node in entry.client.line)
+
     def _choose(self) -> Entry:
         first: Entry = self._counters.least().queue.first
         return first

@@ -269,6 +269,39 @@ def test_only_running_calls_decode(name):
             scheduler.decoded(call_id, 1)
 
 
+@every
+def test_the_surplus_is_of_running_calls(name):
+    scheduler, cache = FACTORIES[name](), FixedCache()
+    scheduler.add(call("x"))
+    for call_id in ("x", "nobody"):
+        with pytest.raises(KeyError):
+            scheduler.surplus(call_id)
+    scheduler.start_pass(cache)
+    scheduler.peek()
+    scheduler.accept(0)
+    assert scheduler.surplus("x") == scheduler.surplus("x")
+
+
+@pytest.mark.parametrize("name", ["vtc", "vtc-extend", "vtc-mean", "lcf", "drr", "dlpm"])
+def test_who_has_had_more_has_a_surplus(name):
+    """Of two clients that run, and of two tenants whose users are the other way round."""
+    scheduler, cache = FACTORIES[name](), FixedCache()
+    for client, tenant in (("much", "few"), ("little", "few"), ("least", "many")):
+        scheduler.add(call(client, client, path=(tenant, client)))
+    scheduler.start_pass(cache)
+    for _ in range(3):
+        scheduler.peek()
+        scheduler.accept(0)
+    for client, tokens in (("much", 300), ("little", 100), ("least", 200)):
+        scheduler.decoded(client, tokens)
+    much, little, least = (scheduler.surplus(client) for client in ("much", "little", "least"))
+    assert much > little
+    if name == "drr":  # clients without levels
+        assert much > least > little
+    else:
+        assert little > least, "its tenant has had 400 of 600"
+
+
 def size_of(state, seen=None):
     """Elements of all containers that an object holds, its own and those of what it refers to."""
     seen = set() if seen is None else seen

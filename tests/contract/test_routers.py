@@ -88,7 +88,7 @@ class Cluster:
     def state(self):
         return {
             "router": self.router.snapshot(),
-            "locality": self.locality.snapshot(),
+            "locality": self.locality.snapshot(0.0),
             "workers": self.workers,
         }
 
@@ -96,7 +96,7 @@ class Cluster:
         """Another one with this one's state, by way of JSON."""
         other = Cluster(self.name, [])
         state = json.loads(json.dumps(self.state()))
-        other.locality.restore(state["locality"], [call for call, _, _ in self.running])
+        other.locality.restore(state["locality"], [call for call, _, _ in self.running], 0.0)
         other.router.restore(state["router"])
         other.workers, other.lives = state["workers"], dict(self.lives)
         other.running, other.now_s = list(self.running), self.now_s

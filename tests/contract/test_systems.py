@@ -100,8 +100,12 @@ def test_no_open_worker_while_a_call_waits(name):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", NAMES)
 def test_a_snapshot_and_the_later_events_give_the_same_state(name, seed):
-    """Random histories, cut at random points, through JSON: same commands, same final state."""
-    cluster = play(name, seed)
+    """Random histories, cut at random points, through JSON: same commands, same final state.
+
+    In half of them the workers tell what they store and evict.
+    """
+    tells = seed % 2 == 1
+    cluster = play(name, seed, tells=tells, evict_share=0.2 * tells)
     log = []
     handle = cluster.dispatcher.handle
 
@@ -117,6 +121,8 @@ def test_a_snapshot_and_the_later_events_give_the_same_state(name, seed):
     plain = Dispatcher(SYSTEMS[name], seed=7)
     for worker in ("w0", "w1", "w2"):
         plain.handle(ev.WorkerJoined(worker, 700), 0.0)
+        if tells:
+            plain.handle(ev.WorkerCacheReset(worker, complete=True), 0.0)
     for app in range(3):  # settings were given before the recording began
         profile, limits = cluster.dispatcher.directory._apps[f"app{app}"]
         plain.handle(ev.AppChanged(f"app{app}", profile, limits), 0.0)

@@ -1,70 +1,24 @@
 """A real worker process, driven by the openai client and by plain HTTP."""
 
+import asyncio
 import contextlib
 import json
-import re
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import openai
 import pytest
-from processes import eventually
+from kv_following import Following
+from worker_process import COMMAND, DEADLINE_S, running
+
+from fairserve.engine.base import KvEndpoints
+from fairserve.engine.client import kv_endpoints_of
 
 MODEL = "fairserve-tiny-random"
-COMMAND = "import sys; from fairserve.engine.worker import main; sys.exit(main())"
-DEADLINE_S = 60
-
-
-class Worker:
-    """A worker process that is ready."""
-
-    def __init__(self, *flags):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, "--device", "cpu", "--exit-with-parent", *flags],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        line = self.process.stdout.readline()
-        assert line, f"the worker ended with {self.process.wait()}"
-        self.ready = json.loads(line)
-        self.url = f"http://127.0.0.1:{self.ready['port']}"
-        self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
-        self.openai = openai.OpenAI(
-            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S
-        )
-
-    def metric(self, name):
-        text = self.http.get("/metrics").text
-        (value,) = re.findall(rf"^vllm:{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
-        return float(value)
-
-    def wait_for(self, condition):
-        eventually(condition, deadline_s=DEADLINE_S)
-
-    def wait_until_idle(self):
-        self.wait_for(
-            lambda: self.metric("num_requests_running") == self.metric("num_requests_waiting") == 0
-        )
-
-    def stop(self):
-        self.http.close()
-        self.openai.close()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-
-
-@contextlib.contextmanager
-def running(*flags):
-    worker = Worker(*flags)
-    try:
-        yield worker
-    finally:
-        worker.stop()
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +195,7 @@ def test_a_full_queue_answers_503():
     [
         ("chat/completions", chat(tools=[{"type": "function"}]), 400, "tools", None),
         ("chat/completions", chat(nonsense=1), 400, "nonsense", "unknown_parameter"),
-        ("chat/completions", chat(logprobs=True), 400, "logprobs", "unsupported_parameter"),
+        ("chat/completions", chat(top_logprobs=1), 400, "top_logprobs", "invalid_value"),
         ("chat/completions", chat() | {"model": "gpt-9"}, 404, "model", "model_not_found"),
         ("chat/completions", chat(max_tokens=16384), 400, "messages", "context_length_exceeded"),
         (
@@ -315,6 +269,27 @@ def test_sigterm_lets_calls_finish_and_takes_no_new_ones():
         assert worker.process.wait(DEADLINE_S) == 0
 
 
+def test_sigterm_hands_back_what_waits():
+    """Streamed or not, a caller hears at once that another worker should have the call."""
+    with running("--max-batch", "1") as worker, ThreadPoolExecutor() as pool:
+        body = chat("x", max_tokens=12000, stream=True, ignore_eos=True)
+        with worker.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            lines = response.iter_lines()  # kept: to drop it is to hang up
+            next(lines)
+            post = partial(worker.http.post, "/v1/chat/completions")
+            whole = pool.submit(post, json=chat("y"))
+            streamed = pool.submit(post, json=chat("z", stream=True))
+            worker.wait_for(lambda: worker.metric("num_requests_waiting") == 2)
+            worker.process.send_signal(signal.SIGTERM)
+            assert whole.result().status_code == 503
+            assert whole.result().headers["retry-after"] == "1"
+            [error, done] = [line for line in streamed.result().text.splitlines() if line]
+            assert json.loads(error.removeprefix("data: "))["error"]["code"] == "unavailable"
+            assert done == "data: [DONE]"
+            assert worker.process.poll() is None, "the one that runs goes on"
+        assert worker.process.wait(DEADLINE_S) == 0
+
+
 def test_the_drain_has_a_limit():
     with running("--drain-limit", "0.2") as worker:
         body = chat("x", max_tokens=16000, stream=True)
@@ -326,6 +301,45 @@ def test_the_drain_has_a_limit():
         assert rest[-1] == "data: [DONE]"
         assert "shutting down" in json.loads(rest[-2].removeprefix("data: "))["error"]["message"]
         assert worker.process.wait(DEADLINE_S) == 0
+
+
+async def test_kv_events_are_followed_through_a_restart():
+    """Over TCP at free ports, which the ready line and the metrics tell, then at the same ones."""
+    anywhere = "tcp://127.0.0.1:0"
+
+    def talk(worker, texts):
+        for text in texts:
+            worker.openai.completions.create(model=MODEL, prompt=text, max_tokens=20)
+
+    def flags(events, replay):
+        return ("--kv-events-endpoint", events, "--kv-events-replay-endpoint", replay)
+
+    with running("--kv-tokens", "512", *flags(anywhere, anywhere)) as worker:
+        ready = worker.ready
+        ends = ready["kv_events_endpoint"], ready["kv_events_replay_endpoint"]
+        metrics = worker.http.get("/metrics").content
+        assert kv_endpoints_of(metrics, worker.url) == KvEndpoints(*ends)
+        talk(worker, ["early " * 20])
+        with Following(endpoints=KvEndpoints(*ends)) as reader:
+            await reader.until(lambda: reader.stats.blocks >= 7)
+            await asyncio.to_thread(talk, worker, [f"{n} " * 60 for n in range(9)])
+            published = worker.metric_of("fairserve:kv_events_batches_total")
+            await reader.until(lambda: reader.stats.last_sequence == published - 1)
+            assert (reader.stats.complete, reader.stats.gaps) == (True, 0)
+            assert 0 < reader.stats.blocks <= 512 // 16
+            before = reader.view.keys()
+            worker.process.kill()
+            worker.process.wait()
+            with running(*flags(*ends)) as again:
+                await asyncio.to_thread(talk, again, ["late " * 20])
+                await reader.until(lambda: reader.stats.restarts and reader.stats.blocks)
+                assert reader.stats.complete
+                assert not before & reader.view.keys()
+
+
+def test_without_flags_nothing_is_published(worker):
+    assert worker.ready["kv_events_endpoint"] == worker.ready["kv_events_replay_endpoint"] == ""
+    assert kv_endpoints_of(worker.http.get("/metrics").content, worker.url) is None
 
 
 def test_it_does_not_outlive_its_parent():

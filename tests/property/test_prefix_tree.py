@@ -220,7 +220,7 @@ def test_locked_paths_stay(history, capacity):
         st.tuples(st.sampled_from(["insert", "lock", "unlock", "evict"]), prompts), max_size=60
     )
 )
-def test_locked_blocks_are_counted_when_news_take_them_away(history):
+def test_locked_blocks_are_counted_and_stay_whatever_news_say(history):
     hasher, tree, locks = BlockHasher(1, BLOCK), PrefixTree(), []
     tree.add_worker("w0", 6)
     for kind, tokens in history:
@@ -230,7 +230,9 @@ def test_locked_blocks_are_counted_when_news_take_them_away(history):
         elif kind == "lock":
             locks.append(tree.lock(keys, "w0"))
         elif kind == "evict":
+            before = locked_blocks(tree)
             tree.evict(keys[-1:], "w0")
+            assert locked_blocks(tree) == before
         elif locks:
             tree.unlock(locks.pop(0), "w0")
         assert tree.locked_blocks("w0") == len(locked_blocks(tree))
@@ -280,6 +282,51 @@ def test_news_of_a_block_in_the_middle_takes_what_is_below_it():
     tree.evict([5, 4], "w1")
     assert len(tree) == 3
     check_structure(tree)
+
+
+def test_news_of_a_locked_block_are_of_no_consequence():
+    tree = PrefixTree()
+    tree.add_worker("w0", 100)
+    tree.insert([1, 2, 3, 4, 5], "w0")
+    node = tree.lock([1, 2, 3], "w0", exact=True)
+    assert tree.locked_blocks("w0") == 3, "the path and nothing beyond"
+    tree.evict([5, 2], "w0")
+    assert tree.match([1, 2, 3, 4, 5], 1) == (4, 1)
+    tree.unlock(node, "w0")
+    tree.evict([2], "w0")
+    assert tree.match([1, 2, 3, 4, 5], 1) == (1, 1)
+    check_structure(tree)
+
+
+def test_blocks_are_stored_below_a_block():
+    tree = PrefixTree()
+    for name in WORKERS[:2]:
+        tree.add_worker(name, 100)
+    tree.insert([1, 2, 3, 4], "w0")
+    tree.insert_below(2, [5, 6], "w0")
+    tree.insert_below(6, [7], "w0")
+    tree.insert_below(3, [4], "w0")
+    tree.insert_below(2, [8], "w1")
+    tree.insert_below(99, [8], "w0")
+    tree.insert_below(2, [8], "nobody")
+    assert tree.match([1, 2, 5, 6, 7], 1) == (5, 1)
+    assert tree.blocks_of("w0") == len(tree) == 7
+    assert tree.blocks_of("w1") == 0, "it has not got the block above"
+    check_structure(tree)
+
+
+def test_a_cleared_worker_keeps_its_number():
+    tree = PrefixTree()
+    for name in WORKERS[:2]:
+        tree.add_worker(name, 100)
+        tree.insert([1, 2, 3], name)
+    slot = tree.workers.slot("w0")
+    tree.clear_worker("w0")
+    tree.clear_worker("nobody")
+    assert (tree.blocks_of("w0"), tree.blocks_of("w1")) == (0, 3)
+    assert tree.workers.slot("w0") == slot
+    tree.insert([1, 2], "w0")
+    assert tree.match([1, 2, 3], tree.mask(["w0"])) == (2, 1 << slot)
 
 
 def test_followers_are_told_of_first_and_last_holders():

@@ -19,20 +19,23 @@ SHAPE = {
 }
 
 
+FAMILIES = {
+    "llama": ("LlamaConfig", {"tie_word_embeddings": False}),
+    "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
+    # Heads that are wider than hidden size over heads; queries and keys are normalised.
+    "qwen3": ("Qwen3Config", {"tie_word_embeddings": True, "head_dim": 16}),
+    "mistral": ("MistralConfig", {"tie_word_embeddings": False, "sliding_window": None}),
+}
+
+
 def write_checkpoint(folder, family):
     import torch
-    from transformers import (
-        LlamaConfig,
-        LlamaForCausalLM,
-        Qwen2Config,
-        Qwen2ForCausalLM,
-    )
+    import transformers
 
     torch.manual_seed(7)
-    if family == "llama":
-        model = LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False))
-    else:
-        model = Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True))
+    config, options = FAMILIES[family]
+    config = getattr(transformers, config)(**SHAPE, **options)
+    model = transformers.AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(ensure_builtin_model() / name, folder / name)

@@ -3,10 +3,14 @@
 Each worker decodes one token per running call and step, admits by the pull protocol, reserves its
 outputs, and caches whole prompts in blocks without eviction (the engine has tests of its own for
 eviction). Steps take ``step_s``; prefill of a step costs ``prefill_s_per_token``.
+
+With ``evict_share`` a worker drops some cached block, and what follows it, after so many of its steps;
+with ``tells`` it tells the dispatcher what it stores and drops.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +66,8 @@ class VirtualWorker:
     free_s: float = 0.0
     busy_s: float = 0.0
     news: object = None
+    stored: list = field(default_factory=list)  # of the prompts, as names of their blocks
+    told: list = field(default_factory=list)  # ("+", tokens, salt) or ("-", names)
 
     def _names(self, tokens):
         ids, names = tokens.tolist(), [()]
@@ -83,10 +89,30 @@ class VirtualWorker:
         self.news = news
 
     def _store(self, tokens):
-        new = [name for name in self._names(tokens)[1:] if name not in self.blocks]
+        names = self._names(tokens)[1:]
+        new = [name for name in names if name not in self.blocks]
         self.blocks.update(new)
+        if new:
+            self.stored.append(names)
+            self.told.append(("+", names, tokens))
         if self.news is not None:
             for name in new[:1]:
+                self.news.changed(name)
+
+    def evict(self, rng):
+        """Drop a block of some prompt, and all blocks that follow it in any; none of a running call."""
+        used = {name for call, *_ in self.running.values() for name in self._names(call.token_ids)}
+        idle = [name for names in self.stored for name in names if name not in used]
+        if not idle:
+            return
+        first = rng.choice(idle)
+        ends = [(each, each.index(first)) for each in self.stored if first in each]
+        gone = {name for each, cut in ends for name in each[cut:]}
+        self.blocks -= gone
+        self.stored = [kept for each in self.stored if (kept := [n for n in each if n not in gone])]
+        self.told.append(("-", list(gone), None))
+        if self.news is not None:
+            for name in gone:
                 self.news.changed(name)
 
     def submit(self, call, weight):
@@ -144,11 +170,20 @@ class VirtualCluster:
     """Drives a dispatcher: arrivals by :meth:`at`, then :meth:`run` until a time."""
 
     def __init__(
-        self, system, *, workers=2, kv_tokens=4000, step_s=0.02, prefill_s_per_token=0.0002
+        self,
+        system,
+        *,
+        workers=2,
+        kv_tokens=4000,
+        step_s=0.02,
+        prefill_s_per_token=0.0002,
+        tells=False,
+        evict_share=0.0,
     ):
         self.dispatcher = Dispatcher(system, seed=7)
         self.step_s, self.prefill_s_per_token = step_s, prefill_s_per_token
         self.system = system
+        self.tells, self.evict_share, self.rng = tells, evict_share, random.Random(3)
         self.now_s = 0.0
         self.workers = {}
         self.arrivals = []
@@ -156,6 +191,7 @@ class VirtualCluster:
         self.arrived_s, self.admitted, self.started_s, self.ended = {}, {}, {}, {}
         self.refused, self.interactions, self.commands = {}, {}, []
         self.on_end = lambda call, outcome: None
+        self.keys = {}
         for number in range(workers):
             self.join(f"w{number}", kv_tokens)
 
@@ -163,6 +199,8 @@ class VirtualCluster:
         local = LOCAL_SCHEDULERS[self.system.local](**self.system.local_options)
         self.workers[worker_id] = VirtualWorker(worker_id, kv_tokens, local, free_s=self.now_s)
         self.event(ev.WorkerJoined(worker_id, kv_tokens))
+        if self.tells:
+            self.event(ev.WorkerCacheReset(worker_id, complete=True))
 
     def lose(self, worker_id):
         """The worker dies: calls not started go back to the queue, started ones fail."""
@@ -261,3 +299,21 @@ class VirtualCluster:
             self.event(ev.TokensDecoded(tuple(decoded)))
         for call, cached, tokens, _ in ended:
             self._end(call, cached, tokens, "completed")
+        if worker.stored and self.rng.random() < self.evict_share:
+            worker.evict(self.rng)
+        for report in self._reports(worker) if self.tells else ():
+            self.event(report)
+
+    def _reports(self, worker):
+        """What the worker tells since the last time, in the dispatcher's keys."""
+        names = self.keys.setdefault(worker.worker_id, {})
+        hasher = self.dispatcher.locality._hasher
+        for kind, blocks, tokens in worker.told:
+            if kind == "+":
+                keys = hasher.keys(tokens).tolist()
+                names.update(zip(blocks, keys, strict=True))
+                yield ev.WorkerCached(worker.worker_id, None, tuple(keys))
+            else:
+                keys = tuple(names.pop(block) for block in blocks if block in names)
+                yield ev.WorkerEvicted(worker.worker_id, keys)
+        worker.told.clear()

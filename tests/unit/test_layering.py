@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ["interactions", "throttling", "scheduling", "engine", "platform"]
 SERVER_ONLY = {"fastapi", "sqlalchemy", "celery", "redis", "alembic", "psycopg"}
 CORE = {"interactions", "throttling", "scheduling"}
-CORE_FORBIDDEN = {"time", "asyncio", "socket", "threading", "aiohttp", "httpx", "starlette"}
+CORE_FORBIDDEN = {"time", "asyncio", "socket", "threading", "aiohttp", "httpx", "starlette", "zmq"}
 
 
 def python_files():

@@ -1,34 +1,43 @@
 """The engine with an observer: what it generated, and where the time of its steps went.
 
 A subclass that calls the engine's own methods: the engine that serves has no hook and pays nothing.
-A step is cut where the methods of its parts begin and end: ``schedule`` (who runs, admissions and their
-events, pages), ``prepare`` (the batch as tensors), ``forward`` (the model), ``sample``, ``publish``
-(tokens to their sequences, their text, the prefix cache, events).
+A step is cut where its parts begin and end: ``schedule`` (who runs, admissions and their events, pages),
+``prepare`` (the batch as tensors), ``forward`` (the model), ``sample``, ``publish`` (tokens to their
+sequences, their text, the prefix cache, events).
 
 While it records on a GPU, every step waits for the device after the forward pass, so that what is
-computed there is not counted elsewhere; such steps are a little longer than others.
+computed there is not counted elsewhere; such steps are a little longer than others. Where a recorded
+graph runs, its launch counts as ``prepare``: the two cannot be told apart from outside.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from fairserve.engine.simulated.cost_model import pairs
-from fairserve.engine.torch.batch import Chunk
+from fairserve.engine.torch.batcher import Batcher
 from fairserve.engine.torch.bench.runner import PassLoad, TimedStep
-from fairserve.engine.torch.engine import Engine, EngineOptions
-from fairserve.engine.torch.events import EngineEvent
+from fairserve.engine.torch.chunk import Chunk
+from fairserve.engine.torch.engine import Engine
+from fairserve.engine.torch.engine_options import EngineOptions
+from fairserve.engine.torch.events import Admitted, EngineEvent
 from fairserve.engine.torch.model_loader import LoadedModel
-from fairserve.engine.torch.sequence import Sequence
+from fairserve.engine.torch.sampler import Sampled
+from fairserve.engine.torch.sequence import Sequence as TokenSequence
 from fairserve.scheduling.base import LocalScheduler
 
+if TYPE_CHECKING:
+    from fairserve.engine.torch.decode_graphs import DecodeGraphs
 
-def load_of(chunks: list[Chunk]) -> PassLoad:
+Clock = Callable[[], float]
+
+
+def load_of(chunks: Sequence[Chunk]) -> PassLoad:
     """Counts of a pass over these chunks, before it has run."""
     prefill_tokens, prefill_pairs, sequences, held_tokens = 0, 0.0, 0, 0
     for chunk in chunks:
@@ -51,81 +60,124 @@ class ObservedEngine(Engine):
         scheduler: LocalScheduler,
         options: EngineOptions,
         emit: Callable[[list[EngineEvent]], None],
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Clock = time.perf_counter,
     ) -> None:
-        self._model = _TimedModel(loaded.model, loaded.device, clock)
-        super().__init__(replace(loaded, model=self._model), scheduler, options, emit)
+        self._marks = _Marks(loaded.device, clock)
+        timed = _TimedModel(loaded.model, self._marks)
+        super().__init__(replace(loaded, model=timed), scheduler, options, emit)
+        self.batcher = _TimedBatcher(scheduler, options, self._marks)
+        if self._graphs is not None:
+            self._graphs = cast("DecodeGraphs", TimedGraphs(self._graphs, self._marks))
         self.outputs: dict[str, tuple[int, ...]] = {}
         """Tokens of every sequence that ended, by its id, until somebody takes them."""
         self.steps: list[TimedStep] = []
         """What was recorded."""
-        self._clock = clock
-        self._recording = False
-        self._load = load_of([])
-        self._scheduled_s = self._run_s = self._sampled_s = 0.0
 
     @property
     def recording(self) -> bool:
         """Whether steps are recorded from now on."""
-        return self._recording
+        return self._marks.on
 
     @recording.setter
     def recording(self, on: bool) -> None:
-        self._recording = self._model.waits = on
+        self._marks.on = on
 
     def step(self) -> bool:
         """See the engine."""
-        if not self._recording:
+        marks = self._marks
+        if not marks.on:
             return super().step()
-        begin_s = self._clock()
+        begin_s = marks.clock()
         if not super().step():
             return False
-        end_s = self._clock()
-        model = self._model
+        end_s = marks.clock()
+        # Between next_step and the run are the admissions' events, and the observer's own counting.
+        schedule_s = (marks.scheduled_s - begin_s) + (marks.run_s - marks.counted_s)
         parts_s = (
-            self._scheduled_s - begin_s,
-            model.begin_s - self._run_s,
-            model.end_s - model.begin_s,
-            self._sampled_s - model.end_s,
-            end_s - self._sampled_s,
+            schedule_s,
+            marks.forward_s - marks.run_s,
+            marks.forward_end_s - marks.forward_s,
+            marks.sampled_s - marks.forward_end_s,
+            end_s - marks.sampled_s,
         )
-        self.steps.append(TimedStep(self._load, parts_s))
+        self.steps.append(TimedStep(marks.load, parts_s))
         return True
 
-    def _schedule(self) -> list[Chunk]:
-        chunks = super()._schedule()
-        if self._recording:
-            self._scheduled_s = self._clock()
-            self._load = load_of(chunks)
-        return chunks
-
-    def _run(self, chunks: list[Chunk]) -> dict[str, int]:
-        self._run_s = self._clock()
+    def _run(self, chunks: list[Chunk]) -> dict[str, Sampled]:
+        marks = self._marks
+        if not marks.on:
+            return super()._run(chunks)
+        marks.run_s = marks.clock()
         tokens = super()._run(chunks)
-        self._sampled_s = self._clock()
+        marks.sampled_s = marks.clock()
         return tokens
 
-    def _end(self, sequence: Sequence, keep: bool) -> None:
+    def _end(self, sequence: TokenSequence, keep: bool) -> None:
         self.outputs[sequence.sequence_id] = tuple(sequence.tokens[sequence.prompt_tokens :])
         super()._end(sequence, keep)
 
 
-class _TimedModel:
-    """Calls a model, and notes when. ``waits``: for the GPU, too."""
+class _Marks:
+    """When the parts of the present step began and ended."""
 
-    def __init__(self, model: Any, device: torch.device, clock: Callable[[], float]) -> None:
-        self._model, self._clock = model, clock
+    def __init__(self, device: torch.device, clock: Clock) -> None:
+        self.clock = clock
+        self.on = False
+        self.load = load_of([])
+        self.scheduled_s = self.counted_s = self.run_s = 0.0
+        self.forward_s = self.forward_end_s = self.sampled_s = 0.0
         self._on_gpu = device.type == "cuda"
-        self.waits = False
-        self.begin_s = self.end_s = 0.0
+
+    def forward_ends(self) -> None:
+        """The model was called; wait for what it computes."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        self.forward_end_s = self.clock()
+
+
+class _TimedBatcher(Batcher):
+    def __init__(self, scheduler: LocalScheduler, options: EngineOptions, marks: _Marks) -> None:
+        super().__init__(scheduler, options)
+        self._marks = marks
+
+    def next_step(self) -> tuple[list[Chunk], list[Admitted]]:
+        chunks, admitted = super().next_step()
+        marks = self._marks
+        if marks.on:
+            marks.scheduled_s = marks.clock()
+            marks.load = load_of(chunks)
+            marks.counted_s = marks.clock()
+        return chunks, admitted
+
+
+class _TimedModel:
+    """Calls a model, and notes when."""
+
+    def __init__(self, model: Any, marks: _Marks) -> None:
+        self._model, self._marks = model, marks
 
     def __call__(self, **inputs: Any) -> Any:
-        self.begin_s = self._clock()
+        if not self._marks.on:
+            return self._model(**inputs)
+        self._marks.forward_s = self._marks.clock()
         output = self._model(**inputs)
-        if self.waits and self._on_gpu:
-            torch.cuda.synchronize()
-        self.end_s = self._clock()
+        self._marks.forward_ends()
         return output
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+
+class TimedGraphs:
+    """Runs recorded graphs, and notes when they were launched and when they had ended."""
+
+    def __init__(self, graphs: DecodeGraphs, marks: _Marks) -> None:
+        self._graphs, self._marks = graphs, marks
+
+    def logits(self, decodes: Sequence[Chunk]) -> torch.Tensor:
+        """See the graphs."""
+        logits = self._graphs.logits(decodes)
+        if self._marks.on:
+            self._marks.forward_s = self._marks.clock()
+            self._marks.forward_ends()
+        return logits

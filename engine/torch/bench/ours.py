@@ -13,7 +13,7 @@ import numpy as np
 
 from fairserve.engine.torch.bench.observed_engine import ObservedEngine
 from fairserve.engine.torch.bench.runner import Limits, Outcome, Request, TimedStep
-from fairserve.engine.torch.engine import EngineOptions
+from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import EngineEvent, Failed, Generated
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.sampling_params import SamplingParams

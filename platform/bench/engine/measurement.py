@@ -139,6 +139,7 @@ def _contest(
     document: dict[str, Any],
     say: Say,
 ) -> list[Result]:
+    on.release()
     contest = enter(_makers(loaded, size), loaded.vocabulary, say)
     recorded: list[list[TimedStep]] = []
     try:
@@ -224,6 +225,7 @@ def _fit(
     say: Say,
 ) -> Result:
     on_gpu = loaded.device.type == "cuda"
+    on.release()
     runner = FairServe(loaded, size)
     try:
         grid = PassGrid(runner, size, loaded.vocabulary)

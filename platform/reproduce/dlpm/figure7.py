@@ -47,7 +47,7 @@ RATES = {
     ("long-context-qa", "S2"): 2.0,
     ("tree-of-thoughts", "S1"): 1.0,
     ("tree-of-thoughts", "S2"): 2.0,
-    ("judge", "S1"): 1.0,
+    ("judge", "S1"): 2.0,
     ("judge", "S2"): 2.0,
 }
 """Programs a second of a well-behaved client for each worker."""

@@ -7,7 +7,8 @@ import pytest
 from checkpoints import write_checkpoint
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
-from fairserve.engine.torch.engine import Engine, EngineOptions
+from fairserve.engine.torch.engine import Engine
+from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, Failed, Generated
 from fairserve.engine.torch.model_loader import load_model
 from fairserve.engine.torch.sampling_params import SamplingParams
@@ -21,18 +22,8 @@ def llama_folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def qwen2_folder(tmp_path_factory):
-    return write_checkpoint(tmp_path_factory.mktemp("qwen2"), "qwen2")
-
-
-@pytest.fixture(scope="session")
 def llama(llama_folder):
     return load_model(str(llama_folder), device="cpu")
-
-
-@pytest.fixture(scope="session")
-def qwen2(qwen2_folder):
-    return load_model(str(qwen2_folder), device="cpu")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairserve.engine.torch.engine import EngineOptions
+from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, Failed, Generated
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 

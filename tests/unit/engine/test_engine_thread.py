@@ -6,7 +6,7 @@ import queue
 import numpy as np
 import pytest
 
-from fairserve.engine.torch.engine import EngineOptions
+from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import (
     EngineStoppedError,
     EngineThread,

@@ -3,16 +3,21 @@
 import numpy as np
 import pytest
 import torch
+from checkpoints import FAMILIES, write_checkpoint
 from transformers import AutoModelForCausalLM
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.engine import Engine
+from fairserve.engine.torch.events import Admitted
+from fairserve.engine.torch.model_loader import load_model
+from fairserve.scheduling.local.vtc import Vtc
 
 
 class Oracle:
     """generate(do_sample=False) of an untouched copy of the checkpoint."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, eos_ids=None):
+        self.ends = {} if eos_ids is None else {"eos_token_id": sorted(eos_ids)}
         self.model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
 
     def __call__(self, tokens, max_tokens):
@@ -22,6 +27,7 @@ class Oracle:
             attention_mask=torch.ones_like(ids),
             max_new_tokens=max_tokens,
             do_sample=False,
+            **self.ends,
             pad_token_id=0,
         )
         return output[0, len(tokens) :].tolist()
@@ -32,9 +38,12 @@ def llama_oracle(llama_folder):
     return Oracle(llama_folder)
 
 
-@pytest.fixture(scope="session")
-def qwen2_oracle(qwen2_folder):
-    return Oracle(qwen2_folder)
+@pytest.fixture(scope="session", params=FAMILIES)
+def family(request, tmp_path_factory):
+    """A model, and its oracle."""
+    folder = write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+    loaded = load_model(str(folder), device="cpu")
+    return loaded, Oracle(folder, loaded.eos_ids)
 
 
 @pytest.fixture
@@ -57,10 +66,8 @@ def prompts(seed, lengths, shared=0):
     return [start + random.integers(0, 256, length).tolist() for length in lengths]
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_alone_with_and_without_reuse(family, make_bench, outputs, request):
-    loaded = request.getfixturevalue(family)
-    oracle = request.getfixturevalue(f"{family}_oracle")
+def test_alone_with_and_without_reuse(family, make_bench, outputs):
+    loaded, oracle = family
     bench = make_bench(loaded)
     for length in (1, 15, 16, 17, 33, 150):
         (prompt,) = prompts(length, [length])
@@ -86,8 +93,9 @@ def test_the_next_turn_reuses_the_output(make_bench, outputs, llama_oracle):
     assert outputs["two"] == llama_oracle(second, 10)
 
 
-def test_mixed_batch(make_bench, outputs, llama_oracle):
-    bench = make_bench(token_budget=24)
+def test_mixed_batch(family, make_bench, outputs):
+    loaded, oracle = family
+    bench = make_bench(loaded, token_budget=24)
     lengths = [3, 90, 17, 200, 31, 64, 5, 120]
     given = prompts(2, lengths)
     for index, prompt in enumerate(given):
@@ -95,7 +103,7 @@ def test_mixed_batch(make_bench, outputs, llama_oracle):
         bench.engine.step()
     bench.run()
     for index, prompt in enumerate(given):
-        assert outputs[f"s{index}"] == llama_oracle(prompt, 4 + 3 * index), index
+        assert outputs[f"s{index}"] == oracle(prompt, 4 + 3 * index), index
 
 
 def test_shared_prefix_in_one_batch(make_bench, outputs, llama_oracle):
@@ -131,6 +139,23 @@ def test_under_eviction(make_bench, outputs, llama_oracle):
     assert bench.engine.stats().prefix_hit_tokens > 100
     for name, prompt in asked.items():
         assert outputs[name] == llama_oracle(prompt, 6), name
+
+
+@pytest.mark.parametrize("preemption", ["fair", "latest"])
+def test_under_preemption(preemption, family, make_bench, outputs):
+    """A cache for three of eight outputs, and nothing to spare: what is lost is computed again."""
+    loaded, oracle = family
+    bench = make_bench(
+        loaded, Vtc(), kv_tokens=12 * 16, preemption=preemption, spare_share=0.0, token_budget=40
+    )
+    given = prompts(7, [5, 30, 17, 44, 60, 16, 33, 9])
+    for index, prompt in enumerate(given):
+        bench.add(f"s{index}", prompt, 60, client=f"c{index % 3}")
+    bench.run()
+    assert bench.engine.stats().preempted >= 5
+    for index, prompt in enumerate(given):
+        assert outputs[f"s{index}"] == oracle(prompt, 60), index
+        assert len(bench.of(f"s{index}", Admitted)) == 1
 
 
 def test_salts_share_nothing(make_bench, outputs):

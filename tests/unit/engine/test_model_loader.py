@@ -5,6 +5,8 @@ import json
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -101,3 +103,47 @@ def test_wrong_names(llama_folder):
         load_model(str(llama_folder), dtype="int8", device="cpu")
     with pytest.raises(OSError, match="nowhere"):
         load_model("/nowhere/at/all", device="cpu")
+
+
+def damaged(llama_folder, folder, change):
+    """The checkpoint with changed tensors."""
+    shutil.copytree(llama_folder, folder, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return str(folder)
+
+
+WEIGHT = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda tensors: tensors.pop(WEIGHT), f"lacks {WEIGHT}$"),
+        (
+            lambda tensors: [tensors.pop(name) for name in list(tensors) if "mlp" in name],
+            "lacks .*, .*, .* and 6 more$",
+        ),
+        (
+            lambda tensors: tensors.update({WEIGHT: torch.zeros(5, 5)}),
+            rf"another shape: {WEIGHT} \(\[5, 5\], not \[96, 64\]\)",
+        ),
+        (lambda tensors: tensors[WEIGHT].fill_(torch.nan), "not finite"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(change, reason, llama_folder, tmp_path):
+    with pytest.raises(UnsupportedModelError, match=reason):
+        load_model(damaged(llama_folder, tmp_path, change), device="cpu")
+
+
+def test_a_checkpoint_without_weights_is_refused(llama_folder, tmp_path):
+    shutil.copytree(llama_folder, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(OSError, match=r"model\.safetensors"):
+        load_model(str(tmp_path), device="cpu")
+
+
+def test_a_cache_that_does_not_fit_into_memory_is_refused(llama):
+    with pytest.raises(ValueError, match=r"needs .* GiB; allowed: up to .* tokens"):
+        llama.kv_tensors(10**12)

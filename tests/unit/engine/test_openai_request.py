@@ -22,6 +22,14 @@ def test_everything_that_is_honoured():
             "stop": "x",
             "stop_token_ids": [3],
             "ignore_eos": True,
+            "top_k": 7,
+            "min_p": 0.25,
+            "presence_penalty": 1,
+            "frequency_penalty": -0.5,
+            "logit_bias": {"5": -100, "6": 1.5},
+            "min_tokens": 2,
+            "logprobs": True,
+            "top_logprobs": 20,
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
             "cache_salt": "s",
@@ -35,6 +43,73 @@ def test_everything_that_is_honoured():
     assert (request.stream, request.include_usage, request.continuous_usage) == (True, True, True)
     assert (request.cache_salt, request.client_id, request.call_id) == ("s", "c", "k")
     assert request.weight == 2
+    params = request.params(9, 1, None)
+    assert (params.max_tokens, params.temperature, params.top_p) == (9, 0, 0.5)
+    assert (params.top_k, params.min_p, params.logit_bias) == (7, 0.25, {5: -100.0, 6: 1.5})
+    assert (params.presence_penalty, params.frequency_penalty) == (1.0, -0.5)
+    assert (params.min_tokens, params.logprobs, params.seed) == (2, 20, 0)
+    assert (params.stop, params.stop_token_ids, params.ignore_eos) == (("x",), frozenset([3]), True)
+
+
+def test_logprobs_have_a_switch_in_chat_and_a_number_in_completions():
+    for extra, expected in [
+        ({}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 3}, 3),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"top_logprobs": 0}, None),
+    ]:
+        assert parse("chat", CHAT | extra).logprobs == expected
+    for extra, expected in [({}, None), ({"logprobs": 0}, 0), ({"logprobs": 5}, 5)]:
+        assert parse("completion", TEXT | extra).logprobs == expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "param"),
+    [
+        ({"logprobs": 6}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 2, "top_logprobs": 2}, "top_logprobs"),
+        ({"echo": True}, "echo"),
+        ({"logprobs": 1, "echo": True}, "echo"),
+    ],
+)
+def test_fields_of_completions_that_are_refused_by_name(extra, param):
+    with pytest.raises(RequestError, match=param) as caught:
+        parse("completion", TEXT | extra)
+    assert caught.value.param == param
+
+
+def test_response_formats():
+    schema = {"type": "array"}
+    full = {"name": "n", "description": "d", "strict": True, "schema": schema}
+    for wanted, expected in [
+        (None, None),
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}, schema),
+        ({"type": "json_schema", "json_schema": full}, schema),
+    ]:
+        for kind, body in (("chat", CHAT), ("completion", TEXT)):
+            assert parse(kind, body | {"response_format": wanted}).schema == expected
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"temperature": 2.5}, "temperature is 2.5; allowed: a number from 0 to 2"),
+        ({"temperature": -1}, "temperature is -1; allowed: a number from 0 to 2"),
+        ({"temperature": float("nan")}, "temperature is nan; allowed: a number from 0 to 2"),
+        ({"top_k": -2}, "top_k is -2; allowed: a whole number, from -1 to 2147483647"),
+        ({"presence_penalty": 3}, "presence_penalty is 3; allowed: a number from -2 to 2"),
+        ({"min_tokens": 5, "max_tokens": 4}, "min_tokens is 5; allowed: .* from 0 to 4"),
+        ({"seed": "x" * 1000}, "seed is 'x{59}...; allowed"),
+    ],
+)
+def test_messages_name_field_value_and_range(extra, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        parse("chat", CHAT | extra)
 
 
 def test_defaults():
@@ -59,6 +134,7 @@ def test_text_parts_are_joined():
         {"response_format": {"type": "text"}},
         {"logprobs": False, "top_logprobs": None, "logit_bias": {}},
         {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.0},
+        {"top_k": -1, "min_p": 0, "min_tokens": 0},
         {"metadata": {"a": "b"}, "store": False, "service_tier": "auto"},
     ],
 )
@@ -71,14 +147,39 @@ def test_fields_that_ask_for_nothing(neutral):
     [
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"logprobs": True}, "logprobs"),
+        ({"response_format": "json"}, "response_format.type"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"response_format": {"type": "text", "x": 1}}, "response_format.x"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": True}}},
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "x": 1}}},
+            "response_format.json_schema.x",
+        ),
+        ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
+        ({"response_format": {"type": "json_object"}, "min_tokens": 1}, "min_tokens"),
         ({"logprobs": 0}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
-        ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"presence_penalty": 0.1}, "presence_penalty"),
-        ({"frequency_penalty": -1}, "frequency_penalty"),
-        ({"top_k": 5}, "top_k"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"5": "x"}}, "logit_bias"),
+        ({"logit_bias": {"-5": 1}}, "logit_bias"),
+        ({"logit_bias": {"²": 1}}, "logit_bias"),
+        ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"logit_bias": [5]}, "logit_bias"),
+        ({"logit_bias": {str(token): 1 for token in range(1025)}}, "logit_bias"),
+        ({"presence_penalty": 2.1}, "presence_penalty"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"min_p": -0.1}, "min_p"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"stop_token_ids": [1] * 129}, "stop_token_ids"),
         ({"nonsense": 1}, "nonsense"),
         ({"nonsense": None}, "nonsense"),
         ({"prompt": "x"}, "prompt"),

@@ -123,3 +123,44 @@ def test_a_stop_string_in_the_last_half_character(byte_tokenizer):
     output = OutputText(detokenizer_factory(byte_tokenizer)(), ("�",))
     assert [output.push(97), output.push(0xE2), output.flush()] == ["a", "", ""]
     assert output.stopped
+
+
+def test_characters_count_what_is_complete_even_if_it_is_held_back(byte_tokenizer):
+    output = OutputText(detokenizer_factory(byte_tokenizer)(), ("äxy",))
+    counts = []
+    for byte in "aäx€".encode():
+        output.push(byte)
+        counts.append(output.characters)
+    assert counts == [1, 1, 2, 3, 3, 3, 4]
+
+
+def test_a_stop_that_ended_too_early_does_not_count_later():
+    stops = StopStrings(("ab", "xabyyy"))
+    assert stops.push("xab", may_stop=False) == ""
+    assert stops.push("c") == "xabc"
+    assert not stops.stopped
+
+
+@given(
+    stop=st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+    pieces=st.lists(st.text("abc", max_size=5), max_size=12),
+    silent=st.integers(0, 6),
+)
+def test_a_stop_counts_where_it_ends(stop, pieces, silent):
+    def expected():
+        text = ""
+        for number, piece in enumerate(pieces):
+            before, text = len(text), text + piece
+            found = [text.find(each, max(0, before - len(each) + 1)) for each in stop]
+            if number >= silent and piece and max(found) >= 0:
+                return text[: min(at for at in found if at >= 0)], True
+        return text, False
+
+    stops = StopStrings(tuple(stop))
+    shown = ""
+    for number, piece in enumerate(pieces):
+        shown += stops.push(piece, may_stop=number >= silent)
+        if stops.stopped:
+            break
+    shown += "" if stops.stopped else stops.flush()
+    assert (shown, stops.stopped) == expected()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fairserve.engine.torch.output_text import OutputText
-from fairserve.engine.torch.page_pool import PAGE_TOKENS
+from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
 from fairserve.engine.torch.paged_cache import PagedCache
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
@@ -27,8 +27,8 @@ def test_thousands_of_random_operations_leak_nothing(seed):
     cache = PagedCache(24)
     stored, evicted = [], []
     cache.trie.on_store, cache.trie.on_evict = stored.append, evicted.append
-    running, refused, reused = [], 0, 0
-    for number in range(3000):
+    running, refused, reused, full = [], 0, 0, 0
+    for number in range(10_000):
         kind = random.integers(4)
         if kind == 0:
             # Few distinct beginnings, so that prefixes are shared and duplicates computed.
@@ -37,7 +37,8 @@ def test_thousands_of_random_operations_leak_nothing(seed):
             salt = "x" if random.integers(4) == 0 else ""
             sequence = make_sequence(f"s{number}", tokens, int(random.integers(1, 60)), salt)
             before = cache.trie.version
-            cached = cache.try_admit(sequence)
+            pages = int(random.integers(pages_for(len(tokens)), sequence.total_pages + 1))
+            cached = cache.try_admit(sequence, pages, int(random.integers(2)))
             assert cache.trie.version == before
             if cached is None:
                 refused += 1
@@ -51,8 +52,10 @@ def test_thousands_of_random_operations_leak_nothing(seed):
                 step = int(random.integers(1, 40))
                 computed = min(sequence.computed_tokens + step, room)
                 sequence.tokens += [9] * (computed - len(sequence.tokens))
-                cache.grow(sequence, computed)
-                sequence.computed_tokens = computed
+                if cache.grow(sequence, computed):
+                    sequence.computed_tokens = computed
+                else:
+                    full += 1
             elif kind == 2:
                 cache.commit(sequence)
             else:
@@ -62,6 +65,7 @@ def test_thousands_of_random_operations_leak_nothing(seed):
                 running.remove(sequence)
         cache.check(running)
     assert refused > 50
+    assert full > 5
     assert reused > 1000
     assert len(evicted) > 100
     for sequence in running:
@@ -75,38 +79,39 @@ def test_thousands_of_random_operations_leak_nothing(seed):
 def test_admission_counts_the_shared_prefix_once():
     cache = PagedCache(8)
     first = make_sequence("a", range(64), 16)
-    assert cache.try_admit(first) == 0
+    assert cache.try_admit(first, first.total_pages) == 0
     cache.grow(first, 64)
     first.computed_tokens = 64
     cache.commit(first)
     # 4 pages cached and locked, 1 reserved, 3 free. Alone it would need 5, with the prefix it is 2.
     second = make_sequence("b", [*range(64), 5], 12)
-    assert cache.try_admit(second) == 64
+    assert cache.try_admit(second, second.total_pages) == 64
     third = make_sequence("c", range(1, 33), 16)
-    assert cache.try_admit(third) is None
+    assert cache.try_admit(third, third.total_pages) is None
     cache.release(first)
     cache.release(second)
-    assert cache.try_admit(third) == 0
+    assert cache.try_admit(third, third.total_pages) == 0
     cache.check([third])
 
 
 def test_its_own_matched_pages_do_not_count_as_evictable():
     cache = PagedCache(4)
     first = make_sequence("a", range(32), 1)
-    cache.try_admit(first)
+    cache.try_admit(first, first.total_pages)
     cache.grow(first, 32)
     first.computed_tokens = 32
     cache.commit(first)
     cache.release(first)
     # 2 cached, 2 free; with 2 matched it needs 3 more.
-    assert cache.try_admit(make_sequence("b", [*range(32), 1], 40)) is None
-    assert cache.try_admit(make_sequence("c", [*range(32), 1], 31)) == 32
+    assert cache.try_admit(make_sequence("b", [*range(32), 1], 40), 5) is None
+    assert cache.try_admit(make_sequence("c", [*range(32), 1], 31), 4, spare_pages=1) is None
+    assert cache.try_admit(make_sequence("c", [*range(32), 1], 31), 4) == 32
 
 
 def test_the_last_prompt_token_is_always_computed():
     cache = PagedCache(8)
     first = make_sequence("a", range(32), 1)
-    cache.try_admit(first)
+    cache.try_admit(first, first.total_pages)
     cache.grow(first, 32)
     first.computed_tokens = 32
     cache.commit(first)

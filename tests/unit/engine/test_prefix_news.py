@@ -27,14 +27,14 @@ def test_the_scheduler_knows_every_match(make_bench):
             tokens = tokens + [rng.randrange(3, 200) for _ in range(rng.randint(1, 40))]
             salt = rng.choice(["", "", "x"])
             bench.add(f"s{number}", tokens, rng.randint(1, 20), client=f"c{client}", salt=salt)
-        if engine._waiting and rng.random() < 0.1:
-            engine.cancel(rng.choice(list(engine._waiting)))
-        scheduler.start_pass(engine)
+        if engine.batcher.waiting and rng.random() < 0.1:
+            engine.cancel(rng.choice(list(engine.batcher.waiting)))
+        scheduler.start_pass(engine.batcher)
         waiting = {i: call for i, call in scheduler._calls.items() if not call.running}
-        assert set(waiting) == set(engine._waiting)
+        assert set(waiting) == set(engine.batcher.waiting)
         for call_id, call in waiting.items():
-            sequence = engine._waiting[call_id]
-            exact = engine.cache.trie.match(sequence.salt, sequence.prompt_keys())
+            sequence = engine.batcher.waiting[call_id]
+            exact = engine.cache.trie.match(sequence.salt, sequence.reusable_keys())
             matched_tokens = exact.depth * PAGE_TOKENS
             assert call.group.tokens == matched_tokens
             before = known.get(call_id, matched_tokens)

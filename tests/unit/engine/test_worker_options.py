@@ -33,6 +33,8 @@ def test_values_of_scheduler_options():
     [
         (["--scheduler-option", "quantum"], {}),
         (["--port", "x"], {}),
+        (["--preemption", "oldest"], {}),
+        ([], {"FAIRSERVE_WORKER_PREEMPTION": "oldest"}),
         ([], {"FAIRSERVE_WORKER_PORT": "x"}),
         ([], {"FAIRSERVE_WORKER_EXIT_WITH_PARENT": "maybe"}),
     ],
@@ -52,6 +54,9 @@ def test_wrong_flags_exit_with_2(argv, environment, capsys):
         (["--scheduler-option", "quantum=-1"], "quantum"),
         (["--dtype", "int3"], "allowed: auto"),
         (["--model", "/nowhere/at/all"], "nowhere"),
+        (["--kv-events-endpoint", "tcp://nowhere"], "'tcp://nowhere' cannot be bound"),
+        (["--kv-events-replay-endpoint", "tcp://127.0.0.1:0"], "needs --kv-events-endpoint"),
+        (["--kv-events-endpoint", "x", "--kv-events-buffer-steps", "0"], "buffer_steps is 0"),
     ],
 )
 def test_what_cannot_be_started_is_explained(argv, message, capsys):

@@ -96,6 +96,14 @@ def test_lists_and_options_are_read_from_text(monkeypatch):
     assert Settings().system_options == {"feed_window": 0.3}
 
 
+def test_endpoints_of_kv_events_belong_to_urls(monkeypatch):
+    monkeypatch.setenv("FAIRSERVE_WORKER_URLS", "http://a:1,http://b:1")
+    monkeypatch.setenv("FAIRSERVE_WORKER_KV_EVENTS", "tcp://a:2 tcp://a:3,")
+    assert Settings().worker_kv_events == ("tcp://a:2 tcp://a:3", "")
+    monkeypatch.setenv("FAIRSERVE_WORKER_KV_EVENTS", "")
+    assert Settings().worker_kv_events == ()
+
+
 @pytest.mark.parametrize("pairs", [["a"], ["=1"], ["a=1", "a=2"]])
 def test_options_that_are_none_are_refused(pairs):
     with pytest.raises(ValueError, match="option"):
@@ -110,6 +118,9 @@ def test_options_that_are_none_are_refused(pairs):
         ({"overload_low": 3}, "overload_low must not be above overload_high"),
         ({"worker_urls": "localhost:1"}, "worker_urls: a worker URL starts with"),
         ({"worker_urls": "http://a,http://a"}, "worker_urls: a worker URL is given twice"),
+        ({"worker_kv_events": "tcp://a:1"}, "as many entries as worker_urls"),
+        ({"worker_kv_events": "http://a:1"}, "worker_kv_events: each is one or two endpoints"),
+        ({"worker_kv_events": "tcp://a tcp://b tcp://c"}, "one or two endpoints"),
         ({"secret_key": "short"}, "secret_key: must have 32 to 256 characters"),
         ({"secret_key_previous": SECRET}, "secret_key_previous needs secret_key"),
         ({"journal_max_bytes": 4096}, "journal_segment_bytes must not be above"),

@@ -107,6 +107,12 @@ async def test_a_worker_that_talks_is_not_blocked(supervise):
     await world.until(lambda: world.lost)
 
 
+def test_the_command_line_names_where_kv_events_go(tmp_path):
+    command = worker_command("dir", 512, 4, "dlpm", socket_folder=tmp_path)
+    flags = ["--kv-events-endpoint", "--kv-events-replay-endpoint"]
+    assert [command[command.index(flag) + 1] for flag in flags] == [f"ipc://{tmp_path}/*"] * 2
+
+
 def test_the_command_line_names_what_is_set():
     command = worker_command("dir", 512, 4, "dlpm", ["quantum=5"])
     assert command[-12:] == [

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from fairserve.engine.torch.bench.observed_engine import ObservedEngine
+from fairserve.engine.torch.batch import assemble
+from fairserve.engine.torch.bench.observed_engine import ObservedEngine, TimedGraphs
 from fairserve.engine.torch.bench.runner import PARTS
-from fairserve.engine.torch.engine import Engine, EngineOptions
+from fairserve.engine.torch.engine import Engine
+from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.scheduling.local.fcfs import Fcfs
@@ -50,9 +52,10 @@ def test_the_parts_of_a_step_are_cut_where_they_meet(ticking):
     drain(ticking, (20, 3))
     assert len(PARTS) == 5
     for step in ticking.steps:
-        # Each part is between two readings of the clock that follow one another.
-        assert step.parts_s == (1.0,) * 5
-        assert step.total_s == 5
+        # Each part is between two readings of the clock that follow one another; scheduling has two,
+        # before and after the observer counts.
+        assert step.parts_s == (2.0, 1.0, 1.0, 1.0, 1.0)
+        assert step.total_s == 6
 
 
 def test_loads_count_prompt_tokens_pairs_decodes_and_what_they_hold(ticking):
@@ -99,6 +102,20 @@ def test_outputs_and_events_are_those_of_the_engine(llama, recording):
         "s1": 2,
         "s2": 4,
     }
+
+
+def test_a_recorded_graph_is_forward_from_its_launch(ticking, llama):
+    class Graphs:
+        def logits(self, decodes):
+            batch = assemble(list(decodes), ticking._kv, ticking._planner)
+            return llama.logits(batch.input_ids, batch.positions, batch.logit_rows, batch.state)
+
+    ticking._graphs = TimedGraphs(Graphs(), ticking._marks)
+    ticking.recording = True
+    drain(ticking, (20, 3))
+    assert [step.load.sequences for step in ticking.steps] == [0, 0, 1, 1]
+    assert {step.parts_s for step in ticking.steps} == {(2.0, 1.0, 1.0, 1.0, 1.0)}
+    assert len(ticking.outputs["s0"]) == 3
 
 
 def test_an_idle_step_is_none(ticking):

@@ -86,6 +86,48 @@ def test_log_probabilities_and_reasoning_are_joined():
     assert choice["message"]["reasoning_content"] == "think"
 
 
+def test_log_probabilities_of_completions_are_joined_list_by_list():
+    def part(*tokens, offset):
+        logprobs = {
+            "tokens": [*tokens],
+            "token_logprobs": [-1.0] * len(tokens),
+            "top_logprobs": [{token: -1.0} for token in tokens],
+            "text_offset": list(range(offset, offset + len(tokens))),
+        }
+        return {"index": 0, "text": "".join(tokens), "logprobs": logprobs, "finish_reason": None}
+
+    first = chunk(part("a", offset=0), kind="text_completion")
+    silent = {"index": 0, "text": "", "logprobs": None, "finish_reason": "stop"}
+    answer = merged(
+        first,
+        chunk(part("b", "c", offset=1), kind="text_completion"),
+        chunk(silent, kind="text_completion"),
+    )
+    told = answer["choices"][0]["logprobs"]
+    assert told == part("a", "b", "c", offset=0)["logprobs"]
+    assert first["choices"][0]["logprobs"]["tokens"] == ["a"], "the chunk itself is not changed"
+
+
+def test_log_probabilities_of_interleaved_samples_stay_apart():
+    def content(*values):
+        return {"content": [*values], "refusal": None}
+
+    answer = merged(
+        chunk(delta(0, content="a", logprobs=content(1))),
+        chunk(delta(1, content="b", logprobs=content(2))),
+        chunk(delta(0, content="", logprobs=content(3), finish_reason="length")),
+        chunk(delta(1, content="", finish_reason="stop")),
+    )
+    assert [choice["logprobs"] for choice in answer["choices"]] == [content(1, 3), content(2)]
+
+
+def test_a_chunk_of_log_probabilities_alone_is_passed_on():
+    held = delta(content="", logprobs={"content": [1]})
+    writer = ChunkWriter("model", include_usage=False)
+    event = writer.event(worker_chunk(chunk(held, usage=USAGE)))
+    assert json.loads(event.removeprefix(b"data: "))["choices"] == [held]
+
+
 def test_plain_completions():
     def text(value, **more):
         return {"index": 0, "text": value, "logprobs": None, "finish_reason": None, **more}

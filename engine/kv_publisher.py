@@ -1,0 +1,204 @@
+"""Publishes what becomes of a worker's prefix cache, over ZMQ, from a thread of its own.
+
+The engine's thread puts the changes of a step into a bounded queue and goes on; this thread makes events
+of them, numbers the batches, publishes them and keeps them for replays
+(:mod:`fairserve.engine.kv_replay`). A reader that is too slow loses batches, sees the gap, and asks. If
+this thread is too slow for the engine, ``put`` says so and the engine tells its whole cache later.
+
+Weakness: prompts go over these sockets in clear, as token ids, with their salts. They belong on a Unix
+socket in a private folder, on the loopback, or on a network that nobody else is on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import zmq
+
+from fairserve.engine import kv_events
+from fairserve.engine.kv_events import KvBatch, KvEvent, KvEventsError
+from fairserve.engine.kv_replay import ReplayBuffer
+
+_log = logging.getLogger(__name__)
+
+Change = TypeVar("Change")
+
+MAX_QUEUED_STEPS = 1024
+"""Steps that may wait for this thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvPublisherOptions:
+    """Where and how much. ``tcp://HOST:0`` takes a free port, ``ipc://FOLDER/*`` a name of its own."""
+
+    endpoint: str
+    replay_endpoint: str = ""
+    """Empty: no replays."""
+    buffer_steps: int = 1000
+    """Batches kept for replays; what is older is told as a whole."""
+    high_water_mark: int = 10_000
+    """Batches that may wait for one slow reader before it loses some."""
+
+    def __post_init__(self) -> None:
+        for name in ("buffer_steps", "high_water_mark"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+class KvPublisher(Generic[Change]):
+    """``put`` belongs to one thread, ``start`` and ``close`` to another."""
+
+    def __init__(
+        self, options: KvPublisherOptions, events: Callable[[Sequence[Change]], list[KvEvent]]
+    ) -> None:
+        """Binds the sockets. ``events`` is called in the publisher's thread.
+
+        Raises ValueError for an endpoint that cannot be bound.
+        """
+        self._events = events
+        self._queue: deque[Sequence[Change]] = deque()
+        self._broken = False
+        """The queue's contents are lost: nothing is taken until it was told once."""
+        self._closing = False
+        self._buffer = ReplayBuffer(options.buffer_steps)
+        self.batches = 0
+        """Batches published so far, which is the next one's sequence number."""
+        self.overflows = 0
+        """Times that the whole cache had to be told anew."""
+        self._context = zmq.Context()
+        self._published = self._context.socket(zmq.PUB)
+        self._replays: zmq.Socket[bytes] | None = None
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        self._woken.setblocking(False)
+        try:
+            self._published.set_hwm(options.high_water_mark)
+            self.endpoint = _bind(self._published, options.endpoint, "events")
+            self.replay_endpoint = ""
+            if options.replay_endpoint:
+                self._replays = self._context.socket(zmq.ROUTER)
+                # A whole replay must fit, or its end would be lost.
+                self._replays.set_hwm(options.buffer_steps + 2)
+                self._replays.setsockopt(zmq.ROUTER_MANDATORY, 1)
+                self.replay_endpoint = _bind(self._replays, options.replay_endpoint, "replays")
+        except BaseException:
+            self._free()
+            raise
+        self._thread = threading.Thread(target=self._main, name="kv events", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        self._thread.start()
+
+    def put(self, changes: Sequence[Change]) -> bool:
+        """Hand over the changes of one step; False, and nothing taken, if there is no room.
+
+        Never blocks; about two microseconds. With no changes it only tells whether there is room.
+        """
+        if self._broken:
+            self._broken = False
+            self.overflows += 1
+            return False
+        if self._closing or len(self._queue) >= MAX_QUEUED_STEPS:
+            self.overflows += bool(changes)
+            return False
+        if changes:
+            self._queue.append(changes)
+            self._ring()
+        return True
+
+    def close(self) -> None:
+        """Publish what is queued, end the thread, close the sockets. May be repeated."""
+        self._closing = True
+        if self._thread.ident is None:
+            self._free()
+            return
+        self._ring()
+        self._thread.join()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):  # full: it is awake; closed: it has ended
+            self._wake.send(b"\0")
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._woken, zmq.POLLIN)
+        if self._replays is not None:
+            poller.register(self._replays, zmq.POLLIN)
+        try:
+            while not (self._closing and not self._queue):
+                ready = dict(poller.poll())
+                if self._woken.fileno() in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        self._woken.recv(4096)
+                self._publish_queued()
+                if self._replays in ready:
+                    self._answer()
+        except Exception:
+            _log.exception("KV events are no longer published")
+        finally:
+            self._closing = True
+            self._free()
+
+    def _publish_queued(self) -> None:
+        while self._queue:
+            changes = self._queue.popleft()
+            try:
+                events = self._events(changes)
+            except Exception:
+                # Names are missing: begin anew with the whole cache.
+                _log.exception("KV events of a step are lost")
+                self._queue.clear()
+                self._broken = True
+                return
+            payload = kv_events.encode(KvBatch(time.time(), events))
+            sequence = self.batches
+            self.batches += 1
+            self._published.send_multipart(kv_events.message(sequence, payload))
+            self._buffer.append(sequence, payload)
+
+    def _answer(self) -> None:
+        """Send the batches that one reader asks for. It may have gone, or not read: its own loss."""
+        assert self._replays is not None
+        identity, *frames = self._replays.recv_multipart()
+        try:
+            for sequence, payload in self._buffer.since(kv_events.replay_start(frames)):
+                answer = [identity, *kv_events.replay_answer(sequence, payload)]
+                self._replays.send_multipart(answer, zmq.NOBLOCK)
+            end = [identity, *kv_events.replay_answer(kv_events.END, b"")]
+            self._replays.send_multipart(end, zmq.NOBLOCK)
+        except KvEventsError as error:
+            _log.warning("%s", error)
+        except zmq.ZMQError as error:
+            _log.warning("a replay was broken off: %s", error)
+
+    def _free(self) -> None:
+        self._context.destroy(linger=0)
+        self._wake.close()
+        self._woken.close()
+
+
+def _bind(bound: zmq.Socket[bytes], endpoint: str, kind: str) -> str:
+    """Bind a socket; the endpoint that it got, without wildcards but for the host."""
+    if endpoint.startswith("ipc://") and endpoint.endswith("/*"):
+        endpoint = f"{endpoint[:-1]}{os.getpid()}-{kind}"
+    if "[" in endpoint:
+        bound.setsockopt(zmq.IPV6, 1)
+    try:
+        bound.bind(endpoint)
+    except (zmq.ZMQError, ValueError) as error:
+        raise ValueError(f"the KV {kind} endpoint {endpoint!r} cannot be bound: {error}") from error
+    told = bound.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(told, bytes)
+    return told.rstrip(b"\0").decode()

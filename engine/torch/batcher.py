@@ -1,0 +1,193 @@
+"""Who is in the batch, and what the next step computes of whom.
+
+The local scheduler decides who is next, the engine what fits (scheduling/base.py). Running decodes come
+first in a step's token budget, then prefills under way, then new admissions; a long prompt is computed
+over several steps (chunked prefill).
+
+Admission reserves what is to be prefilled. Where a decode then finds no page, sequences are preempted:
+the pages of the victim go to the prefix cache, it waits again at its old place, and what was evicted
+meanwhile is computed again, without a charge (recompute). The victim is a sequence of the client that
+is furthest over its share (``fair``), or the one admitted last, as elsewhere (``latest``). With
+``never`` admission reserves the maximal output, too, as the papers' bounds assume.
+
+Weakness: calls without a cached prefix that arrive together compute it twice, except for the
+samples of one call, which wait for their first one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+
+from fairserve.engine.torch.chunk import Chunk
+from fairserve.engine.torch.engine_options import EngineOptions
+from fairserve.engine.torch.events import Admitted
+from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
+from fairserve.engine.torch.paged_cache import PagedCache
+from fairserve.engine.torch.prefix_trie import TrieNode
+from fairserve.engine.torch.sequence import Sequence
+from fairserve.scheduling.base import CacheNews, LocalCall, LocalScheduler
+
+
+class Batcher:
+    """Queue and batch of one engine. It is the :class:`~fairserve.scheduling.base.PrefixCache` of its
+    scheduler. Touches no tensor.
+    """
+
+    def __init__(self, scheduler: LocalScheduler, options: EngineOptions) -> None:
+        self.cache = PagedCache(options.kv_tokens // PAGE_TOKENS)
+        self.waiting: dict[str, Sequence] = {}
+        self.running: dict[str, Sequence] = {}
+        """In the order of admission."""
+        self.queried_tokens = 0
+        """Prompt tokens of admitted sequences."""
+        self.hit_tokens = 0
+        """Those of them that were cached."""
+        self.preemptions = 0
+        self._scheduler = scheduler
+        self._options = options
+        self._spare_pages = math.ceil(options.spare_share * self.cache.pool.usable_pages)
+
+    # --- what the scheduler sees of the cache -----------------------------------------------------
+
+    def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
+        """Cached tokens of a waiting call, and the names of the pages at the match's end.
+
+        A page that is cached is named by its node, one that is not by its parent's node and its tokens:
+        exact, like every match here. See :class:`~fairserve.scheduling.base.PrefixCache`.
+        """
+        sequence = self.waiting[call.call_id]
+        node = self.cache.match(sequence)
+        keys = sequence.reusable_keys()
+        following = (node, keys[node.depth]) if node.depth < len(keys) else None
+        return node.depth * PAGE_TOKENS, node, following
+
+    def follow(self, news: CacheNews) -> None:
+        """Tell of every page that is stored or evicted from now on, besides who is told already."""
+        trie = self.cache.trie
+        on_store, on_evict = trie.on_store, trie.on_evict
+
+        def stored(node: TrieNode) -> None:
+            on_store(node)
+            news.changed((node.parent, node.tokens))
+
+        def evicted(node: TrieNode) -> None:
+            on_evict(node)
+            news.changed(node)
+
+        trie.on_store, trie.on_evict = stored, evicted
+
+    # --- arrivals and ends ------------------------------------------------------------------------
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. Raises ValueError for an id that is already here."""
+        self._scheduler.add(sequence.call)
+        self.waiting[sequence.sequence_id] = sequence
+
+    def decoded(self, sequence: Sequence, tokens: int) -> None:
+        """A running sequence generated so many tokens."""
+        self._scheduler.decoded(sequence.sequence_id, tokens)
+
+    def drop(self, sequence_id: str) -> None:
+        """A waiting sequence leaves. Raises KeyError if it does not wait."""
+        del self.waiting[sequence_id]
+        self._scheduler.finish(sequence_id)
+
+    def end(self, sequence: Sequence) -> None:
+        """A running sequence leaves; pages that it did not commit are free."""
+        self.cache.release(sequence)
+        del self.running[sequence.sequence_id]
+        self._scheduler.finish(sequence.sequence_id)
+
+    # --- the next step ----------------------------------------------------------------------------
+
+    def next_step(self) -> tuple[list[Chunk], list[Admitted]]:
+        """Its chunks, whose sequences have the pages they need, and who is admitted with it."""
+        before = self.preemptions
+        for sequence in list(self.running.values()):
+            if not sequence.is_prefilling and sequence.sequence_id in self.running:
+                self._make_room(sequence)
+        running = list(self.running.values())
+        chunks = [Chunk(each, each.uncomputed_tokens) for each in running if not each.is_prefilling]
+        budget = self._options.token_budget - sum(chunk.tokens for chunk in chunks)
+        prefilling = [sequence for sequence in running if sequence.is_prefilling]
+        for sequence in prefilling:
+            budget -= self._take_chunk(sequence, budget, chunks)
+        # Who has just made room for others would take it back.
+        if not self.waiting or self.preemptions > before:
+            return chunks, []
+        return chunks, self._admit({each.group_id for each in prefilling}, budget, chunks)
+
+    def _admit(self, groups: set[str], budget: int, chunks: list[Chunk]) -> list[Admitted]:
+        """Take waiting sequences into the batch. Samples of ``groups`` wait for their first one."""
+        admitted: list[Admitted] = []
+        self._scheduler.start_pass(self)
+        while budget > 0 and len(self.running) < self._options.max_batch:
+            call = self._scheduler.peek()
+            if call is None:
+                break
+            sequence = self.waiting[call.call_id]
+            cached = None if sequence.group_id in groups else self._try_admit(sequence)
+            if cached is None:
+                self._scheduler.skip()
+                continue
+            self._scheduler.accept(cached)
+            if not sequence.preemptions:
+                admitted.append(Admitted(sequence.sequence_id, cached))
+            self._start(sequence, cached)
+            if sequence.prefill_tokens > PAGE_TOKENS:
+                groups.add(sequence.group_id)
+            budget -= self._take_chunk(sequence, budget, chunks)
+        return admitted
+
+    def _try_admit(self, sequence: Sequence) -> int | None:
+        """Reserve pages for a waiting sequence; its cached tokens, or None if it does not fit now."""
+        if self._options.preemption == "never":
+            return self.cache.try_admit(sequence, sequence.total_pages)
+        spare = self._spare_pages if self.running else 0
+        return self.cache.try_admit(sequence, pages_for(sequence.prefill_tokens), spare)
+
+    def _take_chunk(self, sequence: Sequence, budget: int, chunks: list[Chunk]) -> int:
+        """Compute some tokens of a prefill, whose pages are reserved."""
+        tokens = min(sequence.uncomputed_tokens, budget)
+        if tokens > 0:
+            self.cache.grow(sequence, sequence.computed_tokens + tokens)
+            chunks.append(Chunk(sequence, tokens))
+        return tokens
+
+    def _start(self, sequence: Sequence, cached: int) -> None:
+        del self.waiting[sequence.sequence_id]
+        self.running[sequence.sequence_id] = sequence
+        if not sequence.preemptions:
+            self.queried_tokens += sequence.prompt_tokens
+            self.hit_tokens += cached
+
+    # --- preemption -------------------------------------------------------------------------------
+
+    def _make_room(self, sequence: Sequence) -> None:
+        """Find a page for a decode; others are preempted for it, or it is itself."""
+        while not self.cache.grow(sequence, len(sequence.tokens)):
+            victim = self._victim()
+            self.preempt(victim)
+            if victim is sequence:
+                return
+
+    def _victim(self) -> Sequence:
+        """Whom to preempt: O(running)."""
+        running = list(self.running.values())
+        if self._options.preemption == "latest":
+            return running[-1]
+        surplus = self._scheduler.surplus
+        _, last = max((surplus(each.sequence_id), at) for at, each in enumerate(running))
+        return running[last]
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a sequence out of the batch and back into the queue."""
+        if not sequence.is_prefilling:
+            self.cache.commit(sequence)
+        self.cache.release(sequence)
+        sequence.preempted()
+        del self.running[sequence.sequence_id]
+        self.waiting[sequence.sequence_id] = sequence
+        self._scheduler.requeue(sequence.sequence_id)
+        self.preemptions += 1

@@ -1,0 +1,120 @@
+"""Steps of decodes alone as CUDA graphs: one launch instead of thousands.
+
+A graph is recorded for each of a few batch sizes; a step uses the next larger one and pads it. What
+changes from step to step lies in static buffers, filled on the host in one piece and copied to the
+device in one piece; nothing waits for the device.
+
+A padding row decodes token 0 at position 0 into the pad page, which no kernel reads.
+
+Cost per step: O(rows * pages of the longest context) on the host, a few bytes each. Recording takes some
+forward passes per size, at start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairserve.engine.torch.batch import PagedState
+from fairserve.engine.torch.chunk import Chunk
+from fairserve.engine.torch.kernel_attention import KernelPlan, page_tables
+from fairserve.engine.torch.kv_tensors import KvTensors
+from fairserve.engine.torch.page_pool import PAD_PAGE, PAGE_TOKENS
+
+Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PagedState], torch.Tensor]
+"""``(input_ids, positions, logit_rows, state) -> logits`` [rows, vocabulary]."""
+
+_WARM_UPS = 3
+_IDS, _POSITIONS, _SLOTS, _LENGTHS = range(4)
+
+
+def graph_sizes(max_batch: int) -> list[int]:
+    """1, 2, 4, then every 8 up to 64, then steps of an eighth, up to ``max_batch`` itself."""
+    sizes = [1, 2, 4]
+    while sizes[-1] < max_batch:
+        sizes.append((sizes[-1] // 8 + max(1, sizes[-1] // 64)) * 8)
+    return [*(size for size in sizes if size < max_batch), max_batch]
+
+
+class DecodeGraphs:
+    """All sizes. ``max_pages`` is the most that a sequence can have.
+
+    Without CUDA nothing is recorded and every step is a plain forward pass: for tests.
+    """
+
+    def __init__(self, forward: Forward, kv: KvTensors, max_batch: int, max_pages: int) -> None:
+        self._memory = torch.cuda.graph_pool_handle() if kv.device.type == "cuda" else None
+        self._steps: dict[int, _Step] = {}
+        for size in reversed(graph_sizes(max_batch)):  # the largest first: others use its memory
+            self._steps[size] = _Step(forward, kv, size, max_pages, self._memory)
+        self._sizes = sorted(self._steps)
+
+    def logits(self, decodes: Sequence[Chunk]) -> torch.Tensor:
+        """[decodes, vocabulary], in static memory that the next step of that size overwrites."""
+        size = next(size for size in self._sizes if size >= len(decodes))
+        return self._steps[size].run(decodes)
+
+
+class _Step:
+    def __init__(
+        self, forward: Forward, kv: KvTensors, size: int, max_pages: int, memory: Any
+    ) -> None:
+        device = kv.device
+        self._on_gpu = device.type == "cuda"
+        self._rows = torch.zeros((4, size), dtype=torch.int64, device=device)
+        self._table = torch.full((size, max_pages), PAD_PAGE, dtype=torch.int32, device=device)
+        self._lengths = torch.ones(size, dtype=torch.int32, device=device)
+        self._host_rows = torch.zeros((4, size), dtype=torch.int64, pin_memory=self._on_gpu)
+        entries = size * max_pages
+        self._host_table = torch.zeros(entries, dtype=torch.int32, pin_memory=self._on_gpu)
+        self._sent_table = torch.zeros(entries, dtype=torch.int32, device=device)
+        self._every_row = torch.arange(size, device=device)
+        self._state = PagedState(kv, self._rows[_SLOTS], KernelPlan(kv, self._table, self._lengths))
+        self._forward = forward
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if self._on_gpu:
+            self._record(memory)
+
+    def _pass(self) -> torch.Tensor:
+        self._lengths.copy_(self._rows[_LENGTHS])
+        rows = self._rows
+        return self._forward(rows[_IDS][None], rows[_POSITIONS][None], self._every_row, self._state)
+
+    def _record(self, memory: Any) -> None:
+        self._rows[_LENGTHS] = 1
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(_WARM_UPS):
+                self._pass()
+        torch.cuda.current_stream().wait_stream(aside)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=memory):
+            self._logits = self._pass()
+
+    def run(self, decodes: Sequence[Chunk]) -> torch.Tensor:
+        """Fill the buffers and run. The step before must have come to its end."""
+        count = len(decodes)
+        rows = self._host_rows.numpy()
+        positions = np.array([chunk.sequence.computed_tokens for chunk in decodes])
+        tables = page_tables(decodes)
+        rows[:] = 0
+        rows[_LENGTHS] = 1
+        rows[_IDS, :count] = [chunk.sequence.tokens[-1] for chunk in decodes]
+        rows[_POSITIONS, :count] = positions
+        pages = tables[np.arange(count), positions // PAGE_TOKENS].astype(np.int64)
+        rows[_SLOTS, :count] = pages * PAGE_TOKENS + positions % PAGE_TOKENS
+        rows[_LENGTHS, :count] = positions + 1
+        # Only the rows and columns in use travel, as one piece of memory.
+        used = tables.size
+        self._host_table.numpy()[:used] = tables.ravel()
+        self._rows.copy_(self._host_rows, non_blocking=True)
+        self._sent_table[:used].copy_(self._host_table[:used], non_blocking=True)
+        self._table[:count, : tables.shape[1]] = self._sent_table[:used].view(tables.shape)
+        if self._graph is None:
+            return self._pass()[:count]
+        self._graph.replay()
+        return self._logits[:count]

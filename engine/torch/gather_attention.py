@@ -1,0 +1,170 @@
+"""Attention in plain torch: pages are gathered into one tensor, then attended to.
+
+Decodes of similar context length attend as one padded group, each prefill chunk on its own.
+
+Weakness: keys and values move three times. On a CPU the forward's Python dominates; on a GPU
+:mod:`fairserve.engine.torch.kernel_attention` reads pages in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention as attend
+
+from fairserve.engine.torch.chunk import Chunk
+from fairserve.engine.torch.kv_tensors import KvTensors
+from fairserve.engine.torch.page_pool import PAD_PAGE, PAGE_TOKENS, pages_for
+
+_PADDING_FACTOR = 1.5
+_PADDING_PAGES = 8
+"""A decode group pads to at most this factor of its shortest member, plus this many pages."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrefillSpan:
+    """Rows ``start`` to ``stop`` are one chunk. Without ``pages`` nothing precedes the chunk."""
+
+    start: int
+    stop: int
+    context_tokens: int
+    """Tokens that it attends to, the chunk's own included."""
+    pages: torch.Tensor | None
+    """[1, P]"""
+    mask: torch.Tensor | None
+    """[1, 1, chunk, context], 0 or -inf"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodeGroup:
+    """Rows ``start`` to ``stop`` are decodes of similar context lengths."""
+
+    start: int
+    stop: int
+    pages: torch.Tensor
+    """[B, P], padded with the pad page"""
+    mask: torch.Tensor
+    """[B, 1, 1, P * 16], 0 or -inf"""
+
+
+class GatherPlan:
+    """How the rows of one step attend; the same for every layer."""
+
+    def __init__(
+        self,
+        decodes: Sequence[Chunk],
+        prefills: Sequence[Chunk],
+        kv: KvTensors,
+    ) -> None:
+        """``decodes`` come first and are ordered by context length."""
+        self._kv = kv
+        self._decodes: list[DecodeGroup] = []
+        self._prefills: list[PrefillSpan] = []
+        row = 0
+        for group in _similar_lengths(decodes):
+            self._decodes.append(_decode_group(group, row, kv.dtype, kv.device))
+            row += len(group)
+        for chunk in prefills:
+            self._prefills.append(_prefill_span(chunk, row, kv.dtype, kv.device))
+            row += chunk.tokens
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+    ) -> torch.Tensor:
+        """Query [1, H, T, D], key and value [1, KV heads, T, D] -> [T, H, D]."""
+        output = torch.empty_like(query[0].transpose(0, 1), memory_format=torch.contiguous_format)
+        for group in self._decodes:
+            output[group.start : group.stop] = self._decode(layer, group, query, scaling)
+        for span in self._prefills:
+            output[span.start : span.stop] = self._prefill(layer, span, query, key, value, scaling)
+        return output
+
+    def _decode(
+        self, layer: int, group: DecodeGroup, query: torch.Tensor, scaling: float | None
+    ) -> torch.Tensor:
+        keys, values = self._kv.read(layer, group.pages)
+        batch, kv_heads, _, head_size = keys.shape
+        # The query heads that share a KV head become query rows of that head: nothing is repeated.
+        rows = query[0, :, group.start : group.stop].transpose(0, 1)
+        grouped = rows.reshape(batch, kv_heads, -1, head_size)
+        result = attend(grouped, keys, values, attn_mask=group.mask, scale=scaling)
+        return result.reshape(batch, -1, head_size)
+
+    def _prefill(
+        self,
+        layer: int,
+        span: PrefillSpan,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scaling: float | None,
+    ) -> torch.Tensor:
+        rows = query[:, :, span.start : span.stop]
+        if span.pages is None:
+            keys = key[:, :, span.start : span.stop]
+            values = value[:, :, span.start : span.stop]
+        else:
+            keys, values = self._kv.read(layer, span.pages)
+            keys = keys[:, :, : span.context_tokens]
+            values = values[:, :, : span.context_tokens]
+        result = attend(
+            rows,
+            keys,
+            values,
+            attn_mask=span.mask,
+            is_causal=span.mask is None,
+            scale=scaling,
+            enable_gqa=rows.shape[1] != keys.shape[1],
+        )
+        return result[0].transpose(0, 1)
+
+
+def _similar_lengths(decodes: Sequence[Chunk]) -> list[list[Chunk]]:
+    groups: list[list[Chunk]] = []
+    limit = -1.0
+    for chunk in decodes:
+        pages = pages_for(chunk.sequence.computed_tokens + 1)
+        if pages > limit:
+            groups.append([])
+            limit = pages * _PADDING_FACTOR + _PADDING_PAGES
+        groups[-1].append(chunk)
+    return groups
+
+
+def _decode_group(
+    group: list[Chunk], row: int, dtype: torch.dtype, device: torch.device
+) -> DecodeGroup:
+    lengths = np.array([chunk.sequence.computed_tokens + 1 for chunk in group])
+    width = pages_for(int(lengths[-1]))
+    table = np.full((len(group), width), PAD_PAGE, dtype=np.int64)
+    for index, chunk in enumerate(group):
+        used = pages_for(int(lengths[index]))
+        table[index, :used] = chunk.sequence.page_table[:used]
+    visible = np.arange(width * PAGE_TOKENS) < lengths[:, None]
+    mask = np.where(visible, np.float32(0), np.float32(-np.inf))[:, None, None, :]
+    return DecodeGroup(
+        start=row,
+        stop=row + len(group),
+        pages=torch.from_numpy(table).to(device),
+        mask=torch.from_numpy(mask).to(device=device, dtype=dtype),
+    )
+
+
+def _prefill_span(chunk: Chunk, row: int, dtype: torch.dtype, device: torch.device) -> PrefillSpan:
+    sequence = chunk.sequence
+    past = sequence.computed_tokens
+    context = past + chunk.tokens
+    if past == 0:
+        return PrefillSpan(row, row + chunk.tokens, context, None, None)
+    pages = torch.from_numpy(sequence.page_table[: pages_for(context)]).to(device)[None]
+    mask = torch.full((chunk.tokens, context), -torch.inf, dtype=dtype, device=device)
+    mask.triu_(diagonal=past + 1)
+    return PrefillSpan(row, row + chunk.tokens, context, pages, mask[None, None])

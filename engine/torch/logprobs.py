@@ -1,0 +1,71 @@
+"""Log probabilities of the tokens that were chosen, and of the likeliest ones beside them.
+
+They are those of the model's own distribution, as vLLM tells them by default: before temperature,
+penalties, bias, cuts and grammar. So a token that a cut would never let through has one, and the
+numbers of two calls can be compared whatever their options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fairserve.engine.torch.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """One output token."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+    """The likeliest tokens at its place and theirs, best first, as many as were asked for."""
+    text_offset: int
+    """Characters of output that were complete before it, before stop strings were cut off."""
+
+
+class LogprobReport:
+    """The rows of one step whose sequences want log probabilities.
+
+    Made from logits [S, V] before anything is done to them; it keeps a copy of its rows.
+    """
+
+    def __init__(self, logits: torch.Tensor, sequences: list[Sequence], rows: list[int]) -> None:
+        self._rows = rows
+        self._sequences = [sequences[row] for row in rows]
+        self._counts = [sequence.params.logprobs or 0 for sequence in self._sequences]
+        if len(rows) < len(sequences):
+            self._index: torch.Tensor | None = torch.tensor(rows, device=logits.device)
+            logits = logits[self._index]
+        else:
+            self._index = None
+        self._logprobs = torch.log_softmax(logits.float(), dim=-1)
+        self._width = min(max(self._counts), logits.shape[-1])
+        self._top = self._logprobs.topk(self._width)
+
+    def packed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Everything that is told, as float64 [L, 1 + 2 * width]; ``tokens`` [S] as they were chosen."""
+        chosen = tokens if self._index is None else tokens[self._index]
+        own = self._logprobs.gather(-1, chosen.clamp(min=0)[:, None])
+        return torch.cat(
+            (own.double(), self._top.values.double(), self._top.indices.double()), dim=-1
+        )
+
+    def unpacked(self, numbers: list[float], tokens: list[int]) -> dict[int, TokenLogprobs]:
+        """By row, from ``packed`` as one flat list and the chosen tokens of all rows."""
+        told = {}
+        step = 1 + 2 * self._width
+        for place, row in enumerate(self._rows):
+            start = place * step + 1
+            count = min(self._counts[place], self._width)
+            ids = numbers[start + self._width : start + self._width + count]
+            values = numbers[start : start + count]
+            told[row] = TokenLogprobs(
+                token_id=tokens[row],
+                logprob=numbers[start - 1],
+                top=tuple(zip(map(int, ids), values, strict=True)),
+                text_offset=self._sequences[place].output.characters,
+            )
+        return told

@@ -1,0 +1,53 @@
+"""Log probabilities in OpenAI's two shapes, for chat and for completions.
+
+As vLLM has it, every token that was generated is told: also the stop token at the end, and the
+tokens whose text is held back or was cut off by a stop string. Their number is the usage's. Of the
+text itself ``text_offset`` tells where each begins, counted in characters from the output's start:
+a token at or past the end of the text shows nothing of itself.
+
+Beside the likeliest tokens that were asked for, completions list the chosen one, as OpenAI does.
+There, tokens with the same text share an entry, the likeliest one's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairserve.engine.torch.logprobs import TokenLogprobs
+from fairserve.engine.torch.token_texts import TokenTexts
+
+_LOWEST = -9999.0
+"""In place of minus infinity, which JSON does not have; OpenAI's and vLLM's number."""
+
+
+def chat_logprobs(tokens: list[TokenLogprobs], texts: TokenTexts) -> dict[str, Any]:
+    """``logprobs`` of a chat choice or of a chunk of it."""
+
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        return {
+            "token": texts.text_of(token_id),
+            "logprob": max(logprob, _LOWEST),
+            "bytes": list(texts.bytes_of(token_id)),
+        }
+
+    content = [
+        entry(token.token_id, token.logprob) | {"top_logprobs": [entry(*top) for top in token.top]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(tokens: list[TokenLogprobs], texts: TokenTexts) -> dict[str, Any]:
+    """``logprobs`` of a completion choice or of a chunk of it."""
+    likeliest = []
+    for token in tokens:
+        entries: dict[str, float] = {}
+        for token_id, logprob in (*token.top, (token.token_id, token.logprob)):
+            entries.setdefault(texts.text_of(token_id), max(logprob, _LOWEST))
+        likeliest.append(entries)
+    return {
+        "tokens": [texts.text_of(token.token_id) for token in tokens],
+        "token_logprobs": [max(token.logprob, _LOWEST) for token in tokens],
+        "top_logprobs": likeliest,
+        "text_offset": [token.text_offset for token in tokens],
+    }

@@ -1,0 +1,43 @@
+"""The text and the bytes of single tokens, as log probabilities name them.
+
+Special tokens have the text that they are written as. The bytes of an output's tokens, one after
+the other, are its text; the text of half a character is U+FFFD. Exact for byte-level vocabularies
+and for SentencePiece's byte tokens; any other token is decoded as it reads within a text (a decoder
+may drop the space before the first word).
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from fairserve.engine.torch.detokenizer import byte_level
+
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+
+
+class TokenTexts:
+    """For one transformers tokenizer. Each token is looked up once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._special = frozenset(tokenizer.all_special_ids)
+        token_bytes = byte_level(tokenizer)
+        self.bytes_of = cache(self._decoded if token_bytes is None else token_bytes)
+        """The bytes of a token id; none for an id that the tokenizer does not have."""
+
+    def text_of(self, token_id: int) -> str:
+        """The text of a token id."""
+        return self.bytes_of(token_id).decode(errors="replace")
+
+    def _decoded(self, token_id: int) -> bytes:
+        token: str = self._tokenizer.convert_ids_to_tokens(token_id) or ""
+        if token_id in self._special:
+            return token.encode()
+        byte = _BYTE_TOKEN.fullmatch(token)
+        if byte is not None:
+            return bytes.fromhex(byte[1])
+        once: str = self._tokenizer.decode([token_id])
+        twice: str = self._tokenizer.decode([token_id, token_id])
+        return twice[len(once) :].encode()

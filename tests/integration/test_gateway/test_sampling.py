@@ -1,0 +1,117 @@
+"""Sampling options, log probabilities and JSON mode through the whole platform."""
+
+import json
+from itertools import chain
+
+import pytest
+
+from .conftest import MODEL
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return server.openai()
+
+
+def chat(client, content="Hello", **more):
+    messages = [{"role": "user", "content": content}]
+    return client.chat.completions.create(
+        **{"model": MODEL, "messages": messages, "max_tokens": 20, "seed": 4} | more
+    )
+
+
+def complete(client, **more):
+    body = {"model": MODEL, "prompt": "Hello", "max_tokens": 20, "seed": 4}
+    return client.completions.create(**body | more)
+
+
+def test_log_probabilities_of_chat_survive_streaming_and_merging(client):
+    body = {"logprobs": True, "top_logprobs": 2, "n": 2}
+    whole = chat(client, **body)
+    streamed = [[], []]
+    for chunk in chat(client, **body, stream=True):
+        for choice in chunk.choices:
+            if choice.logprobs is not None:
+                streamed[choice.index] += choice.logprobs.content
+    for choice, content in zip(whole.choices, streamed, strict=True):
+        told = choice.logprobs.content
+        assert "".join(each.token for each in told) == choice.message.content
+        assert [each.token for each in content] == [each.token for each in told]
+        assert all(len(each.top_logprobs) == 2 and each.bytes for each in told)
+    assert chat(client).choices[0].logprobs is None
+
+
+def test_log_probabilities_of_completions_survive_streaming_and_merging(client):
+    plain = complete(client).choices[0].text
+    stop = plain[8:10]
+    body = {"logprobs": 1, "stop": stop}
+    whole = complete(client, **body).choices[0]
+    told = whole.logprobs
+    # The tokens that the stop string cut off are told, too.
+    assert "".join(told.tokens) == plain[: plain.index(stop) + 2] == whole.text + stop
+    assert told.text_offset == list(range(len(told.tokens)))
+    parts = [chunk.choices[0] for chunk in complete(client, **body, stream=True)]
+    assert "".join(part.text for part in parts) == whole.text
+    for name in ("tokens", "text_offset"):
+        lists = [getattr(part.logprobs, name) for part in parts if part.logprobs is not None]
+        assert list(chain.from_iterable(lists)) == getattr(told, name)
+
+
+def test_options_reach_the_worker(client):
+    greedy = chat(client, temperature=0).choices[0].message.content
+    for option in ({"extra_body": {"top_k": 1}}, {"top_p": 1e-9}, {"extra_body": {"min_p": 1}}):
+        assert chat(client, temperature=2, **option).choices[0].message.content == greedy
+    varied = chat(client, temperature=0, presence_penalty=2, frequency_penalty=1)
+    assert len(set(varied.choices[0].message.content)) > len(set(greedy))
+    ended = {"logit_bias": {"256": 100}}
+    assert chat(client, **ended).usage.completion_tokens == 1
+    longer = chat(client, **ended, extra_body={"min_tokens": 6})
+    assert longer.usage.completion_tokens == 7
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_json_mode(client, stream):
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}, "n": {"enum": [1, 2]}},
+        "required": ["ok", "n"],
+        "additionalProperties": False,
+    }
+    wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    answer = chat(client, response_format=wanted, max_tokens=60, stream=stream)
+    if stream:
+        text = "".join(c.choices[0].delta.content or "" for c in answer if c.choices)
+    else:
+        text = answer.choices[0].message.content
+    value = json.loads(text)
+    assert value["ok"] in (True, False)
+    assert value["n"] in (1, 2)
+
+
+REFUSED = [
+    # By the platform, before it waits for a worker.
+    ({"temperature": 2.5}, "temperature", "2.5"),
+    ({"top_k": -5}, "top_k", "-5"),
+    ({"top_logprobs": 3}, "top_logprobs", "logprobs"),
+    # By the worker.
+    ({"min_tokens": 21}, "min_tokens", "from 0 to 20"),
+    ({"logit_bias": {"9999": 1}}, "logit_bias", "0 to 261"),
+    ({"repetition_penalty": 1.2}, "repetition_penalty", "cannot honour"),
+    ({"guided_json": {}}, "guided_json", "unknown"),
+    ({"response_format": {"type": "grammar"}}, "response_format.type", "json_schema"),
+]
+
+
+@pytest.mark.parametrize(("change", "param", "said"), REFUSED)
+def test_what_cannot_be_honoured_is_refused_by_name(server, change, param, said):
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 20}
+    answer = server.post("/v1/chat/completions", body | change)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param), error
+    assert said in error["message"]
+
+
+def test_echo_is_refused_by_name(server):
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 2, "echo": True, "logprobs": 1}
+    answer = server.post("/v1/completions", body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "echo")

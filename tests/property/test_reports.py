@@ -1,0 +1,267 @@
+"""What the router believes of a worker that tells of its cache, against the worker's real cache.
+
+The worker's news come late; calls are placed, computed, cancelled and evicted in the meantime.
+"""
+
+import json
+import random
+from array import array
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairserve.scheduling.events import WorkerCached, WorkerCacheReset, WorkerEvicted
+from fairserve.scheduling.prefix_tree import PrefixTree
+from fairserve.scheduling.reports import LATE_S, Reports
+
+CAPACITY = 40
+OTHER = "other"
+
+
+def keys_of(path):
+    """Chained keys, equal for equal prefixes."""
+    return array("Q", [hash(tuple(path[: n + 1])) % 2**64 for n in range(len(path))])
+
+
+class World:
+    """One worker that tells everything, one that tells nothing and shares its prompts."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.tree = PrefixTree()
+        self.reports = Reports(self.tree)
+        for name in ("w", OTHER):
+            self.tree.add_worker(name, CAPACITY)
+            self.reports.add_worker(name, CAPACITY)
+        self.now_s = 0.0
+        self.cached = {}
+        """Prefix -> calls that compute with it now; what the worker really has."""
+        self.queued, self.running, self.prompts = {}, {}, {}
+        self.news = deque()
+        self.names = 0
+
+    def place(self):
+        path = tuple(self.rng.randrange(3) for _ in range(self.rng.randint(0, 6)))
+        self.names += 1
+        name, keys = f"c{self.names}", keys_of(path)
+        self.prompts[name] = keys
+        self.tree.insert(keys, "w")
+        self.reports.placed(name, "w", keys)
+        self.queued[name] = path
+        if self.rng.random() < 0.3:
+            self.tree.insert(keys, OTHER)
+            self.reports.placed(name, OTHER, keys)
+            self.reports.left(name, OTHER, self.now_s)
+
+    def compute(self):
+        name = self.rng.choice(list(self.queued))
+        path = self.running[name] = self.queued.pop(name)
+        for end in range(1, len(path) + 1):
+            self.store(path[:end], name)
+
+    def store(self, prefix, holder=None):
+        if prefix not in self.cached:
+            while len(self.cached) >= CAPACITY:
+                self.evict()
+            self.cached[prefix] = set()
+            keys = keys_of(prefix)
+            parent = keys[-2] if len(keys) > 1 else None
+            self.news.append(WorkerCached("w", parent, (keys[-1],)))
+        if holder is not None:
+            self.cached[prefix].add(holder)
+
+    def evict(self):
+        parents = {prefix[:-1] for prefix in self.cached}
+        idle = [p for p, holders in self.cached.items() if not holders and p not in parents]
+        if idle:
+            prefix = self.rng.choice(idle)
+            del self.cached[prefix]
+            self.news.append(WorkerEvicted("w", (keys_of(prefix)[-1],)))
+        return bool(idle)
+
+    def end(self):
+        """Computed, with some output that is cached, too; or cancelled before."""
+        name = self.rng.choice([*self.queued, *self.running])
+        path = self.running.pop(name, None)
+        if path is None:
+            del self.queued[name]
+        else:
+            for end in range(1, len(path) + 1):
+                self.cached[path[:end]].discard(name)
+            if len(self.cached) < CAPACITY:
+                self.store((*path, 7))
+        self.reports.left(name, "w", self.now_s)
+
+    def reset(self, complete):
+        """News were lost: everything is told anew, or never."""
+        self.news.clear()
+        self.reports.take(WorkerCacheReset("w", complete))
+        if complete:
+            for prefix in sorted(self.cached, key=len):
+                keys = keys_of(prefix)
+                parent = keys[-2] if len(keys) > 1 else None
+                self.news.append(WorkerCached("w", parent, (keys[-1],)))
+
+    def hear(self):
+        if self.news:
+            self.reports.take(self.news.popleft())
+
+    def wait(self, seconds):
+        self.now_s += seconds
+        self.reports.settle(self.now_s)
+
+    def believed(self, worker="w"):
+        bit = self.tree.mask([worker])
+        return {
+            k for node in self.tree._segments.heads.values() if node.mask & bit for k in node.keys
+        }
+
+    def truth(self):
+        return {keys_of(prefix)[-1] for prefix in self.cached}
+
+    def check(self):
+        mask = self.tree.mask(["w"])
+        for name in (*self.queued, *self.running):
+            keys = self.prompts[name]
+            assert self.tree.match(keys, mask)[0] == len(keys), "a call will have its prompt there"
+        if self.reports.complete("w"):
+            cache = self.reports._caches["w"]
+            paths = [*cache.there.values(), *(keys for _, keys in cache.left)]
+            assert self.believed() <= cache.held.union(*paths)
+        locked = {key for link in self.tree._caches[0] if link.locks for key in link.node.keys}
+        assert self.tree.locked_blocks("w") == len(locked)
+
+    def act(self, action):
+        if action == "place" and len(self.queued) + len(self.running) < 6:
+            self.place()
+        elif action == "compute" and self.queued:
+            self.compute()
+        elif action == "evict":
+            self.evict()
+        elif action == "end" and self.queued | self.running:
+            self.end()
+        elif action == "hear":
+            self.hear()
+        elif action == "wait":
+            self.wait(self.rng.choice([0.125, 0.5, LATE_S]))
+
+
+ACTIONS = ["place"] * 4 + ["compute"] * 4 + ["evict"] * 3 + ["end"] * 3 + ["hear"] * 6 + ["wait"]
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2**32))
+def test_in_the_end_the_router_believes_what_is_there(seed):
+    world = World(seed)
+    world.reset(complete=True)
+    for _ in range(200):
+        world.act(world.rng.choice(ACTIONS))
+        if world.rng.random() < 0.02:
+            world.reset(complete=True)
+        world.check()
+    while world.queued or world.running:
+        world.end()
+    world.wait(LATE_S)
+    while world.news:
+        world.hear()
+    world.wait(LATE_S)
+    world.check()
+    assert world.believed() == world.truth()
+    assert world.tree.locked_blocks("w") == 0
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**32), st.integers(0, 120))
+def test_calls_are_believed_through_changes_of_what_is_told(seed, begins):
+    """A worker that begins to tell while calls are there, loses news for good, and tells all again."""
+    world = World(seed)
+    for step in range(240):
+        world.act(world.rng.choice(ACTIONS))
+        if step == begins or world.rng.random() < 0.03:
+            world.reset(complete=world.rng.random() < 0.5)
+        if step >= begins:
+            world.check()
+        assert len(world.believed()) <= 2 * CAPACITY
+        assert len(world.believed(OTHER)) <= CAPACITY
+    while world.queued or world.running:
+        world.end()
+    world.reset(complete=True)
+    while world.news:
+        world.hear()
+    world.wait(LATE_S)
+    assert world.believed() == world.truth()
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**32), st.integers(0, 150))
+def test_a_snapshot_goes_on_as_the_original(seed, cut):
+    one, two = World(seed), World(seed)
+    for world in (one, two):
+        world.reset(complete=True)
+    for step in range(150):
+        action = one.rng.choice(ACTIONS)
+        assert two.rng.choice(ACTIONS) == action
+        if step == cut:
+            state = json.loads(json.dumps([two.tree.snapshot(), two.reports.snapshot(two.now_s)]))
+            two.tree.restore(state[0])
+            two.now_s += 1000.0
+            for left in two.reports._caches["w"].left:
+                assert left[0] <= one.now_s
+            two.reports.restore(state[1], two.prompts.__getitem__, two.now_s)
+        for world in (one, two):
+            world.act(action)
+        assert one.tree.snapshot() == two.tree.snapshot()
+        assert one.believed() == two.believed()
+
+
+def test_a_worker_that_tells_nothing_is_believed_as_before():
+    world = World(0)
+    for number in range(30):
+        world.tree.insert(keys_of((number, 1, 2)), "w")
+        world.reports.placed(f"c{number}", "w", keys_of((number, 1, 2)))
+        world.reports.left(f"c{number}", "w", 0.0)
+    world.wait(10 * LATE_S)
+    assert world.reports.complete("w") is None
+    assert len(world.believed()) == CAPACITY
+    assert world.tree.locked_blocks("w") == 0
+
+
+def test_news_of_unknown_workers_are_ignored():
+    world = World(0)
+    world.reports.remove_worker("w")
+    for event in (
+        WorkerCached("w", None, (1,)), WorkerEvicted("w", (1,)), WorkerCacheReset("w", True)
+    ):  # fmt: skip
+        world.reports.take(event)
+    world.reports.placed("c", "w", keys_of((1,)))
+    world.reports.left("c", "w", 0.0)
+    assert world.believed() == set()
+
+
+def test_an_older_eviction_does_not_take_what_a_call_is_about_to_compute():
+    world = World(0)
+    world.reset(complete=True)
+    keys = keys_of((1, 2, 3))
+    world.reports.take(WorkerCached("w", None, tuple(keys)))
+    world.tree.insert(keys, "w")
+    world.reports.placed("c", "w", keys)
+    world.reports.take(WorkerEvicted("w", (keys[2], keys[1])))
+    assert world.believed() == set(keys)
+    world.reports.left("c", "w", 0.0)
+    world.wait(LATE_S / 2)
+    assert world.believed() == set(keys), "that it computed them may be told yet"
+    world.wait(LATE_S / 2)
+    assert world.believed() == {keys[0]}, "it was cancelled before"
+
+
+def test_what_a_call_does_not_need_may_go():
+    """A block that follows its prompt, in the same node of the tree."""
+    world = World(0)
+    world.reset(complete=True)
+    keys = keys_of((1, 2, 3, 4))
+    world.reports.take(WorkerCached("w", None, tuple(keys)))
+    world.tree.insert(keys[:2], "w")
+    world.reports.placed("c", "w", keys[:2])
+    world.reports.take(WorkerEvicted("w", (keys[3], keys[2], keys[1])))
+    assert world.believed() == set(keys[:2])

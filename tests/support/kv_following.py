@@ -1,0 +1,57 @@
+"""A worker's cache followed over real sockets: the reader's side, and how to wait for it."""
+
+import asyncio
+
+import zmq
+
+from fairserve.engine.base import KvEndpoints
+from fairserve.engine.kv_events import BlockStored
+from fairserve.engine.kv_subscriber import KvSubscriber
+from fairserve.engine.kv_view import KvView
+from fairserve.scheduling.block_keys import BlockHasher
+
+HASHER = BlockHasher(11, 16)
+
+
+def stored(name, parent=None, *, salt=None):
+    """One block, whose tokens are its name."""
+    extra = [[salt]] if salt else None
+    return BlockStored([name], parent, [name] * 16, 16, medium="GPU", extra_keys=extra)
+
+
+class Following:
+    """A subscriber and all that it posted. A context manager: it is closed at the end."""
+
+    def __init__(self, publisher=None, *, endpoints=None, **options):
+        self.reports, self._news = [], asyncio.Event()
+        self.view = KvView("w", HASHER, 1 << 16)
+        self.context = zmq.Context()
+        if endpoints is None:
+            endpoints = KvEndpoints(publisher.endpoint, publisher.replay_endpoint)
+        self.subscriber = KvSubscriber(self.context, endpoints, self.view, self._post, **options)
+
+    def _post(self, report):
+        self.reports.append(report)
+        self._news.set()
+
+    def __enter__(self):
+        self.subscriber.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.subscriber.close()
+        self.context.destroy(linger=0)
+
+    @property
+    def stats(self):
+        return self.subscriber.stats
+
+    async def until(self, condition):
+        """Wait for the news that make it true."""
+        try:
+            async with asyncio.timeout(60):
+                while not condition():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"it did not happen: {self.stats}") from None

@@ -1,0 +1,19 @@
+"""Sequences without an engine, for tests of the sampler."""
+
+import numpy as np
+
+from fairserve.engine.torch.output_text import OutputText
+from fairserve.engine.torch.sampling_params import SamplingParams
+from fairserve.engine.torch.sequence import Sequence, SequenceRequest
+
+PROMPT = [1, 0]
+
+
+def make_sequence(seed=0, output=(), **params):
+    """A sequence that has generated ``output``."""
+    request = SequenceRequest(
+        "s", "c", np.array(PROMPT, dtype=np.uint32), SamplingParams(**{"max_tokens": 99, **params})
+    )
+    sequence = Sequence(request, OutputText(None, ()), seed)
+    sequence.tokens += output
+    return sequence

@@ -1,0 +1,66 @@
+"""A real worker process, with clients for it."""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+
+import httpx
+import openai
+from processes import eventually
+
+COMMAND = "import sys; from fairserve.engine.worker import main; sys.exit(main())"
+DEADLINE_S = 60
+
+
+class Worker:
+    """A worker process that is ready."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, "--device", "cpu", "--exit-with-parent", *flags],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        line = self.process.stdout.readline()
+        assert line, f"the worker ended with {self.process.wait()}"
+        self.ready = json.loads(line)
+        self.url = f"http://127.0.0.1:{self.ready['port']}"
+        self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
+        self.openai = openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S
+        )
+
+    def metric(self, name):
+        return self.metric_of(f"vllm:{name}")
+
+    def metric_of(self, name):
+        text = self.http.get("/metrics").text
+        (value,) = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)
+        return float(value)
+
+    def wait_for(self, condition):
+        eventually(condition, deadline_s=DEADLINE_S)
+
+    def wait_until_idle(self):
+        self.wait_for(
+            lambda: self.metric("num_requests_running") == self.metric("num_requests_waiting") == 0
+        )
+
+    def stop(self):
+        self.http.close()
+        self.openai.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def running(*flags):
+    worker = Worker(*flags)
+    try:
+        yield worker
+    finally:
+        worker.stop()
