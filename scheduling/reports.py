@@ -10,8 +10,8 @@ better.
 Of one that tells only a part (news were lost for good) everything told is applied, and what is not
 contradicted stays believed, within the capacity.
 
-Cost: O(nodes on the path) per call to lock and to unlock; one look-up when it has left, one a block if it
-was not computed. Memory: about 70 bytes a block that a worker told of.
+Cost: O(nodes on the path) per call to lock and to unlock; one look-up when it has left, one a block if
+it was not computed. Memory: about 70 bytes a block that a worker told of.
 """
 
 from __future__ import annotations
