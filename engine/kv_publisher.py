@@ -165,6 +165,9 @@ class KvPublisher(Generic[Change]):
             payload = kv_events.encode(KvBatch(time.time(), events))
             sequence = self.batches
             self.batches += 1
+            # Asked for its state, the socket looks for new subscriptions, which a mere send may leave
+            # for a millisecond: a reader whose replay was just served would miss this batch.
+            self._published.get(zmq.EVENTS)
             self._published.send_multipart(kv_events.message(sequence, payload))
             self._buffer.append(sequence, payload)
 

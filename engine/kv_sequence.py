@@ -93,6 +93,12 @@ class KvSequence:
         self._ask()
         return self._done()
 
+    def check(self) -> list[Step]:
+        """Ask once more: the subscription may have come later than the replay after the connection."""
+        if self._asked is None:
+            self._ask()
+        return self._done()
+
     def live(self, sequence: int, payload: bytes) -> list[Step]:
         """A published batch came."""
         if self._last_live is not None and sequence <= self._last_live:

@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 REPLAY_S = 5.0
 """A replay that says nothing for so long is asked for again."""
 REPLAY_TRIES = 6
+CHECK_S = 1.0
+"""So long after a connection a second replay looks for what was published before the subscription was
+known there."""
 AGAIN_S = 0.1
 """Pause before a broken connection is replaced."""
 LOST_S = 10.0
@@ -92,6 +95,7 @@ class KvSubscriber:
         self._deadline: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
         self._lost: asyncio.TimerHandle | None = None
+        self._check: asyncio.TimerHandle | None = None
 
     @property
     def stats(self) -> KvStats:
@@ -121,11 +125,22 @@ class KvSubscriber:
 
     def close(self) -> None:
         """Disconnect; nothing is posted any more. May be repeated."""
-        for timer in (self._again, self._lost):
+        for timer in (self._again, self._lost, self._check):
             if timer is not None:
                 timer.cancel()
         self._end_replay()
         self._disconnect()
+
+    def _check_later(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+        self._check = self._loop.call_later(CHECK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        if self._sequence.replaying:
+            self._check_later()
+        elif self._stats.connected:
+            self._do(self._sequence.check())
 
     def _forget(self) -> None:
         self._lost = None
@@ -171,6 +186,8 @@ class KvSubscriber:
                     self._lost.cancel()
                     self._lost = None
                 self._do(self._sequence.connected())
+                if self._endpoints.replay:
+                    self._check_later()
             else:
                 self._disconnect()
                 if self._lost is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 
 import msgspec
 import numpy as np
@@ -93,10 +94,15 @@ class Lossy:
 
     def __init__(self, real, lost):
         self._real, self._lost, self._numbers = real, lost, itertools.count()
+        self.used = threading.Event()
+
+    def get(self, option):
+        return self._real.get(option)
 
     def send_multipart(self, frames):
         if not self._lost(next(self._numbers)):
             self._real.send_multipart(frames)
+        self.used.set()
 
 
 async def test_gaps_are_replayed(publish):
@@ -113,6 +119,20 @@ async def test_gaps_are_replayed(publish):
         stats = reader.stats
         assert stats.gaps > 0
         assert (stats.complete, stats.resets, stats.restarts) == (True, 0, 0)
+
+
+async def test_the_last_batch_is_not_missed_for_ever(publish, monkeypatch):
+    """The subscription may come after the replay; a little later it is made sure of."""
+    publisher = publish()
+    publisher._published = Lossy(publisher._published, lambda n: True)
+    with Following(publisher) as reader:
+        await reader.until(lambda: reader.stats.complete)
+        publisher.put([stored(1)])
+        await asyncio.to_thread(publisher._published.used.wait)
+        monkeypatch.setattr(kv_subscriber, "CHECK_S", 0.0)
+        reader.subscriber._check_later()
+        await reader.until(lambda: reader.view.keys() == keys(1))
+        assert reader.stats.gaps == 0
 
 
 @pytest.mark.parametrize("kind", ["tcp", "ipc"])
@@ -148,7 +168,9 @@ async def test_a_worker_that_stays_away_is_no_longer_believed(publish, monkeypat
 
 async def test_without_replays_a_late_reader_knows_a_part(publish):
     publisher = publish(replay="")
+    publisher._published = Lossy(publisher._published, lambda n: False)
     publisher.put([stored(1)])
+    await asyncio.to_thread(publisher._published.used.wait)
     with Following(publisher) as reader:
         await reader.until(lambda: reader.reports)
         assert reader.reports == [WorkerCacheReset("w", complete=False)]

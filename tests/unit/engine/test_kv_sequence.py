@@ -50,6 +50,14 @@ def test_a_gap_is_filled():
     assert live(sequence, 7) == take(7)
 
 
+def test_what_came_before_the_subscription_is_found_by_a_check():
+    sequence = followed(3)
+    assert sequence.check() == [Ask(2)]
+    assert sequence.check() == [], "it is asked already"
+    assert replay(sequence, 2, 3) == take(3)
+    assert (sequence.gaps, live(sequence, 4)) == (0, take(4))
+
+
 def test_a_gap_that_cannot_be_filled_is_given_up():
     sequence = followed(3)
     assert live(sequence, 9) == [Ask(2)]
