@@ -6,7 +6,8 @@ readiness callbacks, without a task: some 20 us a message that changes nothing. 
 is replaced by a new socket, so that nothing of an earlier life of the worker is read after the first of
 a later one; each connection asks for a replay, since nobody knows what was missed.
 
-Weakness: a worker without a replay endpoint is followed completely only from its very first batch on.
+Weakness: a worker without a replay endpoint is followed completely only from its very first batch on; a
+batch that is lost is noticed when the next one comes.
 """
 
 from __future__ import annotations
