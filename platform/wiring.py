@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -87,7 +89,7 @@ class Platform:
         self.traffic: TrafficRecorder | None = None
         self.supervisor: Supervisor | None = None
         self.cache_news: CacheNews | None = None
-        self._sockets: tempfile.TemporaryDirectory[str] | None = None
+        self._sockets: Path | None = None
         self.started = asyncio.Event()
         self._on_ready = on_ready
         self._reader: PromptReader | None = None
@@ -166,7 +168,7 @@ class Platform:
         if self.supervisor is not None:
             await self.supervisor.stop()
         if self._sockets is not None:
-            self._sockets.cleanup()
+            shutil.rmtree(self._sockets, ignore_errors=True)
         await self._http.close()
         await self.control.close()
         if self._reader is not None:
@@ -222,14 +224,14 @@ class Platform:
     def _start_workers(self, system: SystemConfig) -> None:
         settings = self.settings
         if settings.kv_events:
-            self._sockets = _private_folder()
+            self._sockets = socket_folder(settings.data_dir)
         command = worker_command(
             settings.model,
             settings.worker_kv_tokens,
             settings.worker_max_batch,
             system.local,
             [f"{name}={_option(value)}" for name, value in system.local_options.items()],
-            Path(self._sockets.name) if self._sockets else None,
+            self._sockets,
         )
         self.supervisor = Supervisor(command, settings.workers, self.pool.add, self.pool.remove)
         self.supervisor.start()
@@ -334,11 +336,23 @@ def prepare_database(settings: Settings, engine: Engine) -> str | None:
     return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
 
 
-def _private_folder() -> tempfile.TemporaryDirectory[str]:
-    """For the workers' sockets: prompts go over them, so nobody but this user may listen."""
-    # The path of a socket has 107 characters at most.
-    short = None if len(tempfile.gettempdir()) < 64 else "/tmp"  # noqa: S108  the folder is private
-    return tempfile.TemporaryDirectory("", "fairserve-", short, ignore_cleanup_errors=True)
+def socket_folder(data_dir: Path) -> Path:
+    """For the workers' sockets: prompts go over them, so nobody but this user may listen.
+
+    In ``data_dir``, or elsewhere if its path is too long for a socket or its disk takes none.
+    """
+    folder = data_dir.resolve() / "sockets"
+    shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
+    folder.mkdir(mode=0o700, parents=True)
+    longest = folder / "1234567-replays"
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(longest))
+        longest.unlink()
+    except OSError:
+        folder.rmdir()
+        return Path(tempfile.mkdtemp(prefix="fairserve-"))
+    return folder
 
 
 def _context(facts: WorkerFacts) -> int:
