@@ -11,9 +11,7 @@ import contextlib
 import logging
 import secrets
 import shutil
-import socket
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -51,7 +49,7 @@ from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
 from fairserve.platform.settings import Settings
-from fairserve.platform.supervisor import Supervisor, worker_command
+from fairserve.platform.supervisor import Supervisor, socket_folder, worker_command
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
@@ -334,25 +332,6 @@ def prepare_database(settings: Settings, engine: Engine) -> str | None:
     schema.prepare(engine, create_if_empty=settings.embedded_database)
     configured = settings.admin_key.get_secret_value() if settings.admin_key else None
     return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
-
-
-def socket_folder(data_dir: Path) -> Path:
-    """For the workers' sockets: prompts go over them, so nobody but this user may listen.
-
-    In ``data_dir``, or elsewhere if its path is too long for a socket or its disk takes none.
-    """
-    folder = data_dir.resolve() / "sockets"
-    shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
-    folder.mkdir(mode=0o700, parents=True)
-    longest = folder / "1234567-replays"
-    try:
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.bind(str(longest))
-        longest.unlink()
-    except OSError:
-        folder.rmdir()
-        return Path(tempfile.mkdtemp(prefix="fairserve-"))
-    return folder
 
 
 def _context(facts: WorkerFacts) -> int:
