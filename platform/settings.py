@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     data_dir: Path = Field(
         default_factory=default_data_dir,
         description="Folder of the embedded database, the journal, the recording, the generated "
-        "secret key and the built-in model.",
+        "secret key, the workers' sockets and the built-in model.",
         json_schema_extra={"default_text": "$XDG_DATA_HOME/fairserve or ~/.local/share/fairserve"},
     )
     database_url: str = Field(

@@ -12,8 +12,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import shutil
 import signal
+import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,6 +68,25 @@ def worker_command(
     for option in scheduler_options:
         command += ["--scheduler-option", option]
     return command
+
+
+def socket_folder(data_dir: Path) -> Path:
+    """For the workers' sockets: prompts go over them, so nobody but this user may listen.
+
+    In ``data_dir``, or elsewhere if its path is too long for a socket or its disk takes none.
+    """
+    folder = data_dir.resolve() / "sockets"
+    shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
+    folder.mkdir(mode=0o700, parents=True)
+    longest = folder / "1234567-replays"
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(longest))
+        longest.unlink()
+    except OSError:
+        folder.rmdir()
+        return Path(tempfile.mkdtemp(prefix="fairserve-"))
+    return folder
 
 
 class Supervisor:

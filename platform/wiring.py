@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -49,7 +49,7 @@ from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
 from fairserve.platform.settings import Settings
-from fairserve.platform.supervisor import Supervisor, worker_command
+from fairserve.platform.supervisor import Supervisor, socket_folder, worker_command
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
@@ -87,7 +87,7 @@ class Platform:
         self.traffic: TrafficRecorder | None = None
         self.supervisor: Supervisor | None = None
         self.cache_news: CacheNews | None = None
-        self._sockets: tempfile.TemporaryDirectory[str] | None = None
+        self._sockets: Path | None = None
         self.started = asyncio.Event()
         self._on_ready = on_ready
         self._reader: PromptReader | None = None
@@ -166,7 +166,7 @@ class Platform:
         if self.supervisor is not None:
             await self.supervisor.stop()
         if self._sockets is not None:
-            self._sockets.cleanup()
+            shutil.rmtree(self._sockets, ignore_errors=True)
         await self._http.close()
         await self.control.close()
         if self._reader is not None:
@@ -222,14 +222,14 @@ class Platform:
     def _start_workers(self, system: SystemConfig) -> None:
         settings = self.settings
         if settings.kv_events:
-            self._sockets = _private_folder()
+            self._sockets = socket_folder(settings.data_dir)
         command = worker_command(
             settings.model,
             settings.worker_kv_tokens,
             settings.worker_max_batch,
             system.local,
             [f"{name}={_option(value)}" for name, value in system.local_options.items()],
-            Path(self._sockets.name) if self._sockets else None,
+            self._sockets,
         )
         self.supervisor = Supervisor(command, settings.workers, self.pool.add, self.pool.remove)
         self.supervisor.start()
@@ -332,13 +332,6 @@ def prepare_database(settings: Settings, engine: Engine) -> str | None:
     schema.prepare(engine, create_if_empty=settings.embedded_database)
     configured = settings.admin_key.get_secret_value() if settings.admin_key else None
     return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
-
-
-def _private_folder() -> tempfile.TemporaryDirectory[str]:
-    """For the workers' sockets: prompts go over them, so nobody but this user may listen."""
-    # The path of a socket has 107 characters at most.
-    short = None if len(tempfile.gettempdir()) < 64 else "/tmp"  # noqa: S108  the folder is private
-    return tempfile.TemporaryDirectory("", "fairserve-", short, ignore_cleanup_errors=True)
 
 
 def _context(facts: WorkerFacts) -> int:

@@ -86,6 +86,22 @@ def test_external_workers_are_followed_where_they_are_said_to_publish(start_serv
         publisher.close()
 
 
+def test_sockets_are_private_and_go_with_the_server(start_server):
+    server = start_server("--workers", "1")
+    folder = server.data_dir / "sockets"
+
+    def sockets():
+        return sorted(path.name.partition("-")[2] for path in folder.iterdir())
+
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert sockets() == ["events", "replays"]
+    server.kill()
+    server.start()
+    assert sockets() == ["events", "replays"], "those of the killed one have gone"
+    assert server.stop() == 0
+    assert not folder.exists()
+
+
 def test_events_can_be_switched_off(start_server):
     server = start_server("--workers", "1", "--no-kv-events")
     call(server, "Hello")

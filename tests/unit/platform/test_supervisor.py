@@ -7,7 +7,12 @@ import sys
 
 import pytest
 
-from fairserve.platform.supervisor import Supervisor, WorkersFailedError, worker_command
+from fairserve.platform.supervisor import (
+    Supervisor,
+    WorkersFailedError,
+    socket_folder,
+    worker_command,
+)
 
 READY = """
 import json, os, signal, sys, time
@@ -120,3 +125,20 @@ def test_the_command_line_names_what_is_set():
         "--local-scheduler", "dlpm", "--parent-pid", str(os.getpid()),
         "--scheduler-option", "quantum=5",
     ]  # fmt: skip
+
+
+def test_sockets_are_in_the_data_folder(tmp_path):
+    folder = socket_folder(tmp_path / "data")
+    assert folder == tmp_path / "data" / "sockets"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "1-events").touch()
+    assert list(socket_folder(tmp_path / "data").iterdir()) == []
+
+
+def test_sockets_are_elsewhere_if_their_paths_would_be_too_long(tmp_path):
+    data = tmp_path / ("d" * 100)
+    folder = socket_folder(data)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(str(folder)) < 90
+    assert list(data.iterdir()) == []
+    folder.rmdir()
