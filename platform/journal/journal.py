@@ -184,7 +184,7 @@ class Journal:
     # --- reading, from the ledger's thread --------------------------------------------------------
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` from the writer's thread after every sync."""
+        """Call ``listener`` from the writer's thread after every sync; it must not raise."""
         self._listeners.append(listener)
 
     @property

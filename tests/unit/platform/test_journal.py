@@ -148,11 +148,10 @@ async def test_a_full_disk_refuses_new_calls_and_keeps_the_rows_of_old_ones(open
         await accept(journal, "new")  # refused at the sync, and the later ones at once
     with pytest.raises(JournalUnavailableError, match="No space left"):
         await accept(journal, "newer")
-    loop, synced = asyncio.get_running_loop(), asyncio.Event()
-    journal.subscribe(lambda: loop.call_soon_threadsafe(synced.set))
+    synced = threading.Event()
+    journal.subscribe(synced.set)
     broken = False
-    async with asyncio.timeout(20):
-        await synced.wait()  # the old call's row was kept, and is tried again
+    assert await asyncio.to_thread(synced.wait, 20)  # the old call's row was kept: tried again
     await accept(journal, "later")
     assert entries(journal) == [("accepted", "old"), ("closed", "old"), ("accepted", "later")]
 
