@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors, slots_of
+from fairserve.engine.torch.launched_step import PendingTokens, sources_of
+from fairserve.engine.torch.transfer import to_device
 
 
 class AttentionPlan(Protocol):
@@ -59,8 +62,13 @@ class Batch:
     state: PagedState
 
 
-def assemble(chunks: list[Chunk], kv: KvTensors, planner: Planner) -> Batch:
-    """Pack chunks into a batch. The sequences must have pages for these tokens already."""
+def assemble(
+    chunks: list[Chunk], kv: KvTensors, planner: Planner, pending: PendingTokens | None = None
+) -> Batch:
+    """Pack chunks into a batch. The sequences must have pages for these tokens already.
+
+    ``pending`` has the tokens that decodes still lack.
+    """
     decodes = sorted(
         (chunk for chunk in chunks if chunk.is_decode),
         key=lambda chunk: chunk.sequence.computed_tokens,
@@ -80,11 +88,21 @@ def assemble(chunks: list[Chunk], kv: KvTensors, planner: Planner) -> Batch:
         slots += slots_of(sequence, start, stop)
         if chunk.gives_token:
             logit_rows.append(len(tokens) - 1)
-    device = kv.device
+    sources = sources_of(decodes, pending)
+    rows = len(tokens)
+    sent = to_device(
+        np.array([*tokens, *positions, *slots, *logit_rows, *(() if sources is None else sources)]),
+        kv.device,
+    )
+    input_ids = sent[:rows]
+    if pending is not None and sources is not None:
+        count = len(sources)
+        input_ids = input_ids.clone()
+        input_ids[:count] = pending.resolve(input_ids[:count], sent[-count:])
     return Batch(
         chunks=ordered,
-        input_ids=torch.tensor([tokens], device=device),
-        positions=torch.tensor([positions], device=device),
-        logit_rows=torch.tensor(logit_rows, dtype=torch.long, device=device),
-        state=PagedState(kv, torch.tensor(slots, device=device), planner(decodes, prefills, kv)),
+        input_ids=input_ids[None],
+        positions=sent[None, rows : 2 * rows],
+        logit_rows=sent[3 * rows : 3 * rows + len(logit_rows)],
+        state=PagedState(kv, sent[2 * rows : 3 * rows], planner(decodes, prefills, kv)),
     )

@@ -25,6 +25,7 @@ from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_buil
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors
 from fairserve.engine.torch.output_text import OutputText
+from fairserve.engine.torch.packed_linear import pack_linears
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 from fairserve.engine.torch.paged_cache import PagedCache
 from fairserve.engine.torch.sampling_params import SamplingParams
@@ -133,14 +134,16 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
     model, loading = found
     _check_weights(source, loading)
     model.to(where)
-    return adopt_model(_served_name(source), model, AutoTokenizer.from_pretrained(path))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    return adopt_model(_served_name(source), model, tokenizer, pack=True)
 
 
-def adopt_model(name: str, model: Any, tokenizer: Any) -> LoadedModel:
+def adopt_model(name: str, model: Any, tokenizer: Any, *, pack: bool = False) -> LoadedModel:
     """Prepare a transformers model that is in memory, on its device, for paged attention.
 
-    The model itself is changed: evaluation mode, no gradients, our attention. The number of threads
-    is set as by :func:`load_model`. Raises UnsupportedModelError.
+    The model itself is changed: evaluation mode, no gradients, our attention, and with ``pack`` on a
+    CPU linear layers that take the place of its own. The number of threads is set as by
+    :func:`load_model`. Raises UnsupportedModelError.
     """
     check_config(model.config)
     attention.register()
@@ -166,6 +169,8 @@ def adopt_model(name: str, model: Any, tokenizer: Any) -> LoadedModel:
         max_positions=text.max_position_embeddings,
         eos_ids=_eos_ids(model, tokenizer),
     )
+    if pack:
+        pack_linears(model)
     check_paged_attention(loaded)
     return loaded
 

@@ -26,7 +26,7 @@ from fairserve.engine.torch.bench.runner import (
     TimedStep,
     UnavailableError,
 )
-from fairserve.engine.torch.bench.shapes import build, parameter_counts, twin
+from fairserve.engine.torch.bench.shapes import build, parameter_counts, served, twin
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.platform.bench.engine.breakdown import break_down, full_decodes
 from fairserve.platform.bench.engine.contest import Say, enter
@@ -121,7 +121,7 @@ def _sizes(loaded: LoadedModel) -> ModelSizes:
 
 def _makers(loaded: LoadedModel, size: Limits) -> dict[str, Callable[[], Runner]]:
     return {
-        OURS: lambda: FairServe(loaded, size),
+        OURS: lambda: FairServe(served(loaded), size),
         CONTINUOUS: lambda: ContinuousBatching(twin(loaded), size),
         GENERATE: lambda: Generate(twin(loaded)),
     }
@@ -226,7 +226,7 @@ def _fit(
 ) -> Result:
     on_gpu = loaded.device.type == "cuda"
     on.release()
-    runner = FairServe(loaded, size)
+    runner = FairServe(served(loaded), size)
     try:
         grid = PassGrid(runner, size, loaded.vocabulary)
         say("passes and load: warming up")
