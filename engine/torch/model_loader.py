@@ -23,6 +23,7 @@ from fairserve.engine.torch import attention
 from fairserve.engine.torch.batch import PagedState, assemble
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.engine.torch.chunk import Chunk
+from fairserve.engine.torch.host_memory import keep_freed_memory
 from fairserve.engine.torch.kv_tensors import KvTensors
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.packed_linear import pack_linears
@@ -111,9 +112,9 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
     """Load a checkpoint folder, a hub id, or the built-in model by its name.
 
     ``device`` auto: cuda if there is one, else cpu. ``dtype`` auto: bfloat16 on cuda, float32 on
-    cpu. Models below 50M parameters are set to one CPU thread (more of them only wait for each
-    other), which holds for the whole process. Raises UnsupportedModelError, and OSError for a
-    checkpoint that is not there.
+    cpu. On a CPU models below 50M parameters are set to one thread (more of them only wait for each
+    other), and the allocator keeps freed memory; both hold for the whole process. Raises
+    UnsupportedModelError, and OSError for a checkpoint that is not there.
     """
     where = choose_device(device)
     kind = choose_dtype(dtype, where)
@@ -142,8 +143,8 @@ def adopt_model(name: str, model: Any, tokenizer: Any, *, pack: bool = False) ->
     """Prepare a transformers model that is in memory, on its device, for paged attention.
 
     The model itself is changed: evaluation mode, no gradients, our attention, and with ``pack`` on a
-    CPU linear layers that take the place of its own. The number of threads is set as by
-    :func:`load_model`. Raises UnsupportedModelError.
+    CPU linear layers that take the place of its own. The number of threads and the allocator are set
+    as by :func:`load_model`. Raises UnsupportedModelError.
     """
     check_config(model.config)
     attention.register()
@@ -171,6 +172,8 @@ def adopt_model(name: str, model: Any, tokenizer: Any, *, pack: bool = False) ->
     )
     if pack:
         pack_linears(model)
+    if model.device.type == "cpu":
+        keep_freed_memory()
     check_paged_attention(loaded)
     return loaded
 

@@ -66,7 +66,8 @@ def sample(
     May change ``logits`` in place. Draws one number from the generator of every sequence that is
     not greedy.
     """
-    valid = torch.isfinite(logits.amin(dim=-1)) & torch.isfinite(logits.amax(dim=-1))
+    # One number that is not finite makes the sum so, and no sum of finite logits overflows.
+    valid = torch.isfinite(logits.sum(dim=-1, dtype=torch.float32))
     asked = [row for row, each in enumerate(sequences) if each.params.logprobs is not None]
     report = LogprobReport(logits, sequences, asked) if asked else None
     adjusted = _adjusted(logits, sequences, end_ids)

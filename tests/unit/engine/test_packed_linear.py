@@ -58,7 +58,8 @@ def test_large_layers_are_replaced_and_small_and_shared_weights_stay():
     assert model.embedding.weight is head()
     rows = model.embedding(torch.tensor([[3, 5]]))
     with torch.inference_mode():
-        torch.testing.assert_close(model.head(rows), rows @ model.embedding.weight.T)
+        wanted = rows @ model.embedding.weight.T
+        torch.testing.assert_close(model.head(rows), wanted, rtol=1e-4, atol=1e-3)
 
 
 def test_layers_of_other_kinds_stay():
