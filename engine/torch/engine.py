@@ -254,7 +254,8 @@ class Engine:
         if self._graphs is not None and all(chunk.is_decode for chunk in chunks):
             logits = self._graphs.logits(chunks, pending)
         else:
-            batch = assemble(chunks, self._kv, self._planner, pending)
+            pad = self.loaded.pads_rows
+            batch = assemble(chunks, self._kv, self._planner, pending, pad_rows=pad)
             chunks = batch.chunks
             logits = self.loaded.logits(
                 batch.input_ids, batch.positions, batch.logit_rows, batch.state

@@ -71,6 +71,8 @@ class GatherPlan:
         for chunk in prefills:
             self._prefills.append(_prefill_span(chunk, row, kv.dtype, kv.device))
             row += chunk.tokens
+        self._rows = row
+        """What follows is padding."""
 
     def attend(
         self,
@@ -82,6 +84,7 @@ class GatherPlan:
     ) -> torch.Tensor:
         """Query [1, H, T, D], key and value [1, KV heads, T, D] -> [T, H, D]."""
         output = torch.empty_like(query[0].transpose(0, 1), memory_format=torch.contiguous_format)
+        output[self._rows :] = 0
         for group in self._decodes:
             output[group.start : group.stop] = self._decode(layer, group, query, scaling)
         for span in self._prefills:

@@ -58,6 +58,8 @@ class LoadedModel:
     """Token ids must be below it."""
     max_positions: int
     eos_ids: frozenset[int]
+    pads_rows: bool = False
+    """Whether passes are to be padded: see ``packed_linear``."""
 
     def kv_tensors(self, usable_pages: int) -> KvTensors:
         """A zeroed KV cache for this model. Raises ValueError if there is no memory for it."""
@@ -155,6 +157,9 @@ def adopt_model(name: str, model: Any, tokenizer: Any, *, pack: bool = False) ->
     model.eval().requires_grad_(False)
     if model.device.type == "cpu" and model.num_parameters() < _SMALL_MODEL_PARAMETERS:
         torch.set_num_threads(1)
+    packed = pack_linears(model) if pack else 0
+    if model.device.type == "cpu":
+        keep_freed_memory()
     text = model.config.get_text_config()
     heads = text.num_attention_heads
     loaded = LoadedModel(
@@ -169,11 +174,8 @@ def adopt_model(name: str, model: Any, tokenizer: Any, *, pack: bool = False) ->
         vocabulary=model.get_input_embeddings().num_embeddings,
         max_positions=text.max_position_embeddings,
         eos_ids=_eos_ids(model, tokenizer),
+        pads_rows=packed > 0,
     )
-    if pack:
-        pack_linears(model)
-    if model.device.type == "cpu":
-        keep_freed_memory()
     check_paged_attention(loaded)
     return loaded
 
@@ -228,7 +230,7 @@ def check_paged_attention(loaded: LoadedModel) -> None:
     logits = expected
     for chunk in (20, 19, 1):
         cache.grow(sequence, sequence.computed_tokens + chunk)
-        batch = assemble([Chunk(sequence, chunk)], kv, planner)
+        batch = assemble([Chunk(sequence, chunk)], kv, planner, pad_rows=loaded.pads_rows)
         try:
             logits = loaded.logits(batch.input_ids, batch.positions, batch.logit_rows, batch.state)
         except (TypeError, ValueError, RuntimeError, KeyError) as error:

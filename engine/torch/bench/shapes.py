@@ -99,8 +99,8 @@ def served(loaded: LoadedModel) -> LoadedModel:
     """The same weights as a worker would hold them: on a CPU packed copies."""
     model = twin(loaded)
     model.set_attn_implementation(ATTENTION_NAME)
-    pack_linears(model)
-    return replace(loaded, model=model)
+    packed = pack_linears(model)
+    return replace(loaded, model=model, pads_rows=packed > 0)
 
 
 def _tokenizer(vocabulary: int) -> Any:

@@ -2,13 +2,15 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fairserve.engine.torch import packed_linear
-from fairserve.engine.torch.packed_linear import PackedLinear, pack_linears
+from fairserve.engine.torch.packed_linear import PackedLinear, pack_linears, padded_rows
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN"
@@ -75,3 +77,34 @@ def test_nothing_is_packed_without_onednn(monkeypatch):
     model = nn.Sequential(nn.Linear(512, 512))
     assert packed_linear.pack_linears(model) == 0
     assert type(model[0]) is nn.Linear
+
+
+def test_passes_have_few_different_numbers_of_rows():
+    assert [padded_rows(rows) for rows in (0, 1, 31, 32, 33, 40, 41)] == [0, 1, 31, 32, 40, 40, 48]
+    assert len({padded_rows(rows) for rows in range(1, 513)}) == 32 + 60
+
+
+def test_padding_goes_nowhere(make_bench, llama, monkeypatch):
+    """Passes of 33 rows and more get others, which change no token and no page of anybody."""
+    passes = []
+    forward = llama.model.forward
+
+    def noted(**inputs):
+        passes.append(inputs["input_ids"].shape[1])
+        return forward(**inputs)
+
+    monkeypatch.setattr(llama.model, "forward", noted)
+    told = []
+    for pads in (False, True):
+        passes.clear()
+        bench = make_bench(replace(llama, pads_rows=pads))
+        for index, length in enumerate((37, 90, 5)):
+            tokens = np.random.default_rng(index).integers(0, 256, length).tolist()
+            bench.add(f"s{index}", tokens, 6, ignore_eos=True)
+            bench.engine.step()
+        bench.run()
+        keys = bench.engine._kv.keys[0]
+        assert not keys[0].any(), "the pad page stays clear"
+        told.append([bench.text(f"s{index}") for index in range(3)])
+        assert any(rows > 32 and rows % 8 for rows in passes) != pads
+    assert told[0] == told[1]
