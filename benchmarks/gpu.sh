@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The engine on one NVIDIA GPU: two shapes in bfloat16, each with a fit of the simulator, in under ten
-# minutes. Writes benchmarks/results/gpu-SHAPE.json and gpu-SHAPE-costs.json. Needs numpy, networkx,
+# minutes. Writes benchmarks/results/gpu-SHAPE.json and gpu-SHAPE-costs.json. Needs numpy, scipy, networkx,
 # pydantic, torch with CUDA and transformers; say PYTHON=... for another interpreter than python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."

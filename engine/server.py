@@ -5,10 +5,10 @@ chunk of a stream (chat's role, an empty text for completions) is sent when the 
 batch, so a client can tell waiting from running. A client that disconnects cancels its call.
 
 Without ``max_tokens`` an output may have 512 tokens (chat) or 16 (completions, as OpenAI has it),
-and never more than the context leaves: the engine reserves what an output may need, so a generous
-default would keep others out.
+and never more than the context leaves: one that nobody bounded would hold its pages for as long as
+the model talks.
 
-This file is the only one of the worker that knows HTTP status codes.
+HTTP status codes are here and in :mod:`fairserve.engine.http_answers`, and nowhere else in a worker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import Coroutine
 from typing import Any
 
 import orjson
@@ -26,13 +25,20 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
+from fairserve.engine.http_answers import (
+    DRAINING,
+    EventStream,
+    JsonResponse,
+    error_answer,
+    unavailable,
+    whole_answer,
+)
 from fairserve.engine.kv_publisher import KvPublisher
 from fairserve.engine.torch import metrics_text
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThread, QueueFullError
-from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, Generated
+from fairserve.engine.torch.events import EngineEvent, Failed
 from fairserve.engine.torch.live_call import LiveCall
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.openai_fields import RequestError
@@ -51,20 +57,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_MAX_TOKENS: dict[Kind, int] = {"chat": 512, "completion": 16}
 MAX_BODY_BYTES = 16 * 2**20
-_DRAINING = "the worker is draining"
-_UNAVAILABLE = ("unavailable_error", None, "unavailable")
 _LAST_WORDS_S = 2.0
 """How long the answers of calls that were cut off at the end of a drain may take to be written."""
-
-
-class JsonResponse(Response):
-    """A value as JSON, by orjson."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        """Serialise."""
-        return orjson.dumps(content)
 
 
 class WorkerServer:
@@ -113,7 +107,7 @@ class WorkerServer:
         for call in set(self._calls.values()):
             if not call.has_started:
                 self.engine.cancel(call.sequence_ids)
-                call.put(Failed(call.sequence_ids[0], _DRAINING, handed_back=True))
+                call.put(Failed(call.sequence_ids[0], DRAINING, handed_back=True))
         if not await self._wait_until_empty(limit_s):
             _log.warning("cutting off %d sequences at the end of the drain", len(self._calls))
             for sequence_id, call in list(self._calls.items()):
@@ -149,9 +143,9 @@ class WorkerServer:
 
     async def _health(self, request: Request) -> Response:
         if not self.engine.is_alive:
-            return _unavailable(self.engine.failure or "the engine is not running")
+            return unavailable(self.engine.failure or "the engine is not running")
         if self._draining:
-            return _unavailable(_DRAINING)
+            return unavailable(DRAINING)
         return Response(status_code=200)
 
     async def _metrics(self, request: Request) -> Response:
@@ -162,11 +156,11 @@ class WorkerServer:
 
     async def _generate(self, kind: Kind, request: Request) -> Response:
         if self._draining:
-            return _unavailable(_DRAINING)
+            return unavailable(DRAINING)
         try:
             body = await _read_body(request)
             if body is None:
-                return _error(
+                return error_answer(
                     413,
                     f"the body is over {MAX_BODY_BYTES} bytes",
                     "invalid_request_error",
@@ -175,7 +169,7 @@ class WorkerServer:
                 )
             wanted = parse(kind, body)
             if wanted.model != self._model:
-                return _error(
+                return error_answer(
                     404,
                     f"the model {wanted.model!r} is not here; allowed: {self._model!r}",
                     "invalid_request_error",
@@ -186,16 +180,18 @@ class WorkerServer:
             max_tokens = self._max_tokens(wanted, len(token_ids))
             grammar = await self._formats.grammar(wanted.schema)
         except RequestError as error:
-            return _error(400, error.message, "invalid_request_error", error.param, error.code)
+            return error_answer(
+                400, error.message, "invalid_request_error", error.param, error.code
+            )
         except ClientDisconnect:
             return Response(status_code=499)
         try:
             call, writer = self._submit(wanted, token_ids, max_tokens, grammar)
         except (QueueFullError, EngineStoppedError) as error:
-            return _unavailable(str(error))
+            return unavailable(str(error))
         if wanted.stream:
-            return _EventStream(call, writer, wanted)
-        return await _whole_answer(call, writer, request.receive)
+            return EventStream(call, writer, wanted)
+        return await whole_answer(call, writer, request.receive)
 
     def _max_tokens(self, wanted: GenerationRequest, prompt_tokens: int) -> int:
         room = self.engine.max_model_len - prompt_tokens
@@ -275,95 +271,6 @@ class WorkerServer:
                 call.put(event)
 
 
-class _EventStream(Response):
-    """A streamed answer as server-sent events."""
-
-    def __init__(self, call: LiveCall, writer: AnswerWriter, wanted: GenerationRequest) -> None:
-        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
-        del self.headers["content-length"]
-        self._call = call
-        self._writer = writer
-        self._wanted = wanted
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await _unless_disconnected(self._write(send), receive)
-        finally:
-            self._call.close()
-
-    async def _write(self, send: Send) -> None:
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-        await send(start)
-        while not self._call.is_over:
-            chunks = await self._next_chunks()
-            if chunks:
-                body = b"".join(map(_sse, chunks))
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-        last: list[dict[str, Any]] = []
-        if self._call.error is not None:
-            last.append(_call_error(self._call))
-        elif self._wanted.include_usage:
-            last.append(self._writer.final_usage())
-        # Whoever reads the end of the stream sees the call gone from the worker.
-        self._call.close()
-        body = b"".join(map(_sse, last)) + b"data: [DONE]\n\n"
-        await send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def _next_chunks(self) -> list[dict[str, Any]]:
-        usage = self._wanted.continuous_usage
-        chunks = []
-        for event in await self._call.arrivals():
-            index = self._call.apply(event)
-            if isinstance(event, Admitted):
-                chunks.append(self._writer.admitted(index, usage))
-            elif isinstance(event, Generated) and (
-                event.text or event.finish_reason or event.logprobs or usage
-            ):
-                chunks.append(self._writer.delta(index, event, usage))
-                # They are told; only an answer as a whole needs all of them.
-                self._call.outputs[index].logprobs.clear()
-        return chunks
-
-
-async def _whole_answer(call: LiveCall, writer: AnswerWriter, receive: Receive) -> Response:
-    async def collect() -> None:
-        while not call.is_over:
-            for event in await call.arrivals():
-                call.apply(event)
-
-    try:
-        if not await _unless_disconnected(collect(), receive):
-            return Response(status_code=499)
-    finally:
-        call.close()
-    if call.handed_back:
-        return _unavailable(_DRAINING)
-    if call.error is not None:
-        return JsonResponse(_call_error(call), status_code=500)
-    return JsonResponse(writer.whole())
-
-
-async def _unless_disconnected(work: Coroutine[Any, Any, None], receive: Receive) -> bool:
-    """Run ``work`` to its end; False if the client went away first (``work`` is cancelled)."""
-
-    async def disconnected() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(disconnected())
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            working.result()
-            return True
-        return False
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
 async def _read_body(request: Request) -> Any:
     """The decoded JSON body; None if it is too large."""
     parts: list[bytes] = []
@@ -377,29 +284,3 @@ async def _read_body(request: Request) -> Any:
         return orjson.loads(b"".join(parts)) or {}
     except orjson.JSONDecodeError as error:
         raise RequestError(f"the body is not JSON: {error}", None, "invalid_json") from error
-
-
-def _sse(value: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
-
-
-def _error_body(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-def _error(status: int, message: str, kind: str, param: str | None, code: str) -> Response:
-    return JsonResponse(_error_body(message, kind, param, code), status_code=status)
-
-
-def _call_error(call: LiveCall) -> dict[str, Any]:
-    """Why a call ended without an answer."""
-    message = call.error or ""
-    if call.handed_back:
-        return _error_body(message, *_UNAVAILABLE)
-    return _error_body(message, "server_error", None, "engine_error")
-
-
-def _unavailable(message: str) -> Response:
-    response = _error(503, message, *_UNAVAILABLE)
-    response.headers["retry-after"] = "1"
-    return response

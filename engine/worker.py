@@ -166,9 +166,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         scheduler = _scheduler(options)
         # Imported late: torch takes seconds, and wrong flags should not wait for it.
+        from fairserve.engine.torch.host_threads import apart
         from fairserve.engine.torch.model_loader import load_model
 
-        loaded = load_model(options.model, options.dtype, options.device)
+        loaded = apart(lambda: load_model(options.model, options.dtype, options.device))
         return asyncio.run(_serve(options, loaded, scheduler, parent))
     except (ValueError, OSError) as error:
         print(f"fairserve worker: {error}", file=sys.stderr)

@@ -67,8 +67,10 @@ def fit(
     """The cost model that comes nearest to these passes.
 
     ``knots``: tokens of a pass, rising, at least two. Raises ValueError unless there are passes that
-    prefill and such that only decode.
+    prefill and such that only decode. It needs scipy: ``pip install 'fairserve[bench]'``.
     """
+    from scipy.optimize import nnls
+
     prefills = sum(1 for each in passes if each.prefill_tokens)
     if not prefills or prefills == len(passes):
         raise ValueError("a fit needs passes that prefill, and passes that only decode")
@@ -76,7 +78,10 @@ def fit(
     bases = np.array([_weights(each, knots) if knots else _linear(each) for each in passes])
     others = np.array([(each.prefill_pairs, each.sequences, each.held_tokens) for each in passes])
     rows = np.hstack([bases, others]) / times[:, None]
-    solution = non_negative_least_squares(rows, np.ones(len(passes)))
+    # Columns are scaled to one length, since tokens and pairs differ by powers of ten.
+    lengths = np.linalg.norm(rows, axis=0)
+    lengths[lengths == 0] = 1.0
+    solution = nnls(rows / lengths, np.ones(len(passes)))[0] / lengths
     first, (per_pair, per_sequence, per_held) = solution[:-3].tolist(), solution[-3:].tolist()
     prefill_base, per_token, decode_base = (0.0, 0.0, 0.0) if knots else first
     costs = CostModel(
@@ -122,37 +127,3 @@ def _weights(each: MeasuredPass, knots: Sequence[int]) -> Array:
     share = max(0.0, (tokens - knots[at - 1]) / (knots[at] - knots[at - 1]))
     weights[at - 1], weights[at] = 1 - share, share
     return weights
-
-
-def non_negative_least_squares(rows: Array, wanted: Array) -> Array:
-    """The x >= 0 for which ``rows @ x`` is nearest to ``wanted`` (Lawson and Hanson's active sets).
-
-    Columns are scaled to one length first, since tokens and pairs differ by powers of ten.
-    """
-    lengths = np.linalg.norm(rows, axis=0)
-    lengths[lengths == 0] = 1.0
-    scaled = rows / lengths
-    count = scaled.shape[1]
-    solution = np.zeros(count)
-    free = np.zeros(count, dtype=bool)
-    tolerance = 1e-10 * float(np.abs(scaled.T @ wanted).max(initial=1.0))
-    for _ in range(10 * count):
-        gradient = scaled.T @ (wanted - scaled @ solution)
-        gradient[free] = -np.inf
-        if free.all() or gradient.max() <= tolerance:
-            break
-        free[int(gradient.argmax())] = True
-        while True:
-            trial = np.zeros(count)
-            trial[free] = np.linalg.lstsq(scaled[:, free], wanted, rcond=None)[0]
-            if (trial[free] > 0).all():
-                solution = trial
-                break
-            # Go only as far as the first coefficient that would turn negative, and hold it at zero.
-            falls = free & (trial <= 0)
-            drops = np.maximum(solution[falls] - trial[falls], np.finfo(np.float64).tiny)
-            solution = solution + float((solution[falls] / drops).min()) * (trial - solution)
-            free &= solution > 1e-14
-            solution[~free] = 0.0
-    solution /= lengths
-    return solution

@@ -46,7 +46,9 @@ def paged_attention(
         if options.get(name) is not None:
             raise ValueError(f"the model's attention uses {name}, which this engine does not have")
     layer: int = module.layer_idx  # type: ignore[assignment]
-    paged.kv.write(layer, paged.write_slots, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    written = slice(len(paged.write_slots))
+    keys, values = key[0].transpose(0, 1)[written], value[0].transpose(0, 1)[written]
+    paged.kv.write(layer, paged.write_slots, keys, values)
     return paged.plan.attend(layer, query, key, value, scaling)[None], None
 
 

@@ -6,14 +6,19 @@ prefill chunks follow. How they attend to their pages is a plan of its own, made
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors, slots_of
+from fairserve.engine.torch.launched_step import PendingTokens, sources_of
+from fairserve.engine.torch.packed_linear import padded_rows
+from fairserve.engine.torch.transfer import to_device
 
 
 class AttentionPlan(Protocol):
@@ -41,7 +46,7 @@ class PagedState:
 
     kv: KvTensors
     write_slots: torch.Tensor
-    """[T], where the keys and values of each row go"""
+    """[T], where the keys and values of each row go; rows without one are padding"""
     plan: AttentionPlan
 
 
@@ -59,8 +64,19 @@ class Batch:
     state: PagedState
 
 
-def assemble(chunks: list[Chunk], kv: KvTensors, planner: Planner) -> Batch:
-    """Pack chunks into a batch. The sequences must have pages for these tokens already."""
+def assemble(
+    chunks: list[Chunk],
+    kv: KvTensors,
+    planner: Planner,
+    pending: PendingTokens | None = None,
+    *,
+    pad_rows: bool = False,
+) -> Batch:
+    """Pack chunks into a batch. The sequences must have pages for these tokens already.
+
+    ``pending`` has the tokens that decodes still lack. With ``pad_rows`` further rows follow, whose
+    outcome is nothing and goes nowhere.
+    """
     decodes = sorted(
         (chunk for chunk in chunks if chunk.is_decode),
         key=lambda chunk: chunk.sequence.computed_tokens,
@@ -80,11 +96,23 @@ def assemble(chunks: list[Chunk], kv: KvTensors, planner: Planner) -> Batch:
         slots += slots_of(sequence, start, stop)
         if chunk.gives_token:
             logit_rows.append(len(tokens) - 1)
-    device = kv.device
+    sources = sources_of(decodes, pending)
+    padding = [0] * (padded_rows(len(tokens)) - len(tokens) if pad_rows else 0)
+    tokens += padding
+    positions += padding
+    parts = [tokens, positions, slots, logit_rows, [] if sources is None else sources]
+    numbers = np.fromiter(itertools.chain.from_iterable(parts), dtype=np.int64)
+    sent = to_device(numbers, kv.device)
+    ends = np.cumsum([len(part) for part in parts]).tolist()
+    input_ids = sent[: ends[0]]
+    if pending is not None and sources is not None:
+        count = len(sources)
+        input_ids = input_ids.clone()
+        input_ids[:count] = pending.resolve(input_ids[:count], sent[-count:])
     return Batch(
         chunks=ordered,
-        input_ids=torch.tensor([tokens], device=device),
-        positions=torch.tensor([positions], device=device),
-        logit_rows=torch.tensor(logit_rows, dtype=torch.long, device=device),
-        state=PagedState(kv, torch.tensor(slots, device=device), planner(decodes, prefills, kv)),
+        input_ids=input_ids[None],
+        positions=sent[None, ends[0] : ends[1]],
+        logit_rows=sent[ends[2] : ends[3]],
+        state=PagedState(kv, sent[ends[1] : ends[2]], planner(decodes, prefills, kv)),
     )

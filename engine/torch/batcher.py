@@ -104,19 +104,40 @@ class Batcher:
     def next_step(self) -> tuple[list[Chunk], list[Admitted]]:
         """Its chunks, whose sequences have the pages they need, and who is admitted with it."""
         before = self.preemptions
-        for sequence in list(self.running.values()):
-            if not sequence.is_prefilling and sequence.sequence_id in self.running:
+        for sequence in self._decoding():
+            if sequence.sequence_id in self.running:
                 self._make_room(sequence)
-        running = list(self.running.values())
-        chunks = [Chunk(each, each.uncomputed_tokens) for each in running if not each.is_prefilling]
+        chunks = [Chunk(each, each.uncomputed_tokens) for each in self._decoding()]
         budget = self._options.token_budget - sum(chunk.tokens for chunk in chunks)
-        prefilling = [sequence for sequence in running if sequence.is_prefilling]
-        for sequence in prefilling:
-            budget -= self._take_chunk(sequence, budget, chunks)
+        for sequence in self.running.values():
+            if sequence.is_prefilling:
+                budget -= self._take_chunk(sequence, budget, chunks)
         # Who has just made room for others would take it back.
         if not self.waiting or self.preemptions > before:
             return chunks, []
-        return chunks, self._admit({each.group_id for each in prefilling}, budget, chunks)
+        return chunks, self._admit(self._uncached_groups(), budget, chunks)
+
+    def needs_preemption(self) -> bool:
+        """Whether the next step cannot find a page for each of its decodes: O(running)."""
+        short = sum(
+            each.pages < pages_for(len(each.tokens)) and not each.promised_pages
+            for each in self._decoding()
+        )
+        return short > self.cache.spare_pages
+
+    def _decoding(self) -> list[Sequence]:
+        """Who decodes a token in the next step, in the order of admission."""
+        return [
+            each for each in self.running.values() if not each.is_prefilling and not each.awaits_end
+        ]
+
+    def _uncached_groups(self) -> set[str]:
+        """Groups whose prompt is being computed and is not in the prefix cache yet."""
+        return {
+            each.group_id
+            for each in self.running.values()
+            if each.vouched_tokens < each.prefill_tokens
+        }
 
     def _admit(self, groups: set[str], budget: int, chunks: list[Chunk]) -> list[Admitted]:
         """Take waiting sequences into the batch. Samples of ``groups`` wait for their first one."""
@@ -183,8 +204,7 @@ class Batcher:
 
     def preempt(self, sequence: Sequence) -> None:
         """Take a sequence out of the batch and back into the queue."""
-        if not sequence.is_prefilling:
-            self.cache.commit(sequence)
+        self.cache.commit(sequence)
         self.cache.release(sequence)
         sequence.preempted()
         del self.running[sequence.sequence_id]

@@ -22,13 +22,14 @@ from fairserve.engine.torch.batch import PagedState
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kernel_attention import KernelPlan, page_tables
 from fairserve.engine.torch.kv_tensors import KvTensors
+from fairserve.engine.torch.launched_step import KNOWN, PendingTokens, sources_of
 from fairserve.engine.torch.page_pool import PAD_PAGE, PAGE_TOKENS
 
 Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PagedState], torch.Tensor]
 """``(input_ids, positions, logit_rows, state) -> logits`` [rows, vocabulary]."""
 
 _WARM_UPS = 3
-_IDS, _POSITIONS, _SLOTS, _LENGTHS = range(4)
+_IDS, _POSITIONS, _SLOTS, _LENGTHS, _SOURCES = range(5)
 
 
 def graph_sizes(max_batch: int) -> list[int]:
@@ -52,10 +53,15 @@ class DecodeGraphs:
             self._steps[size] = _Step(forward, kv, size, max_pages, self._memory)
         self._sizes = sorted(self._steps)
 
-    def logits(self, decodes: Sequence[Chunk]) -> torch.Tensor:
-        """[decodes, vocabulary], in static memory that the next step of that size overwrites."""
+    def logits(
+        self, decodes: Sequence[Chunk], pending: PendingTokens | None = None
+    ) -> torch.Tensor:
+        """[decodes, vocabulary], in static memory that the next step of that size overwrites.
+
+        ``pending`` has the tokens that they still lack. The step before the last one must have ended.
+        """
         size = next(size for size in self._sizes if size >= len(decodes))
-        return self._steps[size].run(decodes)
+        return self._steps[size].run(decodes, pending)
 
 
 class _Step:
@@ -64,12 +70,18 @@ class _Step:
     ) -> None:
         device = kv.device
         self._on_gpu = device.type == "cuda"
-        self._rows = torch.zeros((4, size), dtype=torch.int64, device=device)
+        self._rows = torch.zeros((5, size), dtype=torch.int64, device=device)
         self._table = torch.full((size, max_pages), PAD_PAGE, dtype=torch.int32, device=device)
         self._lengths = torch.ones(size, dtype=torch.int32, device=device)
-        self._host_rows = torch.zeros((4, size), dtype=torch.int64, pin_memory=self._on_gpu)
         entries = size * max_pages
-        self._host_table = torch.zeros(entries, dtype=torch.int32, pin_memory=self._on_gpu)
+        # Two of each in turn: the last step may not have fetched its own yet.
+        self._hosts = [
+            (
+                torch.zeros((5, size), dtype=torch.int64, pin_memory=self._on_gpu),
+                torch.zeros(entries, dtype=torch.int32, pin_memory=self._on_gpu),
+            )
+            for _ in range(2)
+        ]
         self._sent_table = torch.zeros(entries, dtype=torch.int32, device=device)
         self._every_row = torch.arange(size, device=device)
         self._state = PagedState(kv, self._rows[_SLOTS], KernelPlan(kv, self._table, self._lengths))
@@ -95,10 +107,12 @@ class _Step:
         with torch.cuda.graph(self._graph, pool=memory):
             self._logits = self._pass()
 
-    def run(self, decodes: Sequence[Chunk]) -> torch.Tensor:
-        """Fill the buffers and run. The step before must have come to its end."""
+    def run(self, decodes: Sequence[Chunk], pending: PendingTokens | None) -> torch.Tensor:
+        """Fill the buffers and run."""
         count = len(decodes)
-        rows = self._host_rows.numpy()
+        self._hosts.reverse()
+        host_rows, host_table = self._hosts[0]
+        rows = host_rows.numpy()
         positions = np.array([chunk.sequence.computed_tokens for chunk in decodes])
         tables = page_tables(decodes)
         rows[:] = 0
@@ -108,12 +122,18 @@ class _Step:
         pages = tables[np.arange(count), positions // PAGE_TOKENS].astype(np.int64)
         rows[_SLOTS, :count] = pages * PAGE_TOKENS + positions % PAGE_TOKENS
         rows[_LENGTHS, :count] = positions + 1
+        sources = sources_of(decodes, pending)
+        if sources is not None:
+            rows[_SOURCES] = KNOWN
+            rows[_SOURCES, :count] = sources
         # Only the rows and columns in use travel, as one piece of memory.
         used = tables.size
-        self._host_table.numpy()[:used] = tables.ravel()
-        self._rows.copy_(self._host_rows, non_blocking=True)
-        self._sent_table[:used].copy_(self._host_table[:used], non_blocking=True)
+        host_table.numpy()[:used] = tables.ravel()
+        self._rows.copy_(host_rows, non_blocking=True)
+        self._sent_table[:used].copy_(host_table[:used], non_blocking=True)
         self._table[:count, : tables.shape[1]] = self._sent_table[:used].view(tables.shape)
+        if pending is not None and sources is not None:
+            self._rows[_IDS] = pending.resolve(self._rows[_IDS], self._rows[_SOURCES])
         if self._graph is None:
             return self._pass()[:count]
         self._graph.replay()

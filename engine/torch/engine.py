@@ -1,4 +1,8 @@
-"""The engine: ``step`` schedules, runs one forward pass, and hands out what it gave.
+"""The engine: ``step`` schedules, launches one forward pass, and hands out what a pass gave.
+
+On a GPU that is the pass before, so that the device has work while the host adds tokens to their
+sequences, tells them, and schedules (``EngineOptions.overlap``). The inputs of the next pass that the
+host does not know yet stay on the device. Elsewhere a pass is over when it was launched.
 
 An error of one sequence (logits that are not finite, an impossible prompt) fails that sequence. An
 error of a whole forward pass fails the sequences in it. The engine goes on in both cases.
@@ -23,11 +27,12 @@ from fairserve.engine.torch.detokenizer import detokenizer_factory
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import EngineEvent, Failed, FinishReason, Generated
 from fairserve.engine.torch.gather_attention import GatherPlan
+from fairserve.engine.torch.launched_step import LaunchedStep
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
 from fairserve.engine.torch.paged_cache import PagedCache
-from fairserve.engine.torch.sampler import Sampled
+from fairserve.engine.torch.sampler import Choice, Sampled
 from fairserve.engine.torch.sequence import Sequence, SequenceRequest
 from fairserve.scheduling.base import LocalScheduler
 
@@ -59,7 +64,8 @@ class EngineStats:
 class Engine:
     """One model, one KV cache, one local scheduler. Not thread-safe: see ``engine_thread``.
 
-    ``emit`` gets the events, twice per step: admissions before the forward pass, tokens after it.
+    ``emit`` gets the events, twice per step: admissions before the forward pass, tokens after it (or
+    after the next one was launched).
     """
 
     def __init__(
@@ -75,6 +81,8 @@ class Engine:
         self.batcher = Batcher(scheduler, options)
         self._planner = planner_for(loaded.device)
         self._graphs = self._make_graphs() if options.cuda_graphs else None
+        self._overlap = loaded.device.type == "cuda" if options.overlap is None else options.overlap
+        self._launched: LaunchedStep | None = None
         self._emit = emit
         self._make_detokenizer = detokenizer_factory(loaded.tokenizer)
         self._generated_tokens = 0
@@ -100,7 +108,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step could do anything."""
-        return bool(self.batcher.waiting or self.batcher.running)
+        return bool(self.batcher.waiting or self.batcher.running) or (self._launched is not None)
 
     @property
     def running(self) -> list[Sequence]:
@@ -160,21 +168,23 @@ class Engine:
             self._emit([Failed(sequence_id, message)])
 
     def step(self) -> bool:
-        """Schedule, run one forward pass, hand out the results. False if there was nothing to run.
+        """Schedule, run one forward pass, hand out the results. False if there was nothing to do.
 
         An error of the forward pass fails the sequences in it and is raised.
         """
+        if self._launched is not None and not self._may_overlap():
+            self._settle()
         chunks, admitted = self.batcher.next_step()
         if admitted:
             self._emit(list(admitted))
-        if not chunks:
+        if not chunks and self._launched is None:
             return False
-        try:
-            tokens = self._run(chunks)
-        except Exception as error:
-            self._fail([chunk.sequence for chunk in chunks], f"the forward pass failed: {error}")
-            raise
-        self._postprocess(chunks, tokens)
+        launched = self._launch(chunks) if chunks else None
+        if self._launched is not None:
+            self._settle()
+        self._launched = launched
+        if launched is not None and not self._overlap:
+            self._settle()
         return True
 
     def _problem(self, request: SequenceRequest) -> str | None:
@@ -211,55 +221,87 @@ class Engine:
             _log.warning("no CUDA graphs, so decodes are launched kernel by kernel: %s", error)
             return None
 
-    # Run
+    # --- a step -----------------------------------------------------------------------------------
+
+    def _may_overlap(self) -> bool:
+        """Whether the next step can be made without the tokens of the launched one.
+
+        Penalties and grammars follow the output, and what is preempted must be known. O(running).
+        """
+        return not self.batcher.needs_preemption() and not any(
+            each.pending_tokens and (each.adjustments is not None or each.constraint is not None)
+            for each in self.batcher.running.values()
+        )
+
+    def _launch(self, chunks: list[Chunk]) -> LaunchedStep:
+        """Begin a forward pass, and count it as done."""
+        sequences = [chunk.sequence for chunk in chunks]
+        try:
+            sampled, choice = self._run(chunks)
+        except Exception as error:
+            self._fail(sequences, f"the forward pass failed: {error}")
+            raise
+        for chunk in chunks:
+            chunk.sequence.launched(chunk.tokens, chunk.gives_token)
+        return LaunchedStep(
+            sequences, sampled, [sequence.computed_tokens for sequence in sampled], choice
+        )
 
     @torch.inference_mode()
-    def _run(self, chunks: list[Chunk]) -> dict[str, Sampled]:
-        """One forward pass; the next token of each sequence that has one (or INVALID)."""
+    def _run(self, chunks: list[Chunk]) -> tuple[list[Sequence], Choice]:
+        """One forward pass; who gets a token, and which."""
+        pending = self._launched.pending() if self._launched is not None else None
         if self._graphs is not None and all(chunk.is_decode for chunk in chunks):
-            logits = self._graphs.logits(chunks)
+            logits = self._graphs.logits(chunks, pending)
         else:
-            batch = assemble(chunks, self._kv, self._planner)
+            pad = self.loaded.pads_rows
+            batch = assemble(chunks, self._kv, self._planner, pending, pad_rows=pad)
             chunks = batch.chunks
             logits = self.loaded.logits(
                 batch.input_ids, batch.positions, batch.logit_rows, batch.state
             )
-        sequences = [chunk.sequence for chunk in chunks if chunk.gives_token]
-        if not sequences:
-            return {}
-        tokens = sampler.sample(logits, sequences, self.loaded.eos_ids)
-        return {
-            sequence.sequence_id: token for sequence, token in zip(sequences, tokens, strict=True)
-        }
+        sampled = [chunk.sequence for chunk in chunks if chunk.gives_token]
+        return sampled, sampler.sample(logits, sampled, self.loaded.eos_ids)
 
-    # Postprocess
-
-    def _postprocess(self, chunks: list[Chunk], tokens: dict[str, Sampled]) -> None:
+    def _settle(self) -> None:
+        """Wait for the launched step, and hand out its tokens."""
+        step, self._launched = self._launched, None
+        assert step is not None
+        try:
+            tokens = self._read(step)
+        except Exception as error:
+            here = self.batcher.running
+            alive = [each for each in step.sequences if here.get(each.sequence_id) is each]
+            self._fail(alive, f"the forward pass failed: {error}")
+            raise
         events: list[EngineEvent] = []
         broken: list[Sequence] = []
-        for chunk in chunks:
-            sequence = chunk.sequence
-            token = tokens.get(sequence.sequence_id)
-            if token is not None and token.token_id == sampler.INVALID:
+        for sequence, token, computed in zip(
+            step.sampled, tokens, step.computed_tokens, strict=True
+        ):
+            if self.batcher.running.get(sequence.sequence_id) is not sequence:
+                continue  # it has ended since
+            if token.token_id == sampler.INVALID:
                 broken.append(sequence)
                 continue
-            was_prefilling = sequence.is_prefilling
-            sequence.computed_tokens += chunk.tokens
-            if token is None:
-                continue
-            if was_prefilling:
+            uncached = sequence.vouched_tokens < sequence.prefill_tokens
+            sequence.settled(token.token_id, computed)
+            if uncached:
                 self.cache.commit(sequence)
-            events.append(self._append(sequence, token))
+            events.append(self._tell(sequence, token))
         if events:
             self._emit(events)
         for sequence in broken:
             self._fail([sequence], sampler.why_invalid(sequence))
 
-    def _append(self, sequence: Sequence, sampled: Sampled) -> Generated:
-        """Add a token to its sequence, and end the sequence if it is the last one."""
+    def _read(self, step: LaunchedStep) -> list[Sampled]:
+        """The tokens of a step, by row of its choice; the host waits here, and nowhere else."""
+        return step.choice.read()
+
+    def _tell(self, sequence: Sequence, sampled: Sampled) -> Generated:
+        """What to say of a sequence's new token, which ends it if it is the last one."""
         params = sequence.params
         token = sampled.token_id
-        sequence.tokens.append(token)
         self._generated_tokens += 1
         self.batcher.decoded(sequence, 1)
         finish: FinishReason | None = None
@@ -283,13 +325,10 @@ class Engine:
         return Generated(sequence.sequence_id, text, 1, finish, sampled.logprobs)
 
     def _end(self, sequence: Sequence, keep: bool) -> None:
-        """Take a sequence out of the batch. ``keep``: its full pages go to the prefix cache.
-
-        Pages of an unfinished prefill are not kept: no logits have vouched for them yet.
-        """
-        if keep and not sequence.is_prefilling:
+        """Take a sequence out of the batch. ``keep``: its vouched pages go to the prefix cache."""
+        if keep:
             self.cache.commit(sequence)
-        if not keep:
+        else:
             self._kv.scrub(self.cache.private_pages(sequence))
         self.batcher.end(sequence)
 

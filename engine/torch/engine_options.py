@@ -24,6 +24,9 @@ class EngineOptions:
     """Whose sequence is preempted when a decode finds no page."""
     cuda_graphs: bool = True
     """On a GPU, record steps of decodes alone as graphs."""
+    overlap: bool | None = None
+    """Launch a step before the tokens of the one before it are known on the host; None: on a GPU. A
+    sequence that ends by its text or an end token is computed for one step too many then."""
     spare_share: float = 0.01
     """Of the KV cache: must stay available at an admission while others run, so that they can grow
     for a while. Not where nothing is preempted."""

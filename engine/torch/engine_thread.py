@@ -16,6 +16,7 @@ from dataclasses import replace
 from fairserve.engine.torch.engine import Engine, EngineStats
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import EngineEvent, Failed
+from fairserve.engine.torch.host_threads import apart
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.page_news import PageNews
 from fairserve.engine.torch.sequence import SequenceRequest
@@ -55,7 +56,7 @@ class EngineThread:
             raise ValueError(f"max_queue is {max_queue}; it must be at least 1")
         self.failure: str | None = None
         self.max_queue = max_queue
-        self._engine = Engine(loaded, scheduler, options, on_events)
+        self._engine = apart(lambda: Engine(loaded, scheduler, options, on_events))
         self.capacity_tokens = self._engine.capacity_tokens
         self.max_model_len = self._engine.max_model_len
         self._on_events = on_events

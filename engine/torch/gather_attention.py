@@ -18,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention as attend
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.kv_tensors import KvTensors
 from fairserve.engine.torch.page_pool import PAD_PAGE, PAGE_TOKENS, pages_for
+from fairserve.engine.torch.transfer import to_device
 
 _PADDING_FACTOR = 1.5
 _PADDING_PAGES = 8
@@ -70,6 +71,8 @@ class GatherPlan:
         for chunk in prefills:
             self._prefills.append(_prefill_span(chunk, row, kv.dtype, kv.device))
             row += chunk.tokens
+        self._rows = row
+        """What follows is padding."""
 
     def attend(
         self,
@@ -81,6 +84,7 @@ class GatherPlan:
     ) -> torch.Tensor:
         """Query [1, H, T, D], key and value [1, KV heads, T, D] -> [T, H, D]."""
         output = torch.empty_like(query[0].transpose(0, 1), memory_format=torch.contiguous_format)
+        output[self._rows :] = 0
         for group in self._decodes:
             output[group.start : group.stop] = self._decode(layer, group, query, scaling)
         for span in self._prefills:
@@ -153,8 +157,8 @@ def _decode_group(
     return DecodeGroup(
         start=row,
         stop=row + len(group),
-        pages=torch.from_numpy(table).to(device),
-        mask=torch.from_numpy(mask).to(device=device, dtype=dtype),
+        pages=to_device(table, device),
+        mask=to_device(mask, device).to(dtype),
     )
 
 
@@ -164,7 +168,7 @@ def _prefill_span(chunk: Chunk, row: int, dtype: torch.dtype, device: torch.devi
     context = past + chunk.tokens
     if past == 0:
         return PrefillSpan(row, row + chunk.tokens, context, None, None)
-    pages = torch.from_numpy(sequence.page_table[: pages_for(context)]).to(device)[None]
+    pages = to_device(sequence.page_table[: pages_for(context)], device)[None]
     mask = torch.full((chunk.tokens, context), -torch.inf, dtype=dtype, device=device)
     mask.triu_(diagonal=past + 1)
     return PrefillSpan(row, row + chunk.tokens, context, pages, mask[None, None])

@@ -21,6 +21,7 @@ from fairserve.engine.torch.paged_kernels import (
     decode_attention,
     prefill_attention,
 )
+from fairserve.engine.torch.transfer import to_device
 
 _Ints = npt.NDArray[np.int32]
 _PROGRAMS_PER_PROCESSOR = 4
@@ -56,9 +57,7 @@ class KernelPlan:
         lengths = np.array([c.sequence.computed_tokens + 1 for c in decodes], dtype=np.int32)
         spans, tiles = _spans(prefills, len(decodes))
         parts = [page_tables(decodes), lengths, page_tables(prefills), tiles, spans]
-        flat = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
-        if kv.device.type == "cuda":
-            flat = flat.pin_memory().to(kv.device, non_blocking=True)
+        flat = to_device(np.concatenate([part.ravel() for part in parts]), kv.device)
         ends = np.cumsum([part.size for part in parts]).tolist()
         shaped = [
             flat[end - part.size : end].view(part.shape)

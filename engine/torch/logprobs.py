@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from fairserve.engine.torch.sequence import Sequence
+from fairserve.engine.torch.transfer import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class LogprobReport:
         self._sequences = [sequences[row] for row in rows]
         self._counts = [sequence.params.logprobs or 0 for sequence in self._sequences]
         if len(rows) < len(sequences):
-            self._index: torch.Tensor | None = torch.tensor(rows, device=logits.device)
+            self._index: torch.Tensor | None = to_device(np.array(rows), logits.device)
             logits = logits[self._index]
         else:
             self._index = None

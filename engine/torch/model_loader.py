@@ -23,8 +23,10 @@ from fairserve.engine.torch import attention
 from fairserve.engine.torch.batch import PagedState, assemble
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.engine.torch.chunk import Chunk
+from fairserve.engine.torch.host_memory import keep_freed_memory
 from fairserve.engine.torch.kv_tensors import KvTensors
 from fairserve.engine.torch.output_text import OutputText
+from fairserve.engine.torch.packed_linear import pack_linears
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 from fairserve.engine.torch.paged_cache import PagedCache
 from fairserve.engine.torch.sampling_params import SamplingParams
@@ -56,6 +58,8 @@ class LoadedModel:
     """Token ids must be below it."""
     max_positions: int
     eos_ids: frozenset[int]
+    pads_rows: bool = False
+    """Whether passes are to be padded: see ``packed_linear``."""
 
     def kv_tensors(self, usable_pages: int) -> KvTensors:
         """A zeroed KV cache for this model. Raises ValueError if there is no memory for it."""
@@ -110,9 +114,9 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
     """Load a checkpoint folder, a hub id, or the built-in model by its name.
 
     ``device`` auto: cuda if there is one, else cpu. ``dtype`` auto: bfloat16 on cuda, float32 on
-    cpu. Models below 50M parameters are set to one CPU thread (more of them only wait for each
-    other), which holds for the whole process. Raises UnsupportedModelError, and OSError for a
-    checkpoint that is not there.
+    cpu. On a CPU models below 50M parameters are set to one thread (more of them only wait for each
+    other), and the allocator keeps freed memory; both hold for the whole process. Raises
+    UnsupportedModelError, and OSError for a checkpoint that is not there.
     """
     where = choose_device(device)
     kind = choose_dtype(dtype, where)
@@ -133,14 +137,16 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
     model, loading = found
     _check_weights(source, loading)
     model.to(where)
-    return adopt_model(_served_name(source), model, AutoTokenizer.from_pretrained(path))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    return adopt_model(_served_name(source), model, tokenizer, pack=True)
 
 
-def adopt_model(name: str, model: Any, tokenizer: Any) -> LoadedModel:
+def adopt_model(name: str, model: Any, tokenizer: Any, *, pack: bool = False) -> LoadedModel:
     """Prepare a transformers model that is in memory, on its device, for paged attention.
 
-    The model itself is changed: evaluation mode, no gradients, our attention. The number of threads
-    is set as by :func:`load_model`. Raises UnsupportedModelError.
+    The model itself is changed: evaluation mode, no gradients, our attention, and with ``pack`` on a
+    CPU linear layers that take the place of its own. The number of threads and the allocator are set
+    as by :func:`load_model`. Raises UnsupportedModelError.
     """
     check_config(model.config)
     attention.register()
@@ -151,6 +157,9 @@ def adopt_model(name: str, model: Any, tokenizer: Any) -> LoadedModel:
     model.eval().requires_grad_(False)
     if model.device.type == "cpu" and model.num_parameters() < _SMALL_MODEL_PARAMETERS:
         torch.set_num_threads(1)
+    packed = pack_linears(model) if pack else 0
+    if model.device.type == "cpu":
+        keep_freed_memory()
     text = model.config.get_text_config()
     heads = text.num_attention_heads
     loaded = LoadedModel(
@@ -165,6 +174,7 @@ def adopt_model(name: str, model: Any, tokenizer: Any) -> LoadedModel:
         vocabulary=model.get_input_embeddings().num_embeddings,
         max_positions=text.max_position_embeddings,
         eos_ids=_eos_ids(model, tokenizer),
+        pads_rows=packed > 0,
     )
     check_paged_attention(loaded)
     return loaded
@@ -220,7 +230,7 @@ def check_paged_attention(loaded: LoadedModel) -> None:
     logits = expected
     for chunk in (20, 19, 1):
         cache.grow(sequence, sequence.computed_tokens + chunk)
-        batch = assemble([Chunk(sequence, chunk)], kv, planner)
+        batch = assemble([Chunk(sequence, chunk)], kv, planner, pad_rows=loaded.pads_rows)
         try:
             logits = loaded.logits(batch.input_ids, batch.positions, batch.logit_rows, batch.state)
         except (TypeError, ValueError, RuntimeError, KeyError) as error:

@@ -31,6 +31,11 @@ class PagedCache:
         return 1 - self._idle_pages / self.pool.usable_pages
 
     @property
+    def spare_pages(self) -> int:
+        """Pages that are neither in use nor reserved."""
+        return self._idle_pages - self.reserved_pages
+
+    @property
     def _idle_pages(self) -> int:
         return self.pool.free_pages + self.trie.evictable_pages
 
@@ -48,7 +53,7 @@ class PagedCache:
         """
         node = self.match(sequence)
         needed = pages - node.depth
-        available = self._idle_pages - self.trie.unlocked_on_path(node) - self.reserved_pages
+        available = self.spare_pages - self.trie.unlocked_on_path(node)
         if needed + spare_pages > available:
             return None
         self.trie.touch(node)
@@ -61,7 +66,7 @@ class PagedCache:
         sequence.pages = node.depth
         for each in node.path():
             sequence.page_table[each.depth - 1] = each.page
-        sequence.computed_tokens = node.depth * PAGE_TOKENS
+        sequence.computed_tokens = sequence.vouched_tokens = node.depth * PAGE_TOKENS
         return sequence.computed_tokens
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
@@ -74,7 +79,7 @@ class PagedCache:
             if sequence.promised_pages:
                 sequence.promised_pages -= 1
                 self.reserved_pages -= 1
-            elif self.reserved_pages >= self._idle_pages:
+            elif self.spare_pages <= 0:
                 return False
             if self.pool.free_pages == 0:
                 self.pool.give_back(self.trie.evict_one())
@@ -83,13 +88,13 @@ class PagedCache:
         return True
 
     def commit(self, sequence: Sequence) -> None:
-        """Put the full computed pages of a running sequence into the prefix cache.
+        """Put the full vouched pages of a running sequence into the prefix cache.
 
         Where another sequence was faster, its page is used from now on and the own one freed.
         """
         node = sequence.node
         assert node is not None
-        full = sequence.computed_tokens // PAGE_TOKENS
+        full = sequence.vouched_tokens // PAGE_TOKENS
         keys = sequence.page_keys(full)
         for index in range(node.depth, full):
             own = int(sequence.page_table[index])

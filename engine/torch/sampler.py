@@ -1,6 +1,7 @@
 """The next token of each sequence from its logits.
 
-All of it happens on the logits' device, and the host waits once for one packed tensor. Sampling
+All of it happens on the logits' device, and the host waits once, when it reads one packed tensor; a
+GPU may have been given the next step by then. Sampling
 inverts the cumulative distribution at one random number, which comes from the sequence's own
 generator: a seed fixes the output whatever runs beside it. (Floating-point sums differ a little
 between batch shapes; a token changes only where that moves it over the drawn number.)
@@ -20,6 +21,7 @@ import torch
 from fairserve.engine.torch.logprobs import LogprobReport, TokenLogprobs
 from fairserve.engine.torch.sequence import Sequence
 from fairserve.engine.torch.token_draw import cut_min_p, cut_top_k, cut_top_p, draw
+from fairserve.engine.torch.transfer import Arrival, to_device
 
 INVALID = -1
 """In place of a token where the logits are not all finite, or none is allowed."""
@@ -33,15 +35,39 @@ class Sampled(NamedTuple):
     """Set where the sequence asked for it."""
 
 
+class Choice:
+    """The tokens that a step chose, on their device and on their way to the host."""
+
+    def __init__(self, tokens: torch.Tensor, report: LogprobReport | None) -> None:
+        self.tokens = tokens
+        """[S], a row per sequence; ``INVALID`` where there is none."""
+        self._report = report
+        packed = tokens
+        if report is not None:
+            packed = torch.cat((tokens.double(), report.packed(tokens).flatten()))
+        self._arrival = Arrival(packed)
+
+    def read(self) -> list[Sampled]:
+        """Wait for the tokens; to be called before they are added to their sequences."""
+        numbers = self._arrival.wait()
+        if self._report is None:
+            return [Sampled(token) for token in numbers]
+        count = len(self.tokens)
+        chosen = [int(number) for number in numbers[:count]]
+        told = self._report.unpacked(numbers[count:], chosen)
+        return [Sampled(token, told.get(row)) for row, token in enumerate(chosen)]
+
+
 def sample(
     logits: torch.Tensor, sequences: list[Sequence], end_ids: Collection[int] = ()
-) -> list[Sampled]:
+) -> Choice:
     """One token per row of ``logits`` [S, vocabulary]; ``end_ids`` are the model's end tokens.
 
     May change ``logits`` in place. Draws one number from the generator of every sequence that is
     not greedy.
     """
-    valid = torch.isfinite(logits.amin(dim=-1)) & torch.isfinite(logits.amax(dim=-1))
+    # One number that is not finite makes the sum so, and no sum of finite logits overflows.
+    valid = torch.isfinite(logits.sum(dim=-1, dtype=torch.float32))
     asked = [row for row, each in enumerate(sequences) if each.params.logprobs is not None]
     report = LogprobReport(logits, sequences, asked) if asked else None
     adjusted = _adjusted(logits, sequences, end_ids)
@@ -57,14 +83,7 @@ def sample(
     if random:
         rows, drawn = _drawn(logits, sequences, random)
         tokens[rows] = drawn
-    tokens = tokens.masked_fill(~valid, INVALID)
-    # The host waits here, and nowhere else.
-    if report is None:
-        return [Sampled(token) for token in tokens.tolist()]
-    numbers = torch.cat((tokens.double(), report.packed(tokens).flatten())).tolist()
-    chosen = [int(number) for number in numbers[: len(sequences)]]
-    told = report.unpacked(numbers[len(sequences) :], chosen)
-    return [Sampled(token, told.get(row)) for row, token in enumerate(chosen)]
+    return Choice(tokens.masked_fill(~valid, INVALID), report)
 
 
 def why_invalid(sequence: Sequence) -> str:
@@ -95,7 +114,7 @@ def _drawn(
             [params[row].top_p for row in rows],
         ]
     )
-    columns = torch.from_numpy(numbers).to(logits.device, non_blocking=True)[..., None]
+    columns = to_device(numbers, logits.device)[..., None]
     index = columns[0, :, 0].long()
     if rows != list(range(len(sequences))):
         logits = logits[index]
@@ -144,7 +163,7 @@ def _adjusted(
                 np.concatenate([values for _, _, values in entries]),
             )
         )
-        moved = torch.from_numpy(table).to(logits.device, non_blocking=True)
+        moved = to_device(table, logits.device)
         at = (moved[0].long(), moved[1].long())
         logits.index_put_(at, moved[2].float(), accumulate=True)
     if constrained:
@@ -154,9 +173,9 @@ def _adjusted(
                 for _, sequence, each in constrained
             ]
         )
-        words = torch.from_numpy(bits).to(logits.device, non_blocking=True)
+        words = to_device(bits, logits.device)
         shifts = torch.arange(32, device=logits.device, dtype=torch.int32)
         forbidden = ((words[..., None] >> shifts) & 1 == 0).flatten(1)[:, :vocabulary]
-        index = torch.tensor([row for row, _, _ in constrained], device=logits.device)
+        index = to_device(np.array([row for row, _, _ in constrained]), logits.device)
         logits[index] = logits[index].masked_fill(forbidden, -torch.inf)
     return logits

@@ -19,6 +19,9 @@ from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.interactions.call import TokenIds
 from fairserve.scheduling.base import LocalCall
 
+PENDING = -1
+"""In the place of a token that a launched step will give."""
+
 
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
@@ -43,13 +46,18 @@ class Sequence:
         self.params = request.params
         self.output = output
         self.tokens: list[int] = request.token_ids.tolist()
-        """Prompt and output."""
+        """Prompt and output; at the end ``pending_tokens`` times ``PENDING``."""
         self.prompt_tokens = len(self.tokens)
         self.prefill_tokens = self.prompt_tokens
         """Tokens to be computed before the next one can be chosen: the prompt, and after a preemption
         what was generated, too."""
         self.computed_tokens = 0
-        """Leading tokens whose keys and values are in the cache."""
+        """Leading tokens whose keys and values are in the cache, or will be after the steps that are
+        launched."""
+        self.vouched_tokens = 0
+        """Those of them that gave logits without NaN: what others may reuse."""
+        self.pending_tokens = 0
+        """Output tokens that launched steps will give."""
         self.preemptions = 0
         """How often it was put back into the queue."""
         self.random = np.random.Generator(np.random.PCG64(seed))
@@ -81,9 +89,14 @@ class Sequence:
         self._page_keys: list[PageTokens] = []
 
     @property
+    def output_tokens(self) -> list[int]:
+        """The output that is known."""
+        return self.tokens[self.prompt_tokens : self.prompt_tokens + self.generated_tokens]
+
+    @property
     def generated_tokens(self) -> int:
-        """Output tokens so far."""
-        return len(self.tokens) - self.prompt_tokens
+        """Output tokens that are known."""
+        return len(self.tokens) - self.prompt_tokens - self.pending_tokens
 
     @property
     def uncomputed_tokens(self) -> int:
@@ -95,10 +108,33 @@ class Sequence:
         """Whether tokens remain to be computed that are not new."""
         return self.computed_tokens < self.prefill_tokens
 
+    @property
+    def awaits_end(self) -> bool:
+        """Whether a launched step gives the last token that it may have."""
+        return len(self.tokens) - self.prompt_tokens >= self.params.max_tokens
+
+    def launched(self, tokens: int, gives_token: bool) -> None:
+        """A step computes so many more of its tokens, and perhaps gives the next one."""
+        self.computed_tokens += tokens
+        if gives_token:
+            self.tokens.append(PENDING)
+            self.pending_tokens += 1
+
+    def settled(self, token: int, computed_tokens: int) -> None:
+        """The oldest step that gives it a token has ended; so much was computed by then."""
+        self.tokens[-self.pending_tokens] = token
+        self.pending_tokens -= 1
+        self.vouched_tokens = computed_tokens
+
     def preempted(self) -> None:
-        """It waits again, and all of its tokens have to be computed, or found in the cache."""
+        """It waits again, and all of its tokens have to be computed, or found in the cache.
+
+        Raises ValueError while a token is pending.
+        """
+        if self.pending_tokens:
+            raise ValueError(f"{self.sequence_id} waits for a token of a launched step")
         self.prefill_tokens = len(self.tokens)
-        self.computed_tokens = 0
+        self.computed_tokens = self.vouched_tokens = 0
         self.preemptions += 1
 
     def page_keys(self, count: int) -> list[PageTokens]:

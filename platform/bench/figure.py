@@ -61,11 +61,13 @@ class Result:
     values: tuple[float, ...]
     details: Mapping[str, float]
     """Medians over the rounds."""
+    overall: float | None = None
+    """What all rounds together say, where that is not the median of what each says."""
 
     @property
     def value(self) -> float:
-        """The median over the rounds."""
-        return median(self.values)
+        """The figure: ``overall``, or the median over the rounds."""
+        return median(self.values) if self.overall is None else self.overall
 
     def to_plain(self) -> dict[str, Any]:
         """As plain JSON values."""

@@ -1,13 +1,12 @@
 """transformers' continuous batching as a benchmark runs it, sized like our engine.
 
-It works in a thread of its own that stays up between runs, as in a server, so that its start is not in
-the time. Its prefix cache stays, too. Its interface changes between versions: whatever does not fit
-is an UnavailableError that says what happened.
+It works in a thread of its own, which is started before a run's time begins and ended after it, since
+its idle helpers would slow the other engines (see ``host_threads``); its memory stays. Its interface
+changes between versions: whatever does not fit is an UnavailableError that says what happened.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,8 @@ from fairserve.engine.torch.bench.runner import Limits, Outcome, Request, Unavai
 BLOCK_TOKENS = 32
 """Of its KV cache. Its default of 256 shares less of a prefix, and gives a short sequence too much."""
 _POLL_S = 1.0
+_FIRST = Request((0,), 1)
+"""Runs before the others, outside of the time: the thread makes its helpers."""
 
 
 class ContinuousBatching:
@@ -26,71 +27,78 @@ class ContinuousBatching:
 
     def __init__(self, model: Any, limits: Limits) -> None:
         """Raises UnavailableError."""
-        self._stack = contextlib.ExitStack()
+        self._model = model
         try:
             from transformers import GenerationConfig
             from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
-            manager: Any = model.continuous_batching_context_manager(
-                generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
+            self._configs = {
+                "generation_config": GenerationConfig(  # type: ignore[no-untyped-call]
                     do_sample=False, eos_token_id=-1, pad_token_id=0, max_new_tokens=1
                 ),
-                continuous_batching_config=ContinuousBatchingConfig(
+                "continuous_batching_config": ContinuousBatchingConfig(
                     block_size=BLOCK_TOKENS,
                     num_blocks=limits.kv_tokens // BLOCK_TOKENS,
                     max_batch_tokens=limits.token_budget,
                     max_requests_per_batch=limits.max_batch,
                 ),
-            )
-            self._manager = self._stack.enter_context(manager)
+            }
+            self.run([_FIRST])
+        except UnavailableError:
+            raise
         except Exception as error:  # another version's interface may fail in any way
             raise UnavailableError(_says(error)) from error
 
     def run(self, requests: Sequence[Request]) -> Outcome:
         """See the protocol."""
         try:
-            return self._run(requests)
+            # What is persistent is the manager's memory, not its thread.
+            with self._model.continuous_batching_context_manager(
+                **self._configs, persistent_manager=True
+            ) as manager:
+                _run(manager, [_FIRST])
+                return _run(manager, requests)
         except UnavailableError:
             raise
         except Exception as error:
             raise UnavailableError(_says(error)) from error
 
-    def _run(self, requests: Sequence[Request]) -> Outcome:
-        manager = self._manager
-        prompts = [list(request.prompt) for request in requests]
-        begin_s = time.perf_counter()
-        names = [
-            manager.add_request(
-                prompt,
-                max_new_tokens=request.output_tokens,
-                record_timestamps=True,
-                eos_token_id=-1,
-            )
-            for prompt, request in zip(prompts, requests, strict=True)
-        ]
-        results: dict[str, Any] = {}
-        while len(results) < len(requests):
-            result = manager.get_result(timeout=_POLL_S)
-            if result is None:
-                if not manager.is_running():
-                    status = getattr(manager, "background_thread_status", None)
-                    raise UnavailableError(_says(getattr(status, "fatal_error", None)))
-                continue
-            if result.error is not None:
-                raise UnavailableError(str(result.error))
-            if result.is_finished():
-                results[result.request_id] = result
-        wall_s = time.perf_counter() - begin_s
-        ordered = [results[name] for name in names]
-        return Outcome(
-            wall_s,
-            tuple(result.timestamps[0] - begin_s for result in ordered),
-            tuple(tuple(result.generated_tokens) for result in ordered),
-        )
-
     def close(self) -> None:
         """See the protocol."""
-        self._stack.close()
+        self._model.destroy_cached_continuous_batching_manager()
+
+
+def _run(manager: Any, requests: Sequence[Request]) -> Outcome:
+    prompts = [list(request.prompt) for request in requests]
+    begin_s = time.perf_counter()
+    names = [
+        manager.add_request(
+            prompt,
+            max_new_tokens=request.output_tokens,
+            record_timestamps=True,
+            eos_token_id=-1,
+        )
+        for prompt, request in zip(prompts, requests, strict=True)
+    ]
+    results: dict[str, Any] = {}
+    while len(results) < len(requests):
+        result = manager.get_result(timeout=_POLL_S)
+        if result is None:
+            if not manager.is_running():
+                status = getattr(manager, "background_thread_status", None)
+                raise UnavailableError(_says(getattr(status, "fatal_error", None)))
+            continue
+        if result.error is not None:
+            raise UnavailableError(str(result.error))
+        if result.is_finished():
+            results[result.request_id] = result
+    wall_s = time.perf_counter() - begin_s
+    ordered = [results[name] for name in names]
+    return Outcome(
+        wall_s,
+        tuple(result.timestamps[0] - begin_s for result in ordered),
+        tuple(tuple(result.generated_tokens) for result in ordered),
+    )
 
 
 def _says(error: object) -> str:

@@ -5,8 +5,9 @@ A step is cut where its parts begin and end: ``schedule`` (who runs, admissions 
 ``prepare`` (the batch as tensors), ``forward`` (the model), ``sample``, ``publish`` (tokens to their
 sequences, their text, the prefix cache, events).
 
-While it records on a GPU, every step waits for the device after the forward pass, so that what is
-computed there is not counted elsewhere; such steps are a little longer than others. Where a recorded
+While it records, no step overlaps with another, and on a GPU every step waits for the device after the
+forward pass, so that what is computed there is not counted elsewhere; such steps are longer than
+others. Where a recorded
 graph runs, its launch counts as ``prepare``: the two cannot be told apart from outside.
 """
 
@@ -26,6 +27,7 @@ from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.engine import Engine
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, EngineEvent
+from fairserve.engine.torch.launched_step import LaunchedStep, PendingTokens
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.sampler import Sampled
 from fairserve.engine.torch.sequence import Sequence as TokenSequence
@@ -72,6 +74,7 @@ class ObservedEngine(Engine):
         """Tokens of every sequence that ended, by its id, until somebody takes them."""
         self.steps: list[TimedStep] = []
         """What was recorded."""
+        self._overlaps = self._overlap
 
     @property
     def recording(self) -> bool:
@@ -81,6 +84,7 @@ class ObservedEngine(Engine):
     @recording.setter
     def recording(self, on: bool) -> None:
         self._marks.on = on
+        self._overlap = self._overlaps and not on
 
     def step(self) -> bool:
         """See the engine."""
@@ -103,17 +107,17 @@ class ObservedEngine(Engine):
         self.steps.append(TimedStep(marks.load, parts_s))
         return True
 
-    def _run(self, chunks: list[Chunk]) -> dict[str, Sampled]:
-        marks = self._marks
-        if not marks.on:
-            return super()._run(chunks)
-        marks.run_s = marks.clock()
-        tokens = super()._run(chunks)
-        marks.sampled_s = marks.clock()
+    def _launch(self, chunks: list[Chunk]) -> LaunchedStep:
+        self._marks.run_s = self._marks.clock()
+        return super()._launch(chunks)
+
+    def _read(self, step: LaunchedStep) -> list[Sampled]:
+        tokens = super()._read(step)
+        self._marks.sampled_s = self._marks.clock()
         return tokens
 
     def _end(self, sequence: TokenSequence, keep: bool) -> None:
-        self.outputs[sequence.sequence_id] = tuple(sequence.tokens[sequence.prompt_tokens :])
+        self.outputs[sequence.sequence_id] = tuple(sequence.output_tokens)
         super()._end(sequence, keep)
 
 
@@ -174,9 +178,11 @@ class TimedGraphs:
     def __init__(self, graphs: DecodeGraphs, marks: _Marks) -> None:
         self._graphs, self._marks = graphs, marks
 
-    def logits(self, decodes: Sequence[Chunk]) -> torch.Tensor:
+    def logits(
+        self, decodes: Sequence[Chunk], pending: PendingTokens | None = None
+    ) -> torch.Tensor:
         """See the graphs."""
-        logits = self._graphs.logits(decodes)
+        logits = self._graphs.logits(decodes, pending)
         if self._marks.on:
             self._marks.forward_s = self._marks.clock()
             self._marks.forward_ends()

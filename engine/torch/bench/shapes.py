@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
+from fairserve.engine.torch.attention import ATTENTION_NAME
 from fairserve.engine.torch.detokenizer import byte_characters
 from fairserve.engine.torch.model_loader import (
     LoadedModel,
@@ -22,6 +23,7 @@ from fairserve.engine.torch.model_loader import (
     choose_device,
     choose_dtype,
 )
+from fairserve.engine.torch.packed_linear import pack_linears
 
 _SEED = 20251
 _MAX_POSITIONS = 8192
@@ -91,6 +93,14 @@ def twin(loaded: LoadedModel) -> Any:
     other = copy.deepcopy(model, shared)
     other.set_attn_implementation("sdpa")
     return other
+
+
+def served(loaded: LoadedModel) -> LoadedModel:
+    """The same weights as a worker would hold them: on a CPU packed copies."""
+    model = twin(loaded)
+    model.set_attn_implementation(ATTENTION_NAME)
+    packed = pack_linears(model)
+    return replace(loaded, model=model, pads_rows=packed > 0)
 
 
 def _tokenizer(vocabulary: int) -> Any:

@@ -6,6 +6,7 @@ torch and transformers are imported after the arguments are parsed.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import sys
@@ -29,19 +30,19 @@ def main(argv: Sequence[str], *, scale: float = 1.0) -> int:
     Returns 0 if it has measured, 1 if it cannot or engines disagree, 2 after wrong use.
     """
     options = _options(argv)
+    if options.fit is not None and importlib.util.find_spec("scipy") is None:
+        return _fails("--fit needs scipy: pip install 'fairserve[bench]'")
     try:
         from fairserve.platform.bench.engine.measurement import measure
     except ImportError as error:
-        print(f"fairserve bench engine: {error}: pip install 'fairserve[torch]'", file=sys.stderr)
-        return 1
+        return _fails(f"{error}: pip install 'fairserve[torch]'")
     from fairserve.platform.bench.engine.contest import DisagreementError
 
     begin_s = time.monotonic()
     try:
         measured = measure(options, _say, scale)
     except (DisagreementError, ValueError) as error:
-        print(f"fairserve bench engine: {error}", file=sys.stderr)
-        return 1
+        return _fails(str(error))
     document = measured.document
     print()
     if measured.results:
@@ -59,6 +60,11 @@ def main(argv: Sequence[str], *, scale: float = 1.0) -> int:
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def _fails(reason: str) -> int:
+    print(f"fairserve bench engine: {reason}", file=sys.stderr)
+    return 1
 
 
 def _say(line: str) -> None:

@@ -26,7 +26,7 @@ from fairserve.engine.torch.bench.runner import (
     TimedStep,
     UnavailableError,
 )
-from fairserve.engine.torch.bench.shapes import build, parameter_counts, twin
+from fairserve.engine.torch.bench.shapes import build, parameter_counts, served, twin
 from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.platform.bench.engine.breakdown import break_down, full_decodes
 from fairserve.platform.bench.engine.contest import Say, enter
@@ -70,6 +70,7 @@ def measure(options: argparse.Namespace, say: Say, scale: float = 1.0) -> Measur
     with on.threads_restored():
         say(f"building a model of shape {options.shape}")
         loaded = build(options.shape, options.dtype, options.device)
+        ours = served(loaded)
         on_gpu = loaded.device.type == "cuda"
         threads = on.set_threads(options.threads)
         size = limits(on_gpu, scale)
@@ -94,14 +95,18 @@ def measure(options: argparse.Namespace, say: Say, scale: float = 1.0) -> Measur
             chosen = [
                 each for name, each in workloads(on_gpu, scale).items() if name in options.workloads
             ]
-            _guard(loaded, say)
+            _guard(loaded, ours, say)
             on.set_threads(threads)  # a smaller model may have changed them
-            document["memory"] = _memory(loaded, size, workloads(on_gpu, scale)[_BREAKDOWN], say)
-            results += _contest(loaded, size, chosen, options.rounds, deadline_s, document, say)
+            document["memory"] = _memory(
+                loaded, ours, size, workloads(on_gpu, scale)[_BREAKDOWN], say
+            )
+            results += _contest(
+                loaded, ours, size, chosen, options.rounds, deadline_s, document, say
+            )
         if options.fit is not None:
             if not on_gpu:
                 size = replace(size, max_batch=min(size.max_batch, _FIT_BATCH))
-            results.append(_fit(loaded, size, options, scale, document, say))
+            results.append(_fit(ours, size, options, scale, document, say))
     document["figures"] = [result.to_plain() for result in results]
     return Measured(document, results)
 
@@ -119,9 +124,11 @@ def _sizes(loaded: LoadedModel) -> ModelSizes:
     )
 
 
-def _makers(loaded: LoadedModel, size: Limits) -> dict[str, Callable[[], Runner]]:
+def _makers(
+    loaded: LoadedModel, ours: LoadedModel, size: Limits
+) -> dict[str, Callable[[], Runner]]:
     return {
-        OURS: lambda: FairServe(loaded, size),
+        OURS: lambda: FairServe(ours, size),
         CONTINUOUS: lambda: ContinuousBatching(twin(loaded), size),
         GENERATE: lambda: Generate(twin(loaded)),
     }
@@ -132,6 +139,7 @@ def _makers(loaded: LoadedModel, size: Limits) -> dict[str, Callable[[], Runner]
 
 def _contest(
     loaded: LoadedModel,
+    ours: LoadedModel,
     size: Limits,
     chosen: Sequence[Workload],
     rounds: int,
@@ -140,7 +148,7 @@ def _contest(
     say: Say,
 ) -> list[Result]:
     on.release()
-    contest = enter(_makers(loaded, size), loaded.vocabulary, say)
+    contest = enter(_makers(loaded, ours, size), loaded.vocabulary, say)
     recorded: list[list[TimedStep]] = []
     try:
         for workload in chosen:
@@ -153,10 +161,10 @@ def _contest(
                 say(f"{workload.name}: round {number + 1} of {rounds}")
                 contest.round(number, workload)
                 if workload.name == _BREAKDOWN:
-                    ours = contest.runners[OURS]
-                    assert isinstance(ours, FairServe)
+                    runner = contest.runners[OURS]
+                    assert isinstance(runner, FairServe)
                     seed = rounds + number + 1
-                    recorded.append(ours.record(workload.make(loaded.vocabulary, seed)))
+                    recorded.append(runner.record(workload.make(loaded.vocabulary, seed)))
     finally:
         contest.close()
     document["unavailable"] = contest.unavailable
@@ -181,12 +189,13 @@ def _contest(
     return results
 
 
-def _guard(loaded: LoadedModel, say: Say) -> None:
+def _guard(loaded: LoadedModel, ours: LoadedModel, say: Say) -> None:
     """In fp32 all engines must generate the same tokens; coarser numbers prove nothing."""
     if str(loaded.dtype) != "torch.float32":
         loaded = build(_GUARD_SHAPE, "float32", str(loaded.device))
+        ours = served(loaded)
     say(f"comparing tokens, {loaded.name} in float32")
-    contest = enter(_makers(loaded, _GUARD_LIMITS), loaded.vocabulary)
+    contest = enter(_makers(loaded, ours, _GUARD_LIMITS), loaded.vocabulary)
     try:
         contest.check(guard())
     finally:
@@ -194,11 +203,11 @@ def _guard(loaded: LoadedModel, say: Say) -> None:
 
 
 def _memory(
-    loaded: LoadedModel, size: Limits, workload: Workload, say: Say
+    loaded: LoadedModel, ours: LoadedModel, size: Limits, workload: Workload, say: Say
 ) -> dict[str, int | None]:
     """The peak of each engine that runs, beyond the weights: one after another, alone."""
     peaks: dict[str, int | None] = {}
-    for name, make in _makers(loaded, size).items():
+    for name, make in _makers(loaded, ours, size).items():
         say(f"memory of {name}")
 
         def phase(make: Callable[[], Runner] = make) -> None:

@@ -75,11 +75,18 @@ class Bench:
         return failed.message
 
 
+@pytest.fixture(params=[False, True], ids=["in_turn", "overlapped"])
+def overlap(request):
+    """Whether steps are launched before the tokens of the one before are known."""
+    return request.param
+
+
 @pytest.fixture
-def make_bench(llama):
+def make_bench(llama, overlap):
     def make(loaded=llama, scheduler=None, **options):
         bench = Bench()
-        options = EngineOptions(**{"kv_tokens": 1024, "max_batch": 8, "token_budget": 64} | options)
+        sizes = {"kv_tokens": 1024, "max_batch": 8, "token_budget": 64, "overlap": overlap}
+        options = EngineOptions(**sizes | options)
         bench.engine = Engine(
             loaded, Fcfs() if scheduler is None else scheduler, options, bench.events.extend
         )

@@ -129,7 +129,8 @@ def test_cancel_waiting_prefilling_and_decoding(make_bench):
         bench.engine.cancel(name)
         bench.engine.cache.check(bench.engine.running)
     told = len(bench.events)
-    assert not bench.engine.has_work
+    assert not bench.engine.running
+    bench.run()
     assert not bench.engine.step()
     assert len(bench.events) == told
     assert bench.engine.stats().cancelled == 3

@@ -6,6 +6,7 @@ import torch
 from checkpoints import FAMILIES, write_checkpoint
 from transformers import AutoModelForCausalLM
 
+from fairserve.engine.torch import packed_linear
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.engine.torch.engine import Engine
 from fairserve.engine.torch.events import Admitted
@@ -40,9 +41,11 @@ def llama_oracle(llama_folder):
 
 @pytest.fixture(scope="session", params=FAMILIES)
 def family(request, tmp_path_factory):
-    """A model, and its oracle."""
+    """A model, and its oracle. Small as they are, its layers are packed as those of larger ones."""
     folder = write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
-    loaded = load_model(str(folder), device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed_linear, "_LEAST_ELEMENTS", 1)
+        loaded = load_model(str(folder), device="cpu")
     return loaded, Oracle(folder, loaded.eos_ids)
 
 
@@ -53,7 +56,7 @@ def outputs(monkeypatch):
     end = Engine._end
 
     def record(self, sequence, keep):
-        ended[sequence.sequence_id] = sequence.tokens[sequence.prompt_tokens :]
+        ended[sequence.sequence_id] = sequence.output_tokens
         end(self, sequence, keep)
 
     monkeypatch.setattr(Engine, "_end", record)
@@ -152,7 +155,7 @@ def test_under_preemption(preemption, family, make_bench, outputs):
     for index, prompt in enumerate(given):
         bench.add(f"s{index}", prompt, 60, client=f"c{index % 3}")
     bench.run()
-    assert bench.engine.stats().preempted >= 5
+    assert bench.engine.stats().preempted >= 3
     for index, prompt in enumerate(given):
         assert outputs[f"s{index}"] == oracle(prompt, 60), index
         assert len(bench.of(f"s{index}", Admitted)) == 1

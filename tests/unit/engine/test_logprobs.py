@@ -32,7 +32,7 @@ def test_they_are_of_the_model_s_own_distribution():
         make_sequence(temperature=0.2, logprobs=5, top_k=3, logit_bias={7: 50.0}),
         make_sequence(top_p=0.5, seed=1),
     ]
-    told = sampler.sample(rows.clone(), batch)
+    told = sampler.sample(rows.clone(), batch).read()
     expected = torch.log_softmax(rows, dim=-1)
     assert told[0].logprobs is told[4].logprobs is None
     for row, count in ((1, 2), (2, 0), (3, 5)):
@@ -48,13 +48,15 @@ def test_they_are_of_the_model_s_own_distribution():
 
 
 def test_more_are_asked_for_than_there_are_tokens():
-    (told,) = sampler.sample(torch.zeros(1, 3), [make_sequence(temperature=0, logprobs=20)])
+    (told,) = sampler.sample(torch.zeros(1, 3), [make_sequence(temperature=0, logprobs=20)]).read()
     assert [value for _, value in told.logprobs.top] == pytest.approx([math.log(1 / 3)] * 3)
 
 
 def test_a_row_that_is_not_finite_leaves_the_others_theirs():
     rows = torch.tensor([[0.0, 0.0], [torch.nan, 0.0]])
-    good, bad = sampler.sample(rows, [make_sequence(temperature=0, logprobs=1) for _ in rows])
+    good, bad = sampler.sample(
+        rows, [make_sequence(temperature=0, logprobs=1) for _ in rows]
+    ).read()
     assert bad.token_id == sampler.INVALID
     assert good.logprobs.logprob == pytest.approx(math.log(0.5))
 
@@ -121,6 +123,6 @@ def test_chunks_and_whole_answers_tell_the_same(texts, kind):
 def test_offsets_are_of_the_output_s_own_text():
     sequence = make_sequence(temperature=0, logprobs=0, output=[5])
     sequence.output.characters = 17
-    (told,) = sampler.sample(torch.zeros(1, 9), [sequence])
+    (told,) = sampler.sample(torch.zeros(1, 9), [sequence]).read()
     assert told.logprobs.text_offset == 17
     assert sequence.prompt_tokens == len(PROMPT)

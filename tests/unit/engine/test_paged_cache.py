@@ -53,7 +53,7 @@ def test_thousands_of_random_operations_leak_nothing(seed):
                 computed = min(sequence.computed_tokens + step, room)
                 sequence.tokens += [9] * (computed - len(sequence.tokens))
                 if cache.grow(sequence, computed):
-                    sequence.computed_tokens = computed
+                    sequence.computed_tokens = sequence.vouched_tokens = computed
                 else:
                     full += 1
             elif kind == 2:
@@ -81,7 +81,7 @@ def test_admission_counts_the_shared_prefix_once():
     first = make_sequence("a", range(64), 16)
     assert cache.try_admit(first, first.total_pages) == 0
     cache.grow(first, 64)
-    first.computed_tokens = 64
+    first.computed_tokens = first.vouched_tokens = 64
     cache.commit(first)
     # 4 pages cached and locked, 1 reserved, 3 free. Alone it would need 5, with the prefix it is 2.
     second = make_sequence("b", [*range(64), 5], 12)
@@ -99,7 +99,7 @@ def test_its_own_matched_pages_do_not_count_as_evictable():
     first = make_sequence("a", range(32), 1)
     cache.try_admit(first, first.total_pages)
     cache.grow(first, 32)
-    first.computed_tokens = 32
+    first.computed_tokens = first.vouched_tokens = 32
     cache.commit(first)
     cache.release(first)
     # 2 cached, 2 free; with 2 matched it needs 3 more.
@@ -113,7 +113,7 @@ def test_the_last_prompt_token_is_always_computed():
     first = make_sequence("a", range(32), 1)
     cache.try_admit(first, first.total_pages)
     cache.grow(first, 32)
-    first.computed_tokens = 32
+    first.computed_tokens = first.vouched_tokens = 32
     cache.commit(first)
     cache.release(first)
     assert cache.match(make_sequence("b", range(32), 1)).depth * PAGE_TOKENS == 16

@@ -16,17 +16,19 @@ if importlib.util.find_spec("triton") is None:
         raise ModuleNotFoundError("triton is missing: pip install 'fairserve[gpu]'")
     pytest.skip("triton is missing: pip install 'fairserve[gpu]'", allow_module_level=True)
 
-from fairserve.engine.torch import attention, engine
+from fairserve.engine.torch import attention, engine, sampler
 from fairserve.engine.torch.batch import assemble
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.decode_graphs import DecodeGraphs, graph_sizes
 from fairserve.engine.torch.kernel_attention import KernelPlan
+from fairserve.engine.torch.launched_step import PendingTokens
 from fairserve.engine.torch.paged_kernels import (
     TILE_ROWS,
     DecodeScratch,
     decode_attention,
     prefill_attention,
 )
+from fairserve.engine.torch.sequence import PENDING
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
@@ -130,7 +132,7 @@ def test_the_engine_gives_the_same_tokens(make_bench, llama, monkeypatch):
 
 def test_static_buffers_give_the_same_logits(make_bench, llama):
     """Batches that fill a size and that do not, one after the other in the same buffers."""
-    bench = make_bench()
+    bench = make_bench(overlap=False)
     kv = bench.engine._kv
     graphs = DecodeGraphs(llama.logits, kv, max_batch=8, max_pages=64)
     for index in range(5):
@@ -147,8 +149,32 @@ def test_static_buffers_give_the_same_logits(make_bench, llama):
             ids, rows = batch.input_ids, batch.logit_rows
             wanted = llama.logits(ids, batch.positions, rows, batch.state)
             seen = graphs.logits(batch.chunks)
-        assert seen.shape == wanted.shape
-        assert float((seen - wanted).abs().max()) < 1e-4
+            assert seen.shape == wanted.shape
+            assert float((seen - wanted).abs().max()) < 1e-4
+            # The same with inputs that only the device knows, those of every other sequence.
+            pending = hidden(batch.chunks[::2])
+            late = assemble(decodes, kv, attention.GatherPlan, pending)
+            assert torch.equal(late.input_ids, ids)
+            assert torch.equal(graphs.logits(batch.chunks, pending), seen)
+            for chunk in batch.chunks[::2]:
+                row = pending.rows[chunk.sequence.sequence_id]
+                chunk.sequence.tokens[-1] = int(pending.tokens[row])
+
+
+def hidden(decodes):
+    """Take the last token from sequences; where it can be found instead."""
+    sequences = [chunk.sequence for chunk in reversed(decodes)]
+    tokens = torch.tensor([sequence.tokens[-1] for sequence in sequences])
+    for sequence in sequences:
+        sequence.tokens[-1] = PENDING
+    rows = {sequence.sequence_id: row for row, sequence in enumerate(sequences)}
+    return PendingTokens(tokens, rows)
+
+
+def test_what_is_no_token_is_computed_as_token_0():
+    pending = PendingTokens(torch.tensor([sampler.INVALID, 7]), {})
+    ids = pending.resolve(torch.tensor([4, 5, 6]), torch.tensor([0, -1, 1]))
+    assert ids.tolist() == [0, 5, 7]
 
 
 def test_sizes_of_graphs():

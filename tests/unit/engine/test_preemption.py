@@ -103,7 +103,7 @@ def test_it_waits_at_its_old_place_and_tells_nothing(make_bench):
 
 
 def test_what_was_computed_is_found_again_where_it_is_still_cached(make_bench, monkeypatch):
-    bench = make_bench(kv_tokens=40 * 16, max_batch=2)
+    bench = make_bench(kv_tokens=40 * 16, max_batch=2, overlap=False)
     bench.add("s", prompt(1, 60), 40, ignore_eos=True)
     for _ in range(20):
         bench.engine.step()

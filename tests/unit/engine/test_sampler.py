@@ -17,7 +17,7 @@ END = 2
 
 def tokens_of(rows, sequences):
     """The sampler may change the logits: it gets a copy."""
-    return [each.token_id for each in sampler.sample(rows.clone(), sequences, {END})]
+    return [each.token_id for each in sampler.sample(rows.clone(), sequences, {END}).read()]
 
 
 def draws(count, logits, **params):
@@ -251,7 +251,7 @@ def test_the_host_reads_from_the_device_once(monkeypatch):
     for batch in (greedy, every, every[3:5]):
         reads.clear()
         logits = torch.empty(len(batch), 300, device="meta")
-        assert len(sampler.sample(logits, batch, {END})) == len(batch)
+        assert len(sampler.sample(logits, batch, {END}).read()) == len(batch)
         assert len(reads) == 1
 
 
@@ -289,7 +289,7 @@ def test_half_precision_logits(dtype):
         make_sequence(output=[0], temperature=0, presence_penalty=0.126),
         make_sequence(temperature=0.01, logprobs=1),
     ]
-    told = sampler.sample(rows.clone(), batch)
+    told = sampler.sample(rows.clone(), batch).read()
     assert [each.token_id for each in told] == [0, 1, 0]
     expected = torch.log_softmax(rows[2].float(), dim=-1)[0].item()
     assert told[2].logprobs.logprob == pytest.approx(expected)

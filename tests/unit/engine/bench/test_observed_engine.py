@@ -106,7 +106,7 @@ def test_outputs_and_events_are_those_of_the_engine(llama, recording):
 
 def test_a_recorded_graph_is_forward_from_its_launch(ticking, llama):
     class Graphs:
-        def logits(self, decodes):
+        def logits(self, decodes, pending):
             batch = assemble(list(decodes), ticking._kv, ticking._planner)
             return llama.logits(batch.input_ids, batch.positions, batch.logit_rows, batch.state)
 

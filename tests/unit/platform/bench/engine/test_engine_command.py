@@ -175,3 +175,14 @@ def test_the_guide_names_options_that_exist(capsys):
     assert len(options) > 5
     assert all(option in printed for option in options)
     assert all(f"`{figure.name}" in section or "_b32" in figure.name for figure in FIGURES)
+
+
+def test_a_fit_without_scipy_ends_before_it_measures(tmp_path, monkeypatch, capsys):
+    find_spec = importlib.util.find_spec
+
+    def without(name, *more):
+        return None if name == "scipy" else find_spec(name, *more)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    assert main(["engine", "--workloads", "none", "--fit", str(tmp_path / "costs.json")]) == 1
+    assert "--fit needs scipy: pip install 'fairserve[bench]'" in capsys.readouterr().err

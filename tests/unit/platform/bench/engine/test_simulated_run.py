@@ -80,18 +80,21 @@ class Simulated:
         return Outcome(times["total_s"] * factor, first_s, ((),) * len(requests))
 
 
-def test_the_figure_is_the_median_of_the_worst_errors():
-    engine = Simulated(1.0, 1.25, 0.8)
+def test_the_figure_is_the_worst_error_against_medians():
+    engine = Simulated(1.0, 1.25, 0.8, 1.0, 1.0)
     runs = LoadRuns(engine.run_at, 1000, on_gpu=False)
-    for _ in range(3):
+    for _ in range(5):
         runs.round()
     result, replay = compare(COSTS, runs)
     assert result.figure.name == "simulator_error"
-    assert result.values == pytest.approx((0.0, 0.2, 0.25))
-    assert result.value == pytest.approx(0.2)
+    assert result.values == pytest.approx((0.0, 0.2, 0.25, 0.0, 0.0))
+    assert result.value == pytest.approx(0.0)
     assert set(replay) == {"at_once", "spread"}
     assert replay["at_once"]["total_s"]["error"] == pytest.approx(0.0)
     assert result.details["spread_mean_ttft_error"] == pytest.approx(0.0)
     at_once, spread_s = engine.arrivals[1], engine.arrivals[2]
     assert set(at_once) == {0.0}
+    off = LoadRuns(Simulated(1.25, 1.25).run_at, 1000, on_gpu=False)
+    off.round()
+    assert compare(COSTS, off)[0].value == pytest.approx(0.2)
     assert 0.4 < spread_s[-1] / simulate(COSTS, runs.requests, at_once)["total_s"] <= 0.7

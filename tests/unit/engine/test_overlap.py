@@ -1,0 +1,139 @@
+"""A step is launched before the tokens of the one before it are known, where they are not needed."""
+
+import numpy as np
+import pytest
+
+from fairserve.engine.torch import sampler
+from fairserve.engine.torch.events import Generated
+from fairserve.engine.torch.sequence import Sequence
+
+
+def prompt(seed, length):
+    return np.random.default_rng(seed).integers(0, 256, length).tolist()
+
+
+@pytest.fixture
+def told(make_bench, llama, monkeypatch):
+    """A bench, and what happened in which order: passes, and tokens that were told."""
+    happened = []
+    forward = llama.model.forward
+
+    def noted(**inputs):
+        happened.append("pass")
+        return forward(**inputs)
+
+    monkeypatch.setattr(llama.model, "forward", noted)
+    bench = make_bench()
+
+    def hear(events):
+        bench.events.extend(events)
+        happened.extend("token" for event in events if isinstance(event, Generated))
+
+    bench.engine._emit = hear
+    return bench, happened
+
+
+def test_the_next_pass_begins_before_the_token_is_told(told, overlap):
+    bench, happened = told
+    bench.add("s", prompt(1, 20), 4, ignore_eos=True)
+    bench.run()
+    if overlap:
+        assert happened == ["pass", *["pass", "token"] * 3, "token"]
+    else:
+        assert happened == ["pass", "token"] * 4
+
+
+def test_what_ends_by_an_end_token_is_computed_once_more(told, overlap):
+    bench, happened = told
+    bench.add("length", prompt(1, 20), 9, ignore_eos=True)
+    bench.run()
+    assert happened.count("pass") == 9
+    happened.clear()
+    bench.add("end", prompt(1, 20), 9, stop_token_ids=frozenset(range(300)))
+    bench.run()
+    assert happened.count("token") == 1
+    assert happened.count("pass") == (2 if overlap else 1)
+
+
+class Anything:
+    """A grammar that allows every token, and checks that it is shown known ones."""
+
+    problem = ""
+
+    def start(self):
+        return self
+
+    def allowed(self, output):
+        assert all(token >= 0 for token in output)
+        return np.full(10, -1, dtype=np.int32)
+
+
+@pytest.mark.parametrize("params", [{"presence_penalty": 0.5}, {"grammar": Anything()}])
+def test_penalties_and_grammars_wait_for_the_output(params, told):
+    bench, happened = told
+    bench.add("s", prompt(1, 20), 4, ignore_eos=True, **params)
+    bench.add("free", prompt(2, 20), 4, ignore_eos=True)
+    bench.run()
+    assert happened == ["pass", "token", "token"] * 4
+
+
+def test_a_device_that_fails_later_fails_the_calls_of_its_step(make_bench, monkeypatch):
+    bench = make_bench(max_batch=2)
+    for name in ("a", "b", "c"):
+        bench.add(name, prompt(ord(name), 30), 4)
+    with monkeypatch.context() as patch:
+
+        def broken(self):
+            raise RuntimeError("device lost")
+
+        patch.setattr(sampler.Choice, "read", broken)
+        with pytest.raises(RuntimeError, match="device lost"):
+            bench.run()
+    bench.run()
+    assert "device lost" in bench.error("a")
+    assert "device lost" in bench.error("b")
+    assert bench.finish_reason("c")
+
+
+def test_the_name_of_a_cancelled_sequence_can_be_used_at_once(make_bench):
+    bench = make_bench()
+    bench.add("s", prompt(1, 20), 30, ignore_eos=True)
+    for _ in range(4):
+        bench.engine.step()
+    bench.engine.cancel("s")
+    bench.events.clear()
+    bench.add("s", prompt(2, 20), 5, ignore_eos=True)
+    bench.run()
+    assert sum(event.tokens for event in bench.of("s", Generated)) == 5
+
+
+def test_nobody_is_preempted_before_its_token_is_known(make_bench, monkeypatch):
+    bench = make_bench(kv_tokens=10 * 16, spare_share=0.0)
+    pending = []
+    preempted = Sequence.preempted
+
+    def noted(self):
+        pending.append(self.pending_tokens)
+        preempted(self)
+
+    monkeypatch.setattr(Sequence, "preempted", noted)
+    for index in range(4):
+        bench.add(f"s{index}", prompt(index, 20), 60, ignore_eos=True)
+    bench.run()
+    assert pending
+    assert not any(pending)
+    for index in range(4):
+        assert sum(event.tokens for event in bench.of(f"s{index}", Generated)) == 60
+
+
+def test_a_sequence_that_waits_for_a_token_is_not_put_back(make_bench, overlap):
+    bench = make_bench()
+    bench.add("s", prompt(1, 20), 30, ignore_eos=True)
+    bench.engine.step()
+    bench.engine.step()
+    (sequence,) = bench.engine.running
+    if overlap:
+        with pytest.raises(ValueError, match="s waits for a token"):
+            sequence.preempted()
+    else:
+        sequence.preempted()

@@ -1,0 +1,110 @@
+"""Packed linear layers multiply as the plain ones do, and take their place."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fairserve.engine.torch import packed_linear
+from fairserve.engine.torch.packed_linear import PackedLinear, pack_linears, padded_rows
+
+pytestmark = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN"
+)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@torch.inference_mode()
+def test_it_multiplies_as_the_plain_layer_does(bias, dtype, tolerance):
+    torch.manual_seed(0)
+    plain = nn.Linear(384, 500, bias=bias, dtype=dtype)
+    packed = PackedLinear(plain)
+    for shape in ((1, 0), (1, 1), (1, 7), (1, 32), (3, 100), (1, 513)):
+        rows = torch.randn(*shape, 384, dtype=dtype)
+        seen, wanted = packed(rows), plain(rows)
+        assert seen.shape == wanted.shape
+        assert seen.dtype == dtype
+        torch.testing.assert_close(seen, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_it_still_tells_the_shape_and_type_of_its_weight():
+    packed = PackedLinear(nn.Linear(384, 500, dtype=torch.bfloat16))
+    assert (packed.in_features, packed.out_features) == (384, 500)
+    assert packed.weight.shape == (500, 384)
+    assert packed.weight.dtype is torch.bfloat16
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(1000, 256)
+        self.inner = nn.ModuleList([nn.Linear(256, 600), nn.Linear(16, 16)])
+        self.head = nn.Linear(256, 1000, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_large_layers_are_replaced_and_small_and_shared_weights_stay():
+    model = Tied()
+    head = weakref.ref(model.head.weight)
+    large = weakref.ref(model.inner[0].weight)
+    assert pack_linears(model) == 2
+    gc.collect()
+    assert isinstance(model.inner[0], PackedLinear)
+    assert type(model.inner[1]) is nn.Linear
+    assert large() is None, "its memory is free"
+    assert model.embedding.weight is head()
+    rows = model.embedding(torch.tensor([[3, 5]]))
+    with torch.inference_mode():
+        wanted = rows @ model.embedding.weight.T
+        torch.testing.assert_close(model.head(rows), wanted, rtol=1e-4, atol=1e-3)
+
+
+def test_layers_of_other_kinds_stay():
+    class Own(nn.Linear):
+        pass
+
+    model = nn.Sequential(Own(512, 512), nn.Linear(512, 512, dtype=torch.float64))
+    assert pack_linears(model) == 0
+
+
+def test_nothing_is_packed_without_onednn(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    model = nn.Sequential(nn.Linear(512, 512))
+    assert packed_linear.pack_linears(model) == 0
+    assert type(model[0]) is nn.Linear
+
+
+def test_passes_have_few_different_numbers_of_rows():
+    assert [padded_rows(rows) for rows in (0, 1, 31, 32, 33, 40, 41)] == [0, 1, 31, 32, 40, 40, 48]
+    assert len({padded_rows(rows) for rows in range(1, 513)}) == 32 + 60
+
+
+def test_padding_goes_nowhere(make_bench, llama, monkeypatch):
+    """Passes of 33 rows and more get others, which change no token and no page of anybody."""
+    passes = []
+    forward = llama.model.forward
+
+    def noted(**inputs):
+        passes.append(inputs["input_ids"].shape[1])
+        return forward(**inputs)
+
+    monkeypatch.setattr(llama.model, "forward", noted)
+    told = []
+    for pads in (False, True):
+        passes.clear()
+        bench = make_bench(replace(llama, pads_rows=pads))
+        for index, length in enumerate((37, 90, 5)):
+            tokens = np.random.default_rng(index).integers(0, 256, length).tolist()
+            bench.add(f"s{index}", tokens, 6, ignore_eos=True)
+            bench.engine.step()
+        bench.run()
+        keys = bench.engine._kv.keys[0]
+        assert not keys[0].any(), "the pad page stays clear"
+        told.append([bench.text(f"s{index}") for index in range(3)])
+        assert any(rows > 32 and rows % 8 for rows in passes) != pads
+    assert told[0] == told[1]
