@@ -10,7 +10,11 @@ torch keeps the last thousand of them: so passes are padded to a few numbers of 
 
 from __future__ import annotations
 
+import logging
+
 import torch
+
+_log = logging.getLogger(__name__)
 
 _LEAST_ELEMENTS = 1 << 17
 """Of a weight: with less, the operator's own 10 us outweigh what it saves."""
@@ -54,6 +58,7 @@ def pack_linears(model: torch.nn.Module) -> int:
     torch has no oneDNN.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        _log.warning("this torch has no oneDNN: linear layers are not packed, and are slower")
         return 0
     packed = 0
     for parent in list(model.modules()):

@@ -72,11 +72,12 @@ def test_layers_of_other_kinds_stay():
     assert pack_linears(model) == 0
 
 
-def test_nothing_is_packed_without_onednn(monkeypatch):
+def test_nothing_is_packed_without_onednn(monkeypatch, caplog):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     model = nn.Sequential(nn.Linear(512, 512))
     assert packed_linear.pack_linears(model) == 0
     assert type(model[0]) is nn.Linear
+    assert "no oneDNN" in caplog.text
 
 
 def test_passes_have_few_different_numbers_of_rows():
