@@ -173,18 +173,18 @@ class Engine:
         An error of the forward pass fails the sequences in it and is raised.
         """
         if self._launched is not None and not self._may_overlap():
-            self._settle()
+            self._settle_launched()
         chunks, admitted = self.batcher.next_step()
         if admitted:
             self._emit(list(admitted))
         if not chunks and self._launched is None:
             return False
         launched = self._launch(chunks) if chunks else None
-        if self._launched is not None:
-            self._settle()
-        self._launched = launched
-        if launched is not None and not self._overlap:
-            self._settle()
+        before, self._launched = self._launched, launched
+        if before is not None:
+            self._settle(before)
+        if not self._overlap:
+            self._settle_launched()
         return True
 
     def _problem(self, request: SequenceRequest) -> str | None:
@@ -263,10 +263,13 @@ class Engine:
         sampled = [chunk.sequence for chunk in chunks if chunk.gives_token]
         return sampled, sampler.sample(logits, sampled, self.loaded.eos_ids)
 
-    def _settle(self) -> None:
-        """Wait for the launched step, and hand out its tokens."""
+    def _settle_launched(self) -> None:
         step, self._launched = self._launched, None
-        assert step is not None
+        if step is not None:
+            self._settle(step)
+
+    def _settle(self, step: LaunchedStep) -> None:
+        """Wait for a step, and hand out its tokens."""
         try:
             tokens = self._read(step)
         except Exception as error:

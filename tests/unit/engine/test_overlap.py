@@ -95,6 +95,24 @@ def test_a_device_that_fails_later_fails_the_calls_of_its_step(make_bench, monke
     assert bench.finish_reason("c")
 
 
+def test_who_joined_a_step_later_than_the_failed_one_is_served(make_bench, monkeypatch):
+    bench = make_bench(overlap=True)
+    bench.add("a", prompt(1, 30), 4, ignore_eos=True)
+    bench.engine.step()
+    bench.add("b", prompt(2, 30), 4, ignore_eos=True)
+    with monkeypatch.context() as patch:
+
+        def broken(self):
+            raise RuntimeError("device lost")
+
+        patch.setattr(sampler.Choice, "read", broken)
+        with pytest.raises(RuntimeError, match="device lost"):
+            bench.engine.step()
+    bench.run()
+    assert "device lost" in bench.error("a")
+    assert sum(event.tokens for event in bench.of("b", Generated)) == 4
+
+
 def test_the_name_of_a_cancelled_sequence_can_be_used_at_once(make_bench):
     bench = make_bench()
     bench.add("s", prompt(1, 20), 30, ignore_eos=True)
