@@ -1,7 +1,7 @@
 """The device that is measured on: its name, its threads, and what it can do at most.
 
 The bounds are the best of some repetitions, as bounds should be: copies between two blocks of memory
-that no cache holds, and products of large matrices of the model's number type.
+that no cache holds, and a large linear layer of the model's number type.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+
+from fairserve.engine.torch.packed_linear import pack_linears
 
 _REPEATS = 5
 _COPY_BYTES = {"cpu": 2**28, "cuda": 2**31}
@@ -56,12 +58,13 @@ def copy_bytes_per_s(device: torch.device) -> float:
 
 
 def matrix_flops_per_s(dtype: torch.dtype, device: torch.device) -> float:
-    """Multiplications and additions of a product of square matrices."""
+    """Multiplications and additions of a square linear layer, as the engine runs it, on as many rows."""
     rows = _MATRIX_ROWS[device.type]
-    left = torch.randn(rows, rows, device=device).to(dtype)
-    right = torch.randn(rows, rows, device=device).to(dtype)
-    target = torch.empty_like(left)
-    return 2 * rows**3 / _best_s(lambda: torch.matmul(left, right, out=target), device)
+    layer = torch.nn.Sequential(torch.nn.Linear(rows, rows, bias=False, device=device, dtype=dtype))
+    pack_linears(layer)
+    given = torch.randn(rows, rows, device=device).to(dtype)
+    with torch.inference_mode():
+        return 2 * rows**3 / _best_s(lambda: layer(given), device)
 
 
 def _best_s(work: Callable[[], object], device: torch.device) -> float:

@@ -2,7 +2,7 @@
 
 A decode step reads every weight that it multiplies by, and the keys and values of every token that the
 batch holds, once; the floor is these bytes over the rate at which the device copies memory. A prefill
-multiplies each token by these weights, and attends; its rate is held against products of large matrices.
+multiplies each token by these weights, and attends; its rate is held against a large linear layer.
 Both bounds are measured in the same run. On a CPU the caches and the number of cores blur them.
 """
 
