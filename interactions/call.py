@@ -87,6 +87,8 @@ class Call:
     in a trace. They count as given, already salted and without collisions."""
     stage: int = 0
     """1 + the longest path from a root of the interaction; 0 before it is attached."""
+    pool: str = ""
+    """The model pool that serves it: the name of its workers' model; "" where there is only one."""
     expected_output_tokens: int = 0
     """Expected output over all samples, from the app's profile, never above the maximum."""
     client: ClientPath = ()

@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 if TYPE_CHECKING:
     from fairserve.scheduling.system import SystemConfig
 
-CacheIsolation = Literal["tenant", "user", "none"]
+CacheIsolation = Literal["tenant", "app", "user", "none"]
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -122,8 +122,9 @@ class Settings(BaseSettings):
     )
     cache_isolation: CacheIsolation = Field(
         "tenant",
-        description="Who shares cached prefixes: the users of a tenant (tenant), nobody with another "
-        "user (user), or all tenants (none), who can then tell from timings what others asked.",
+        description="Who shares cached prefixes: the users of a tenant (tenant), those of one of its apps "
+        "(app), nobody with another user (user), or all tenants (none), who can then tell from timings "
+        "what others asked.",
     )
     immunity_factor: float = Field(
         4.0,

@@ -107,17 +107,19 @@ class InteractionClosed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerJoined:
-    """A worker is ready, with an empty cache."""
+    """A worker is ready, with an empty cache. It serves the calls of its model's pool."""
 
     worker_id: str
     kv_capacity_tokens: int
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerReported:
-    """A worker is alive."""
+    """A worker is alive. ``foreign_tokens``: what calls that are not ours hold or wait for at it."""
 
     worker_id: str
+    foreign_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

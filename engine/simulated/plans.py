@@ -11,7 +11,7 @@ from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall, TraceError
 from fairserve.interactions.call import Call, client_id
 
-Isolation = Literal["none", "tenant", "user"]
+Isolation = Literal["none", "tenant", "app", "user"]
 """Who shares cached prefixes: all, a tenant's users, or a user with itself."""
 
 _MODEL = "model"
@@ -69,6 +69,8 @@ class Plans:
             return f"session {interaction.interaction_id}"
         if self._isolation == "tenant":
             return f"tenant {interaction.tenant}"
+        if self._isolation == "app":
+            return f"app {client_id((interaction.tenant, interaction.app))}"
         if self._isolation == "user":
             return f"user {client_id((interaction.tenant, interaction.user))}"
         return ""

@@ -88,14 +88,20 @@ class PrepareOptions:
     cache_isolation: CacheIsolation = "tenant"
 
 
-def cache_salt(isolation: CacheIsolation, tenant: str, user: str, own: str | None) -> str:
+def cache_salt(
+    isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None
+) -> str:
     """Prompts with different salts share no cached prefix; ``own`` is the client's, within those.
 
     Isolated, nobody learns from timings what another one has cached.
     """
-    domain: tuple[str, ...] = ()
-    if isolation != "none":
-        domain = (tenant,) if isolation == "tenant" else (tenant, user)
+    domains: dict[CacheIsolation, tuple[str, ...]] = {
+        "none": (),
+        "tenant": (tenant,),
+        "app": (tenant, app),
+        "user": (tenant, user),
+    }
+    domain = domains[isolation]
     return client_id(domain if own is None else (*domain, f"={own}"))
 
 
@@ -249,7 +255,7 @@ def _call(
         single=single,
         final=identity.final,
         token_ids=prompt.token_ids,
-        salt=cache_salt(isolation, tenant, user, body.cache_salt),
+        salt=cache_salt(isolation, tenant, app, user, body.cache_salt),
     )
     return call, run_id, call_id
 

@@ -99,7 +99,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     system.add_argument(
         "--isolation",
-        choices=("none", "tenant", "user"),
+        choices=("none", "tenant", "app", "user"),
         default="none",
         help="who shares cached prefixes (default: all)",
     )

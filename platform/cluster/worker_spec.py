@@ -1,0 +1,34 @@
+"""What an operator says of a worker: where it is, and what a worker does not tell itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from fairserve.engine.base import KvEndpoints
+
+WorkerKind = Literal["vllm", "openai"]
+"""``vllm`` speaks vLLM's dialect (our torch worker does, too) and has a queue that is fair; ``openai`` is
+any other OpenAI-compatible server, in front of which a local queue stands."""
+
+WORKER_KINDS: tuple[str, ...] = get_args(WorkerKind)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """One worker. Ids are unique in a deployment."""
+
+    worker_id: str
+    url: str
+    """Base URL without a trailing slash or ``/v1``."""
+    kind: WorkerKind = "vllm"
+    model: str = ""
+    """The model that it must serve, by its name there; empty: the first that it tells."""
+    kv_events: KvEndpoints | None = None
+    """Where it publishes KV events, if it does not say so itself."""
+    kv_tokens: int | None = None
+    """Size of its KV cache, if it does not tell it."""
+    concurrency: int = 16
+    """Calls that an ``openai`` worker gets at a time; the others wait in the local queue."""
+    api_key_env: str = ""
+    """Name of the environment variable with the bearer token that it asks for; empty: none."""
