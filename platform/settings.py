@@ -122,9 +122,9 @@ class Settings(BaseSettings):
     )
     cache_isolation: CacheIsolation = Field(
         "tenant",
-        description="Who shares cached prefixes: the users of a tenant (tenant), those of one of its apps "
-        "(app), nobody with another user (user), or all tenants (none), who can then tell from timings "
-        "what others asked.",
+        description="Who shares cached prefixes: the users of a tenant (tenant), those of one of its "
+        "apps (app), nobody with another user (user), or all tenants (none), who can then tell from "
+        "timings what others asked.",
     )
     immunity_factor: float = Field(
         4.0,

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 from fairserve.engine.base import KvEndpoints
 
 WorkerKind = Literal["vllm", "openai"]
-"""``vllm`` speaks vLLM's dialect (our torch worker does, too) and has a queue that is fair; ``openai`` is
-any other OpenAI-compatible server, in front of which a local queue stands."""
+"""``vllm`` speaks vLLM's dialect, as our torch worker does, and has a fair queue of its own; ``openai``
+is any other OpenAI-compatible server, in front of which a local queue stands."""
 
 WORKER_KINDS: tuple[str, ...] = get_args(WorkerKind)
 
