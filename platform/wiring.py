@@ -28,6 +28,7 @@ from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.cache_news import CacheNews
 from fairserve.platform.cluster.pool import WorkerPool
+from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.idempotency import IdempotentAnswers
 from fairserve.platform.completions.models import ServedModel
 from fairserve.platform.completions.prepared import PrepareOptions
@@ -142,7 +143,8 @@ class Platform:
             for number, (url, told) in enumerate(
                 zip(settings.worker_urls, publishers, strict=True)
             ):
-                self.pool.add(f"w{number}", url, KvEndpoints(*told.split()) if told else None)
+                endpoints = KvEndpoints(*told.split()) if told else None
+                self.pool.add(WorkerSpec(f"w{number}", url, kv_events=endpoints))
         else:
             self._start_workers(system)
             self._tasks.append(asyncio.create_task(self._load_tokenizer(settings.model)))
@@ -231,10 +233,14 @@ class Platform:
             [f"{name}={_option(value)}" for name, value in system.local_options.items()],
             self._sockets,
         )
-        self.supervisor = Supervisor(command, settings.workers, self.pool.add, self.pool.remove)
+
+        def ready(worker_id: str, url: str) -> None:
+            self.pool.add(WorkerSpec(worker_id, url))
+
+        self.supervisor = Supervisor(command, settings.workers, ready, self.pool.remove)
         self.supervisor.start()
 
-    def _worker_joins(self, facts: WorkerFacts) -> None:
+    def _worker_joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
         """A worker says what it has. Raises ValueError if it does not fit the others."""
         if not facts.models:
             raise ValueError("it serves no model")

@@ -4,8 +4,6 @@ Each worker has a task that asks for its health. Healthy and unknown to control:
 it says of itself. Unhealthy several times in a row: it is lost, and joins again once it is back. The
 same loop serves supervised processes and external servers. A worker that publishes KV events is followed
 from its joining to its loss, so that control hears what it really holds.
-
-Weakness: one model a deployment. A worker that serves another one is refused, with a log line.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from typing import Protocol
 import aiohttp
 
 from fairserve.engine.base import (
-    KvEndpoints,
     WorkerClient,
     WorkerFacts,
     WorkerUnavailableError,
@@ -27,6 +24,7 @@ from fairserve.engine.base import (
 from fairserve.engine.client import HttpWorkerClient
 from fairserve.engine.kv_subscriber import KvSubscriber
 from fairserve.platform.cluster.cache_news import CacheNews
+from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.control.port import ClusterView
 from fairserve.scheduling import events as ev
 
@@ -52,22 +50,30 @@ class ControlNews(Protocol):
         ...
 
 
-OnFirst = Callable[[WorkerFacts], None]
+OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
 
 
 @dataclass(slots=True)
 class Member:
     """A worker and its watch."""
 
-    worker_id: str
-    url: str
+    spec: WorkerSpec
     client: WorkerClient
     watch: asyncio.Task[None] | None = None
     facts: WorkerFacts | None = None
     ready: bool = False
-    kv_events: KvEndpoints | None = None
-    """Where it publishes them, if that was given; else it is asked."""
+    draining: bool = False
     follower: KvSubscriber | None = None
+
+    @property
+    def worker_id(self) -> str:
+        """Its id."""
+        return self.spec.worker_id
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self.spec.url
 
 
 class WorkerPool(Mapping[str, WorkerClient]):
@@ -77,7 +83,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         self,
         control: ControlNews,
         session: aiohttp.ClientSession,
-        on_facts: OnFirst,
+        on_facts: OnFacts,
         cache_news: CacheNews | None = None,
     ) -> None:
         """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker.
@@ -106,14 +112,19 @@ class WorkerPool(Mapping[str, WorkerClient]):
         """All members, to be read only."""
         return list(self._members.values())
 
-    def add(self, worker_id: str, url: str, kv_events: KvEndpoints | None = None) -> None:
-        """Watch a worker from now on; it joins when it is healthy.
+    def add(self, spec: WorkerSpec) -> None:
+        """Watch a worker from now on; it joins when it is healthy."""
+        member = Member(spec, HttpWorkerClient(spec.url, self._session))
+        self._members[spec.worker_id] = member
+        member.watch = asyncio.create_task(self._watch(member), name=f"watch {spec.worker_id}")
 
-        ``kv_events`` is for one that does not say itself where it publishes them.
-        """
-        member = Member(worker_id, url, HttpWorkerClient(url, self._session), kv_events=kv_events)
-        self._members[worker_id] = member
-        member.watch = asyncio.create_task(self._watch(member), name=f"watch {worker_id}")
+    def drain(self, worker_id: str) -> None:
+        """No new calls for the worker, those it has go on. Unknown ids are ignored."""
+        member = self._members.get(worker_id)
+        if member is not None and not member.draining:
+            member.draining = True
+            if member.ready:
+                self._control.post(ev.WorkerDraining(worker_id))
 
     def remove(self, worker_id: str) -> None:
         """The worker is gone: control hears it at once. Unknown ids are ignored."""
@@ -150,7 +161,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
                     member.ready = False
                 if member.ready:
                     self._control.post(ev.WorkerReported(member.worker_id))
-                else:
+                elif not member.draining:
                     await self._join(member)
             elif member.ready:
                 failures += 1
@@ -162,7 +173,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
     async def _join(self, member: Member) -> None:
         try:
             facts = await member.client.facts()
-            self._on_facts(facts)
+            self._on_facts(member.spec, facts)
         except WorkerUnavailableError as error:
             logger.debug("worker %s: %s", member.worker_id, error)
             return
@@ -170,13 +181,16 @@ class WorkerPool(Mapping[str, WorkerClient]):
             logger.error("worker %s cannot join: %s", member.worker_id, error)
             await asyncio.sleep(REPORT_S)
             return
+        if member.draining:
+            return
         member.facts = facts
         member.ready = True
-        capacity = facts.kv_capacity_tokens or DEFAULT_KV_TOKENS
-        self._control.post(ev.WorkerJoined(member.worker_id, capacity))
+        capacity = member.spec.kv_tokens or facts.kv_capacity_tokens or DEFAULT_KV_TOKENS
+        model = member.spec.model or facts.models[0]
+        self._control.post(ev.WorkerJoined(member.worker_id, capacity, model))
         logger.info("worker %s joined with %d tokens of KV cache", member.worker_id, capacity)
         _unfollow(member)
-        endpoints = member.kv_events or facts.kv_events
+        endpoints = member.spec.kv_events or facts.kv_events
         if self._cache_news is not None and endpoints is not None:
             member.follower = self._cache_news.follow(member.worker_id, endpoints, capacity)
 
