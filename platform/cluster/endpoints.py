@@ -9,8 +9,9 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
 from fairserve.platform.auth import require_admin
+from fairserve.platform.cluster.fleet_view import models_out
 from fairserve.platform.cluster.pool import WorkerPool
-from fairserve.platform.completions.service import Completions
+from fairserve.platform.completions.models import Models
 from fairserve.platform.control.port import ControlPort
 
 router = APIRouter()
@@ -18,8 +19,9 @@ router = APIRouter()
 
 @router.get("/admin/cluster", dependencies=[Depends(require_admin)])
 async def read_cluster(request: Request) -> dict[str, Any]:
-    """Workers, queue and load, as control sees them now.
+    """Workers, models, queue and load, as control sees them now.
 
+    ``fleet_file`` says what is wrong with the file as it is now, if something is.
     ``kv_events`` of a worker is what was seen of them; null: it publishes none, or nobody follows.
     """
     control: ControlPort = request.app.state.control
@@ -41,7 +43,15 @@ async def read_cluster(request: Request) -> dict[str, Any]:
         )
     supervisor = request.app.state.supervisor
     processes = [asdict(process) for process in supervisor.processes()] if supervisor else []
-    return {**view, "workers": workers, "processes": processes}
+    state = request.app.state
+    watch = state.fleet_watch
+    return {
+        **view,
+        "workers": workers,
+        "models": models_out(state.models, state.model_pools),
+        "fleet_file": {"path": str(watch.path), "problem": watch.problem} if watch else None,
+        "processes": processes,
+    }
 
 
 @router.get("/health/liveliness")
@@ -52,16 +62,22 @@ async def liveliness() -> dict[str, str]:
 
 @router.get("/health/readiness", response_model=None)
 async def readiness(request: Request) -> JSONResponse:
-    """200 while calls are served; 503 with the reason while starting, draining or without workers."""
-    completions: Completions = request.app.state.completions
+    """200 while a model can serve; 503 with the reason while starting, draining or without workers.
+
+    Names are for keys only, so there are but numbers here: ``models`` that have a worker.
+    """
+    models: Models = request.app.state.models
     pool: WorkerPool = request.app.state.pool
     control: ControlPort = request.app.state.control
     if (await control.cluster()).draining:
         status = "draining"
-    elif completions.model is None:
+    elif not len(models):
         status = "starting"
-    elif not len(pool):
+    elif not models.ready():
         status = "no worker"
     else:
-        return JSONResponse({"status": "ready", "workers": len(pool)})
-    return JSONResponse({"status": status, "workers": len(pool)}, status_code=503)
+        status = "ready"
+    numbers = {"workers": len(pool), "models": len(models.ready())}
+    return JSONResponse(
+        {"status": status, **numbers}, status_code=200 if status == "ready" else 503
+    )
