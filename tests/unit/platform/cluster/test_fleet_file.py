@@ -68,7 +68,10 @@ def test_a_whole_file():
     [
         ({"worker": []}, "worker: unknown; allowed: workers, aliases, models"),
         ({"workers": [worker(port=1)]}, "workers.0.port: unknown; allowed: id, url, kind, model"),
-        ({"workers": [worker(url="ftp://a")]}, "workers.0.url: a worker URL is http:// or https://"),
+        (
+            {"workers": [worker(url="ftp://a")]},
+            "workers.0.url: a worker URL is http:// or https://",
+        ),
         ({"workers": [worker(url="http://")]}, "with a host"),
         ({"workers": [worker(url="http://u:secret@a")]}, "without user"),
         ({"workers": [worker(url="http://a?x=1")]}, "without user, query"),

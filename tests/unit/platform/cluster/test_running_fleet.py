@@ -5,6 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from until import until
 
 from fairserve.platform.cluster.fleet import FleetPart
 from fairserve.platform.cluster.running_fleet import RunningFleet
@@ -67,9 +68,7 @@ async def test_a_worker_is_drained_before_it_goes(world):
     await world.look()
     assert world.news() == []
     world.calls = {"a": 0, "b": 3}
-    while not (told := world.news()):
-        await asyncio.sleep(0)
-    assert told == ["remove a", "left a"]
+    assert await until(world.news) == ["remove a", "left a"]
     assert set(world.fleet.present) == {"b"}
 
 
@@ -81,9 +80,7 @@ async def test_a_changed_worker_drains_and_joins_at_its_new_place(world):
     await world.look()
     assert world.news() == ["add http://a", "drain a"]
     world.calls = {}
-    while not (told := world.news()):
-        await asyncio.sleep(0)
-    assert told == ["remove a", "left a", "add http://elsewhere"]
+    assert await until(world.news) == ["remove a", "left a", "add http://elsewhere"]
 
 
 async def test_a_worker_dropped_by_force_goes_at_once(world):
@@ -97,8 +94,7 @@ async def test_a_worker_dropped_by_force_goes_at_once(world):
 async def test_a_drained_worker_leaves_the_pool_and_stays_wanted(world):
     world.fleet.set_part("api", FleetPart(workers=(A,)))
     world.fleet.set_part("api", FleetPart(workers=(A,), drained=frozenset("a")))
-    while "a" in world.fleet.present:
-        await asyncio.sleep(0)
+    await until(lambda: "a" not in world.fleet.present)
     assert world.fleet.desired.workers["a"].drained
     world.fleet.set_part("api", FleetPart(workers=(A,)))
     assert world.news()[-1] == "add http://a"
