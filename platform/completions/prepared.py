@@ -88,9 +88,7 @@ class PrepareOptions:
     cache_isolation: CacheIsolation = "tenant"
 
 
-def cache_salt(
-    isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None
-) -> str:
+def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None) -> str:
     """Prompts with different salts share no cached prefix; ``own`` is the client's, within those.
 
     Isolated, nobody learns from timings what another one has cached.
