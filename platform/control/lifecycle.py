@@ -108,7 +108,7 @@ class CallLifecycle:
             raise AssertionError("the journal was checked in the same step") from error
         self.calls.accept(live, live.submitted_s)
         live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
-        live.block_keys = self._dispatcher.locality.keys(call.call_id)
+        live.block_keys = self._dispatcher.block_keys(call)
         self.apply(commands)
         try:
             await self._journal.durable(sequence)
