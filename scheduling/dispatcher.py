@@ -122,6 +122,11 @@ class Dispatcher:
             each.router.tick(now_s)
         return self._handlers[type(event)](event, now_s)
 
+    def queued(self, model: str) -> int:
+        """Calls in the queue of a model."""
+        pool = self.pools.get(model)
+        return 0 if pool is None else len(pool.feeder)
+
     def block_keys(self, call: Call) -> BlockKeys:
         """Of the prompt of a call under way."""
         return self.pools[call.pool].locality.keys(call.call_id)
