@@ -175,7 +175,10 @@ class Settings(BaseSettings):
         120.0, gt=0, le=86_400, description="A call that waited this long in the queue answers 503."
     )
     max_queued_calls: int = Field(
-        10_000, ge=1, le=10_000_000, description="Calls that may wait; more answer 503 at once."
+        10_000,
+        ge=1,
+        le=10_000_000,
+        description="Calls that may wait for a model; more answer 503 at once.",
     )
     max_body_bytes: int = Field(
         8 * 1024 * 1024, ge=1024, le=1 << 32, description="Largest request body; larger answer 413."

@@ -14,7 +14,7 @@ a thread or randomness of its own. Ties break by arrival, then by client id, eve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -194,6 +194,18 @@ class Feeder(Protocol):
 
     def interaction_ended(self, interaction_id: str) -> None:
         """The interaction is over: nothing of it will come again."""
+        ...
+
+    def share(self, others: Sequence[Feeder]) -> None:
+        """The feeders of the other models: tell them from now on of service and runs under way."""
+        ...
+
+    def served_elsewhere(self, client: ClientPath, amount: float) -> None:
+        """Another feeder of this kind charged a client; a negative amount was taken back."""
+        ...
+
+    def begun_elsewhere(self, interaction_id: str) -> None:
+        """Another feeder has dispatched a call of this interaction."""
         ...
 
     def waiting(self) -> Iterable[Call]:

@@ -269,6 +269,32 @@ class VirtualCounters:
             node.served += cost
             node.entry = None
 
+    def charge_elsewhere(self, path: ClientPath, cost: float) -> None:
+        """Count what a client was served by others than the owner of these counters; may be negative.
+
+        A client that is not known begins where it would if it arrived now. Raises ValueError for ().
+        """
+        known = self._known_levels(path)
+        for depth, node in enumerate(self.client(path).line):
+            if depth >= known:
+                node.served = self._lift_level(node.parent)
+            before, node.served = node.served, max(0.0, node.served + cost)
+            node.entry = None
+            if node.queued and node.served < before:
+                node.parent.enter(node)
+        if self._nodes >= self._sweep_at:
+            self._sweep()
+
+    def _known_levels(self, path: ClientPath) -> int:
+        """How many nodes of the client's line are there, the outermost first."""
+        node, levels = self._root, 0
+        for name in path:
+            child = node.children.get(name)
+            if child is None:
+                return levels
+            node, levels = child, levels + 1
+        return levels + ("" in node.children)
+
     def reserve(self, client: Node, cost: float) -> None:
         """Charge a prediction, to be released when it has come true or not."""
         self._predicting = True

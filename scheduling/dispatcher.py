@@ -2,12 +2,15 @@
 
     arrival -> tracker -> throttle -> feeder queue -> [feed window] -> router -> worker
 
-Events in, commands out (:mod:`fairserve.scheduling.events`); the time comes with each event, so the
-live service and the simulator run this very code. ``snapshot`` plus the later events gives the same
-state as never having stopped. An event that does not fit raises before anything has changed.
+Tracker, throttle and directory are common; queue, router and workers are those of the call's model
+(:mod:`fairserve.scheduling.model_pool`). Events in, commands out (:mod:`fairserve.scheduling.events`);
+the time comes with each event, so the live service and the simulator run this very code. ``snapshot``
+plus the later events gives the same state as never having stopped. An event that does not fit raises
+before anything has changed.
 
 Cost per call, whole life: one hash pass over the prompt, a few prefix matches, one feeder selection;
-nothing grows with the number of live interactions or of workers.
+nothing grows with the number of live interactions or of workers, and with that of the models only what
+they share: the charges of clients.
 """
 
 from __future__ import annotations
@@ -18,16 +21,13 @@ from typing import Any
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_path
 from fairserve.interactions.tracker import RunEnd, Tracker
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.base import Feeder, Router
+from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.feed import Feed
 from fairserve.scheduling.live_call import LiveCall
-from fairserve.scheduling.locality import Locality
-from fairserve.scheduling.pool import Pool, Worker
-from fairserve.scheduling.registry import FEEDERS, ROUTERS
+from fairserve.scheduling.model_pool import ModelPool
+from fairserve.scheduling.pool import Worker
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.base import Arrival, Decision, LimitUse, ThrottlingPolicy
-from fairserve.throttling.overload import OverloadDetector, Watermarks
 from fairserve.throttling.registry import THROTTLES
 
 
@@ -51,15 +51,16 @@ class Dispatcher:
         self.directory = Directory()
         self.tracker = Tracker(immunity_factor=system.immunity_factor)
         self.throttle: ThrottlingPolicy = THROTTLES[system.throttle](**system.throttle_options)
-        self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
         self._live: dict[str, LiveCall] = {}
-        locality = Locality(seed, block_tokens)
-        self.compose(
-            locality,
-            Pool(system.feed_window, locality.workers, hits=system.hit_share is not None),
-            FEEDERS[system.feeder](self.directory, locality, **system.feeder_options),
-            ROUTERS[system.router](locality, **system.router_options),
-        )
+        self._block_tokens = block_tokens
+        self._seed = seed
+        self.pools: dict[str, ModelPool] = {}
+        """By model, in the order in which they were first named; to be read only."""
+        self.first = self.new_pool()
+        """The pool of the first model that is named, there from the beginning: policies' options are
+        checked by building it."""
+        self._homes: dict[str, ModelPool] = {}
+        """Of the workers."""
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
             ev.AppChanged: self._on_app_changed,
             ev.UserChanged: self._on_user_changed,
@@ -81,21 +82,64 @@ class Dispatcher:
             ev.Tick: self._on_tick,
         }
 
-    def compose(self, locality: Locality, pool: Pool, feeder: Feeder, router: Router) -> None:
-        """Go on with these parts, which know every call under way."""
-        self.locality, self.pool = locality, pool
-        self.feeder, self.router = feeder, router
-        self.feed = Feed(locality, feeder, router, pool, self.system.hit_share)
-        self.feed.restore(self._live.values())
+    # --- models -----------------------------------------------------------------------------------
+
+    def new_pool(self) -> ModelPool:
+        """A pool without workers that is not yet one of ``pools``."""
+        return ModelPool(
+            self.system, self.directory, seed=self._seed, block_tokens=self._block_tokens
+        )
+
+    def pool_of(self, model: str) -> ModelPool:
+        """The pool of a model, made when the model is first named."""
+        found = self.pools.get(model)
+        if found is None:
+            found = self.new_pool() if self.pools else self.first
+            self.compose({**self.pools, model: found})
+        return found
+
+    def compose(self, pools: dict[str, ModelPool]) -> None:
+        """Go on with these pools, which know every call under way and every worker."""
+        self.pools = pools
+        self.first = next(iter(pools.values()), self.first)
+        self._homes = {
+            worker_id: each for each in pools.values() for worker_id in each.pool.workers
+        }
+        for model, each in pools.items():
+            each.resume(live for live in self._live.values() if live.call.pool == model)
+        feeders = [each.feeder for each in pools.values()]
+        for feeder in feeders:
+            feeder.share([other for other in feeders if other is not feeder])
+
+    def _pool_of(self, live: LiveCall) -> ModelPool:
+        return self.pools[live.call.pool]
+
+    # --- the interface ----------------------------------------------------------------------------
 
     def handle(self, event: ev.Event, now_s: float) -> list[ev.Command]:
         """Take an event at ``now_s`` (monotonic seconds, not decreasing); returns what to do."""
-        self.router.tick(now_s)
+        for each in self.pools.values():
+            each.router.tick(now_s)
         return self._handlers[type(event)](event, now_s)
 
+    def queued(self, model: str) -> int:
+        """Calls in the queue of a model."""
+        pool = self.pools.get(model)
+        return 0 if pool is None else len(pool.feeder)
+
+    def block_keys(self, call: Call) -> BlockKeys:
+        """Of the prompt of a call under way."""
+        return self.pools[call.pool].locality.keys(call.call_id)
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether any model is."""
+        return any(each.overload.overloaded for each in self.pools.values())
+
     def load(self) -> tuple[int, int]:
-        """Demand and capacity in tokens, over the workers that take calls."""
-        return self.pool.load(self.feed.demand_tokens)
+        """Demand and capacity in tokens, over the workers that take calls, of all models."""
+        loads = [each.load() for each in self.pools.values()]
+        return sum(demand for demand, _ in loads), sum(capacity for _, capacity in loads)
 
     # --- settings ---------------------------------------------------------------------------------
 
@@ -120,8 +164,12 @@ class Dispatcher:
         expected = max(1, round(profile.stage(call.stage).output_tokens))
         call.expected_output_tokens = call.samples * min(call.max_output_tokens, expected)
 
-        self.overload.update(*self.load())
-        arrival = self._arrival(call.tenant, call.app, call.user, under_way=attachment.immune)
+        pool = self.pool_of(call.pool)
+        arrival = self._arrival(
+            (call.tenant, call.app, call.user),
+            overloaded=pool.update_overload(),
+            under_way=attachment.immune,
+        )
         if self.directory.blocked(call.tenant, call.user):
             decision = Decision(admitted=False, reason="user_blocked", scope="user")
         else:
@@ -132,22 +180,25 @@ class Dispatcher:
             return [ev.Refuse(call.call_id, decision, mid_run)]
 
         self.tracker.accept(call, now_s)
-        self.locality.register(call)
         live = self._live[call.call_id] = LiveCall(call)
-        return self.feed.add(live)
+        return pool.queue(live)
 
-    def _arrival(self, tenant: str, app: str, user: str, *, under_way: bool) -> Arrival:
+    def _arrival(
+        self, owner: tuple[str, str, str], *, overloaded: bool, under_way: bool
+    ) -> Arrival:
+        tenant, app, user = owner
         return Arrival(
             user=f"{tenant}/{user}",
             app=app,
             limits=self.directory.limits(app, tenant, user),
-            overloaded=self.overload.overloaded,
+            overloaded=overloaded,
             under_way=under_way,
         )
 
     def limit_use(self, tenant: str, app: str, user: str, now_s: float) -> LimitUse | None:
         """What a user has used of the limit that the throttle holds it to."""
-        return self.throttle.use(self._arrival(tenant, app, user, under_way=False), now_s)
+        arrival = self._arrival((tenant, app, user), overloaded=self.overloaded, under_way=False)
+        return self.throttle.use(arrival, now_s)
 
     # --- a call runs ------------------------------------------------------------------------------
 
@@ -157,118 +208,61 @@ class Dispatcher:
             raise _not_dispatched(call_id)
         return live
 
-    def _worker_of(self, live: LiveCall) -> Worker | None:
-        assert live.worker_id is not None
-        return self.pool.get(live.worker_id, live.epoch)
-
-    def _start(self, live: LiveCall) -> None:
-        """It left its worker's queue: the window has room again, it holds what it computed."""
-        if live.started:
-            return
-        live.started = True
-        self.router.started(live.call.call_id)
-        worker = self._worker_of(live)
-        if worker is not None:
-            waited = live.call.prompt_tokens + live.call.expected_output_tokens
-            self.pool.add_waiting(worker, -waited, -live.hit_tokens)
-        self._hold(live)
-
-    def _hold(self, live: LiveCall) -> None:
-        """Bring the demand of a running call up to the tokens that it holds."""
-        held = live.call.prompt_tokens - live.cached_tokens + live.output_tokens
-        more = held - live.demand_tokens
-        if more:
-            live.demand_tokens = held
-            self._grow(live, more)
-
     def _on_call_started(self, event: ev.CallStarted, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
         if event.cached_tokens is not None:
             live.cached_tokens = min(event.cached_tokens, live.call.prompt_tokens)
-        self._start(live)
-        self.feeder.charge(event.call_id, live.usage())
-        return self.feed.pump()
+        pool = self._pool_of(live)
+        pool.start(live)
+        pool.feeder.charge(event.call_id, live.usage())
+        return pool.feed.pump()
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
-        lives = []
-        for call_id, _ in event.totals:  # the many events of the core: no call per entry here
+        lives: dict[ModelPool, list[tuple[LiveCall, int]]] = {}
+        for call_id, tokens in event.totals:  # the many events of the core: no call per entry here
             live = self._live.get(call_id)
             if live is None or live.worker_id is None:
                 raise _not_dispatched(call_id)
-            lives.append(live)
-        charged = []
-        at, grown = None, 0  # a call of the worker whose calls come now, and the tokens of these
-        for live, entry in zip(lives, event.totals, strict=True):
-            tokens = entry[1]
-            more = tokens - live.output_tokens
-            if not live.started:
-                live.output_tokens = max(live.output_tokens, tokens)
-                self._start(live)
-                self.feeder.charge(entry[0], live.usage())
-            elif more > 0:
-                live.output_tokens = tokens
-                live.demand_tokens += more
-                if at is not None and (at.worker_id != live.worker_id or at.epoch != live.epoch):
-                    self._grow(at, grown)
-                    grown = 0
-                at = live
-                grown += more
-                charged.append(entry)
-        if at is not None:
-            self._grow(at, grown)
-            self.feeder.decoded(charged)
-        return self.feed.pump()
-
-    def _grow(self, live: LiveCall, tokens: int) -> None:
-        """The calls of this one's worker hold so many more tokens."""
-        worker = self._worker_of(live)
-        if worker is not None:
-            self.pool.add_demand(worker, tokens)
+            pool = self.pools[live.call.pool]
+            entries = lives.get(pool)
+            if entries is None:
+                entries = lives[pool] = []
+            entries.append((live, tokens))
+        commands: list[ev.Command] = []
+        for pool, entries in lives.items():
+            pool.decoded(entries)
+            commands += pool.feed.pump()
+        return commands
 
     # --- a call ends ------------------------------------------------------------------------------
 
-    def _leave_worker(self, live: LiveCall, output_tokens: int, now_s: float) -> None:
-        """Take a dispatched call off its worker."""
-        self._start(live)
-        worker = self._worker_of(live)
-        if worker is not None:
-            self.locality.left(live.call, worker.worker_id, now_s)
-            self.pool.add_demand(worker, -live.demand_tokens)
-            worker.calls -= 1
-        worker_id = None if worker is None else worker.worker_id
-        self.router.finished(live.call, worker_id, live.price, output_tokens)
-
     def _on_call_ended(self, event: ev.CallEnded, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        usage = event.usage
-        self._leave_worker(live, usage.output_tokens, now_s)
-        self.feeder.finish(event.call_id, usage)
+        pool, usage = self._pool_of(live), event.usage
+        pool.leave(live, usage.output_tokens, now_s)
+        pool.feeder.finish(event.call_id, usage)
         commands = self._finish(live.call, event.outcome, usage, now_s)
-        return commands + self.feed.pump()
+        return commands + pool.feed.pump()
 
     def _finish(
         self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage, now_s: float
     ) -> list[ev.Command]:
         """Forget a call and let its interaction know."""
         del self._live[call.call_id]
-        self.locality.forget(call.call_id)
+        self.pools[call.pool].locality.forget(call.call_id)
         tokens = usage.prompt_tokens + usage.output_tokens
         profile = self.directory.profile(call.app)
         end = self.tracker.finish(call, outcome, tokens, profile, now_s)
         return [] if end is None else [self._ended(end)]
 
     def _ended(self, end: RunEnd) -> RunEnd:
-        self.feeder.interaction_ended(end.interaction_id)
+        for pool in self.pools.values():
+            pool.feeder.interaction_ended(end.interaction_id)
         return end
 
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        assert live.worker_id is not None
-        self._leave_worker(live, 0, now_s)
-        live.avoid.append(live.worker_id)
-        live.worker_id = None
-        live.cached_tokens = live.output_tokens = 0
-        return self.feed.put_back(live)
+        return self._pool_of(live).give_back(live, now_s)
 
     def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
         return self._cancel(event.call_id, event.outcome, now_s)
@@ -279,7 +273,7 @@ class Dispatcher:
             raise UnknownCallError(f"call {call_id!r} is not live")
         commands: list[ev.Command] = [ev.CancelCall(call_id, live.worker_id, outcome)]
         if live.worker_id is None:  # else CallEnded follows when the worker has let go
-            self.feed.remove(live)
+            self._pool_of(live).feed.remove(live)
             commands += self._finish(live.call, outcome, NO_USAGE, now_s)
         return commands
 
@@ -300,70 +294,68 @@ class Dispatcher:
     # --- workers ----------------------------------------------------------------------------------
 
     def _on_worker_joined(self, event: ev.WorkerJoined, now_s: float) -> list[ev.Command]:
-        self.pool.join(event.worker_id, event.kv_capacity_tokens)
-        self.locality.add_worker(event.worker_id, event.kv_capacity_tokens)
-        self.router.add_worker(event.worker_id)
-        return self.feed.pump()
+        if event.worker_id in self._homes:
+            raise ValueError(f"worker {event.worker_id!r} has joined already")
+        pool = self.pool_of(event.model)
+        commands = pool.join(event)
+        self._homes[event.worker_id] = pool
+        return commands
 
-    def _require_worker(self, worker_id: str) -> Worker:
-        worker = self.pool.workers.get(worker_id)
-        if worker is None:
-            known = ", ".join(self.pool.workers) or "none"
+    def _require_worker(self, worker_id: str) -> tuple[ModelPool, Worker]:
+        pool = self._homes.get(worker_id)
+        if pool is None:
+            known = ", ".join(self._homes) or "none"
             raise UnknownWorkerError(f"unknown worker {worker_id!r}; joined: {known}")
-        return worker
+        return pool, pool.pool.workers[worker_id]
 
     def _on_worker_reported(self, event: ev.WorkerReported, now_s: float) -> list[ev.Command]:
-        self._require_worker(event.worker_id).last_report_s = now_s
+        pool, worker = self._require_worker(event.worker_id)
+        pool.pool.report(worker, event.foreign_tokens, now_s)
         return []
 
     def _on_worker_draining(self, event: ev.WorkerDraining, now_s: float) -> list[ev.Command]:
-        worker = self._require_worker(event.worker_id)
-        if not worker.draining:
-            self.pool.drain(worker)
-            self.router.remove_worker(event.worker_id)
-            self.locality.remove_worker(event.worker_id)
+        pool, worker = self._require_worker(event.worker_id)
+        pool.drain(worker)
         return []
 
     def _on_worker_lost(self, event: ev.WorkerLost, now_s: float) -> list[ev.Command]:
-        worker = self._require_worker(event.worker_id)
-        self.pool.lose(worker)
-        if not worker.draining:
-            self.router.remove_worker(event.worker_id)
-            self.locality.remove_worker(event.worker_id)
+        pool, worker = self._require_worker(event.worker_id)
+        pool.lose(worker)
+        del self._homes[event.worker_id]
         return []
 
     def _on_cache_report(self, event: ev.CacheReport, now_s: float) -> list[ev.Command]:
-        self.locality.reports.take(event)
+        pool = self._homes.get(event.worker_id)
+        if pool is not None:  # else it has gone, and its news is late
+            pool.locality.reports.take(event)
         return []
 
     # --- time -------------------------------------------------------------------------------------
 
     def _on_tick(self, event: ev.Tick, now_s: float) -> list[ev.Command]:
         silence_s = self.system.worker_silence_s
-        for worker in list(self.pool.workers.values()):
-            if worker.last_report_s is not None and now_s - worker.last_report_s > silence_s:
-                self._on_worker_lost(ev.WorkerLost(worker.worker_id), now_s)
+        for worker_id, pool in list(self._homes.items()):
+            last_s = pool.pool.workers[worker_id].last_report_s
+            if last_s is not None and now_s - last_s > silence_s:
+                self._on_worker_lost(ev.WorkerLost(worker_id), now_s)
         expired = self.tracker.expire(self.directory.profile, now_s)
         commands: list[ev.Command] = [self._ended(end) for end in expired]
         self.throttle.forget_idle(now_s)
-        self.locality.reports.settle(now_s)
-        self.overload.update(*self.load())
-        return commands + self.feed.pump()
+        for pool in self.pools.values():
+            pool.locality.reports.settle(now_s)
+            pool.update_overload()
+            commands += pool.feed.pump()
+        return commands
 
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """State as plain JSON values; ages, not times. Only between events."""
-        self.router.tick(now_s)  # so that no time is lost between its last tick and the restore
         return {
             "directory": self.directory.snapshot(),
-            "locality": self.locality.snapshot(now_s),
             "tracker": self.tracker.snapshot(now_s),
             "throttle": self.throttle.snapshot(now_s),
-            "feeder": self.feeder.snapshot(),
-            "router": self.router.snapshot(),
-            "pool": self.pool.snapshot(now_s),
-            "overloaded": self.overload.overloaded,
+            "pools": {model: each.snapshot(now_s) for model, each in self.pools.items()},
             "live": [live.to_plain() for live in self._live.values()],
         }
 
@@ -371,14 +363,13 @@ class Dispatcher:
         """Replace the state by an earlier snapshot of a dispatcher of the same system and seed."""
         lives = [LiveCall.from_plain(plain) for plain in state["live"]]
         self._live = {live.call.call_id: live for live in lives}
-        calls = {call_id: live.call for call_id, live in self._live.items()}
         self.directory.restore(state["directory"])
-        self.locality.restore(state["locality"], calls.values(), now_s)
         self.tracker.restore(state["tracker"], now_s)
         self.throttle.restore(state["throttle"], now_s)
-        self.feeder.restore(state["feeder"], calls)
-        self.router.restore(state["router"])
-        self.router.tick(now_s)
-        self.pool.restore(state["pool"], now_s)
-        self.overload.overloaded = state["overloaded"]
-        self.feed.restore(lives)
+        pools: dict[str, ModelPool] = {}
+        for model, plain in state["pools"].items():
+            unnamed = self.first if not (self.pools or pools) else self.new_pool()
+            pools[model] = pool = self.pools.get(model, unnamed)
+            own = [live.call for live in lives if live.call.pool == model]
+            pool.restore(plain, own, now_s)
+        self.compose(pools)

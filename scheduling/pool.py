@@ -33,6 +33,8 @@ class Worker:
     demand_tokens: int = 0
     """Demand of all calls dispatched to it."""
     calls: int = 0
+    foreign_tokens: int = 0
+    """What calls of others hold or wait for at it, as it reported: demand, too."""
 
 
 class Pool:
@@ -72,7 +74,7 @@ class Pool:
         self.workers[worker.worker_id] = worker
         if not worker.draining:
             self._serving |= 1 << self._numbers.slot(worker.worker_id)
-            self._demand_tokens += worker.demand_tokens
+            self._demand_tokens += worker.demand_tokens + worker.foreign_tokens
             self._capacity_tokens += worker.kv_capacity_tokens
             self._update_open(worker)
 
@@ -93,13 +95,22 @@ class Pool:
         self._serving &= ~bit
         self._open &= ~bit
         self._light &= ~bit
-        self._demand_tokens -= worker.demand_tokens
+        self._demand_tokens -= worker.demand_tokens + worker.foreign_tokens
         self._capacity_tokens -= worker.kv_capacity_tokens
 
     def get(self, worker_id: str, epoch: int) -> Worker | None:
         """The worker, if it still lives the same life."""
         worker = self.workers.get(worker_id)
         return worker if worker is not None and worker.epoch == epoch else None
+
+    def report(self, worker: Worker, foreign_tokens: int, now_s: float) -> None:
+        """The worker is alive, and holds so much for others. ValueError for less than nothing."""
+        if foreign_tokens < 0:
+            raise ValueError(f"foreign_tokens is {foreign_tokens}; allowed: 0 or more")
+        worker.last_report_s = now_s
+        more, worker.foreign_tokens = foreign_tokens - worker.foreign_tokens, foreign_tokens
+        if not worker.draining:
+            self._demand_tokens += more
 
     def add_demand(self, worker: Worker, tokens: int) -> None:
         """Its calls hold so many more tokens, or fewer."""

@@ -137,6 +137,9 @@ class SimulatedWorker:
         """A call arrives. ``keys``: of its prompt's full blocks; ``output_tokens``: of each sample."""
         self._sizes[call.call_id] = (samples, output_tokens)
         self._pool.register(call.call_id, keys)
+        if self._steps > 1 and len(self._scheduler):
+            # Where calls wait, its client is compared to what others have been served by now.
+            self._tell_decoded(self._steps_by(now_s))
         self._scheduler.add(call)
         if not self._steps and not self._pass:
             self.next_s = min(self.next_s, now_s)
@@ -246,24 +249,24 @@ class SimulatedWorker:
         self._held_tokens += self._steps * self._sequences
         self._steps = 0
         if len(self._scheduler):
-            self._tell_decoded()
+            self._tell_decoded(self._step)
         while self._ends and self._ends[0][0] <= self._step:
             _, _, sequence = heapq.heappop(self._ends)
             if sequence.last_step >= 0:
                 self._end(sequence, now_s)
 
-    def _tell_decoded(self) -> None:
-        """The scheduler hears what was decoded since it was told last."""
-        steps = self._step - self._charged_step
+    def _tell_decoded(self, step: int) -> None:
+        """The scheduler hears what was decoded up to this step since it was told last."""
+        steps = step - self._charged_step
         if steps:
-            self._charged_step = self._step
+            self._charged_step = step
             decoded = self._scheduler.decoded
             for call_id, sequence in self._running.items():
                 if sequence.decoding:
                     decoded(call_id, steps * sequence.samples)
 
     def _end(self, sequence: BatchedCall, now_s: float) -> None:
-        self._tell_decoded()
+        self._tell_decoded(self._step)
         self._leave(sequence)
         total = sequence.output_tokens * sequence.samples
         self._listener.ended(sequence.call.call_id, total, now_s)
@@ -305,7 +308,7 @@ class SimulatedWorker:
     def _admit_pass(self) -> list[BatchedCall]:
         scheduler = self._scheduler
         started: list[BatchedCall] = []
-        self._tell_decoded()
+        self._tell_decoded(self._step)
         scheduler.start_pass(self._pool.cache)
         while self._budget > 0 and (call := scheduler.peek()) is not None:
             sequence = self._try(call)
@@ -356,7 +359,7 @@ class SimulatedWorker:
     def _end_prefill(self, now_s: float) -> None:
         self.busy_s += now_s - self._began_s
         computed, self._pass = self._pass, []
-        self._tell_decoded()
+        self._tell_decoded(self._step)
         for sequence in computed:
             cancelled = self._running.get(sequence.call.call_id) is not sequence
             if not cancelled and sequence.computed >= sequence.call.prompt_tokens:

@@ -54,8 +54,8 @@ class Decisions:
         self.worker_tokens = dict.fromkeys((f"worker-{n}" for n in range(workers)), worker_tokens)
         for worker, tokens in self.worker_tokens.items():
             dispatcher.handle(WorkerJoined(worker, tokens), 0.0)
-        self.locality, self.router = dispatcher.locality, dispatcher.router
-        self._open = dispatcher.pool.open()
+        self.locality, self.router = dispatcher.first.locality, dispatcher.first.router
+        self._open = dispatcher.first.pool.open()
         self._outstanding: deque[tuple[Call, str]] = deque()
         self.calls_made = 0
         self._fill()

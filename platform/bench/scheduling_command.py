@@ -76,7 +76,13 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         "--plot", type=_plot_folder, metavar="DIR", help="also measure growth, and draw it here"
     )
     parser.add_argument(
-        "--only", type=_name, nargs="+", default=[], metavar="NAME", help="only these figures"
+        "--only",
+        type=_name,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="only these figures",
     )
     parser.add_argument(
         "--rounds",

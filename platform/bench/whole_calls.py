@@ -100,7 +100,7 @@ class WholeCalls:
         spent_s = sum(self._spent_ns.values()) / 1e9
         details = {f"{part}_us": spent / 1000 / calls for part, spent in self._spent_ns.items()}
         details["running"] = float(sum(len(w.running) for w in self._workers.values()))
-        details["queued"] = float(len(self.dispatcher.feeder))
+        details["queued"] = float(len(self.dispatcher.first.feeder))
         details["in_flight"] = float(len(self._calls_by_id))
         details["reports_per_call"] = OUTPUT_TOKENS / STEP_TOKENS
         return Reading({FIGURE: calls / spent_s}, details)

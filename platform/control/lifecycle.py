@@ -48,6 +48,7 @@ class ControlOptions:
 
     max_queue_wait_s: float = 120.0
     max_queued_calls: int = 10_000
+    """For each model."""
     lease_s: float = 60.0
 
 
@@ -108,7 +109,7 @@ class CallLifecycle:
             raise AssertionError("the journal was checked in the same step") from error
         self.calls.accept(live, live.submitted_s)
         live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
-        live.block_keys = self._dispatcher.locality.keys(call.call_id)
+        live.block_keys = self._dispatcher.block_keys(call)
         self.apply(commands)
         try:
             await self._journal.durable(sequence)
@@ -241,8 +242,8 @@ class CallLifecycle:
         """Refuse before the dispatcher sees the call; such a refusal is recorded, too."""
         if self.draining:
             reason, text = "draining", "the server is stopping"
-        elif self.calls.waiting >= self._options.max_queued_calls:
-            reason, text = "queue_full", f"{self.calls.waiting} calls are waiting already"
+        elif (waiting := self._dispatcher.queued(live.call.pool)) >= self._options.max_queued_calls:
+            reason, text = "queue_full", f"{waiting} calls are waiting already"
         else:
             return
         self._recorder.refused(live, Decision(admitted=False, reason=reason))

@@ -53,6 +53,20 @@ class WorkerView:
     demand_tokens: int
     waiting_tokens: int
     calls: int
+    model: str = ""
+    foreign_tokens: int = 0
+    """What calls of others hold or wait for at it, as it reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """A model's pool as control sees it."""
+
+    model: str
+    overloaded: bool
+    demand_tokens: int
+    capacity_tokens: int
+    queued_calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +82,7 @@ class ClusterView:
     running_calls: int
     live_interactions: int
     workers: tuple[WorkerView, ...]
+    models: tuple[ModelView, ...] = ()
     parameters: dict[str, Any] = field(default_factory=dict)
 
 

@@ -26,7 +26,7 @@ from fairserve.platform.control.messages import (
     Release,
     Submit,
 )
-from fairserve.platform.control.port import ClusterView, OnCancel, RunView, WorkerView
+from fairserve.platform.control.port import ClusterView, ModelView, OnCancel, RunView, WorkerView
 from fairserve.platform.control.recorder import OnEnded
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.switch import switch_system
@@ -221,7 +221,7 @@ class ControlService:
         demand, capacity = dispatcher.load()
         return ClusterView(
             system=self._base.name,
-            overloaded=dispatcher.overload.overloaded,
+            overloaded=dispatcher.overloaded,
             draining=self._lifecycle.draining,
             demand_tokens=demand,
             capacity_tokens=capacity,
@@ -236,8 +236,15 @@ class ControlService:
                     worker.demand_tokens,
                     worker.waiting_tokens,
                     worker.calls,
+                    model,
+                    worker.foreign_tokens,
                 )
-                for worker in dispatcher.pool.workers.values()
+                for model, each in dispatcher.pools.items()
+                for worker in each.pool.workers.values()
+            ),
+            models=tuple(
+                ModelView(model, each.overload.overloaded, *each.load(), len(each.feeder))
+                for model, each in dispatcher.pools.items()
             ),
             parameters=dict(self._parameters),
         )

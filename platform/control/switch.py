@@ -15,11 +15,9 @@ from fairserve.interactions.call import Call, TokenUsage, client_path
 from fairserve.interactions.tracker import Tracker
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.dispatcher import Dispatcher
-from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.model_pool import ModelPool
 from fairserve.scheduling.pool import Pool
-from fairserve.scheduling.registry import FEEDERS, ROUTERS
 from fairserve.scheduling.system import SystemConfig
-from fairserve.throttling.overload import OverloadDetector, Watermarks
 from fairserve.throttling.registry import THROTTLES
 
 P = TypeVar("P")
@@ -46,33 +44,41 @@ def switch_system(
     throttle = dispatcher.throttle
     if (system.throttle, system.throttle_options) != (before.throttle, before.throttle_options):
         throttle = _built(THROTTLES[system.throttle], **system.throttle_options)
-    overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
-    overload.overloaded = dispatcher.overload.overloaded
     tracker = Tracker(immunity_factor=system.immunity_factor)
     tracker.restore(dispatcher.tracker.snapshot(now_s), now_s)
-    # New, because a feeder that is replaced would go on to follow the old one's tree.
-    locality = Locality(seed, dispatcher.locality.block_tokens)
-    locality.restore(dispatcher.locality.snapshot(now_s), [call for call, _, _ in calls], now_s)
-    pool = Pool(system.feed_window, locality.workers, hits=system.hit_share is not None)
-    pool.restore(dispatcher.pool.snapshot(now_s), now_s)
-    feeder = _built(FEEDERS[system.feeder], dispatcher.directory, locality, **system.feeder_options)
-    router = _built(ROUTERS[system.router], locality, **system.router_options)
+
+    block_tokens = dispatcher.first.locality.block_tokens
+    # New throughout: a feeder that is replaced would go on to follow the old one's tree.
+    pools = {
+        model: _built(ModelPool, system, dispatcher.directory, seed=seed, block_tokens=block_tokens)
+        for model in dispatcher.pools or [""]
+    }
+    first = next(iter(pools.values()))
     for call, _, _ in calls:
         call.client = client_path(call, system.levels)
     same_clients = system.levels == before.levels
-    same_feeder = (system.feeder, system.feeder_options) == (before.feeder, before.feeder_options)
-    if same_clients and same_feeder:
-        feeder.restore(dispatcher.feeder.snapshot(), {call.call_id: call for call, _, _ in calls})
-    else:
-        _fill_feeder(feeder, calls)
-    same_router = (system.router, system.router_options) == (before.router, before.router_options)
-    if same_clients and same_router:
-        router.restore(dispatcher.router.snapshot())
-    else:
-        _fill_router(router, pool, calls)
-    dispatcher.system, dispatcher.throttle, dispatcher.overload = system, throttle, overload
-    dispatcher.tracker = tracker
-    dispatcher.compose(locality, pool, feeder, router)
+    same_feeder = same_clients and (
+        (system.feeder, system.feeder_options) == (before.feeder, before.feeder_options)
+    )
+    same_router = same_clients and (
+        (system.router, system.router_options) == (before.router, before.router_options)
+    )
+    for model, old in dispatcher.pools.items():
+        pool, own = pools[model], [entry for entry in calls if entry[0].pool == model]
+        state = old.snapshot(now_s)
+        if not same_feeder:
+            state["feeder"] = pool.feeder.snapshot()
+        if not same_router:
+            state["router"] = pool.router.snapshot()
+        pool.restore(state, [call for call, _, _ in own], now_s)
+        if not same_router:
+            _fill_router(pool.router, pool.pool, own)
+    dispatcher.system, dispatcher.throttle, dispatcher.tracker = system, throttle, tracker
+    dispatcher.first = first
+    dispatcher.compose(pools if dispatcher.pools else {})
+    if not same_feeder:  # they share by now what they charge
+        for model, pool in dispatcher.pools.items():
+            _fill_feeder(pool.feeder, [entry for entry in calls if entry[0].pool == model])
 
 
 def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:

@@ -42,6 +42,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--trace",
         type=Path,
         nargs="+",
+        action="extend",
         required=True,
         metavar="FILE",
         help="a trace of any known format; several are mixed",
@@ -73,7 +74,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     system.add_argument(
         "--system",
         nargs="+",
-        default=["fairserve"],
+        action="extend",
+        default=[],
         metavar="NAME",
         help=f"known: {', '.join(SYSTEMS)}, rpm-N (default: fairserve)",
     )
@@ -169,15 +171,16 @@ def trace_of(arguments: argparse.Namespace) -> Trace:
 def systems_of(arguments: argparse.Namespace) -> dict[str, SystemConfig]:
     """By name, with the options set. Raises ValueError that names the system or key."""
     systems: dict[str, SystemConfig] = {}
-    for name in arguments.system:
+    names = arguments.system or ["fairserve"]
+    for name in names:
         options: dict[str, Any] = {}
         for text in arguments.set:
             key, equals, value = text.partition("=")
             if not equals:
                 raise ValueError(f"--set is {text!r}; allowed: KEY=VALUE or NAME:KEY=VALUE")
             of, colon, rest = key.partition(":")
-            if colon and of not in arguments.system:
-                raise ValueError(f"--set is {text!r}; simulated: {', '.join(arguments.system)}")
+            if colon and of not in names:
+                raise ValueError(f"--set is {text!r}; simulated: {', '.join(names)}")
             if not colon or of == name:
                 options[rest if colon else key] = _value(value)
         try:

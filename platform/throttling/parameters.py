@@ -207,8 +207,8 @@ def parameters_of(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
     dispatcher = Dispatcher(config)
     parts = {
         "throttle": dispatcher.throttle,
-        "feeder": dispatcher.feeder,
-        "router": dispatcher.router,
+        "feeder": dispatcher.first.feeder,
+        "router": dispatcher.first.router,
         "local": LOCAL_SCHEDULERS[config.local](**config.local_options),
     }
     hints = get_type_hints(SystemConfig)

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.call import Call, TokenUsage, path_of_id
+from fairserve.interactions.call import Call, ClientPath, TokenUsage, path_of_id
+from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeder.deficits import Account, Deficits
 from fairserve.scheduling.locality import Locality
@@ -134,6 +135,15 @@ class CentralDlpm:
         return entry.call
 
     def interaction_ended(self, interaction_id: str) -> None:
+        """Nothing is known of interactions."""
+
+    def share(self, others: Sequence[Feeder]) -> None:
+        """Deficits are those of one model."""
+
+    def served_elsewhere(self, client: ClientPath, amount: float) -> None:
+        """Deficits are those of one model."""
+
+    def begun_elsewhere(self, interaction_id: str) -> None:
         """Nothing is known of interactions."""
 
     # --- selection --------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ Weakness: a flood fills the queue.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.call import Call, ClientPath, TokenUsage
+from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.directory import Directory
 
 
@@ -70,6 +71,15 @@ class FcfsFeeder:
         self._queue.move_to_end(call.call_id, last=False)
 
     def interaction_ended(self, interaction_id: str) -> None:
+        """Nothing is known of interactions."""
+
+    def share(self, others: Sequence[Feeder]) -> None:
+        """Nobody is charged."""
+
+    def served_elsewhere(self, client: ClientPath, amount: float) -> None:
+        """Nobody is charged."""
+
+    def begun_elsewhere(self, interaction_id: str) -> None:
         """Nothing is known of interactions."""
 
     def waiting(self) -> Iterable[Call]:

@@ -8,11 +8,11 @@ Cost: O(levels of the client) per charge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.counter_node import Node
@@ -51,6 +51,12 @@ class SliceCharges:
         self._normalise = normalise
         self._reference = self._typical_of(DEFAULT_PROFILE, 1)
         self._dispatched: dict[str, _Dispatched] = {}
+        self.tell: Callable[[ClientPath, float], None] | None = None
+        """Hears what clients are charged or reserved, and what of it is taken back (negative)."""
+
+    def _told(self, record: _Dispatched, amount: float) -> None:
+        if self.tell is not None:
+            self.tell(record.node.path, amount)
 
     def begin(
         self,
@@ -71,6 +77,7 @@ class SliceCharges:
             )
             record.reserved = self._cost(record, expected)
             self._counters.reserve(node, record.reserved)
+            self._told(record, record.reserved)
         self._dispatched[call.call_id] = record
         return per_token * self._reference
 
@@ -112,6 +119,7 @@ class SliceCharges:
             record.reserved = 0.0
             self._counters.realise(record.node, reserved)
         self._counters.charge(record.node, more - reserved)
+        self._told(record, more - reserved)
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """The call ended: what was reserved and not used is given back."""
@@ -124,12 +132,14 @@ class SliceCharges:
         record = self._dispatched.pop(call_id)
         if record.charged:
             self._counters.refund(record.node, record.charged)
+            self._told(record, -record.charged)
         self._leave(record)
         return record.seq
 
     def _leave(self, record: _Dispatched) -> None:
         if record.reserved > 0:
             self._counters.release(record.node, record.reserved)
+            self._told(record, -record.reserved)
         self._counters.done(record.node)
 
     def snapshot(self) -> dict[str, Any]:

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
+from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.counter_node import Node
 from fairserve.scheduling.counters import VirtualCounters
@@ -105,6 +106,7 @@ class WscFeeder:
         """Interactions of which a call was dispatched and that have not ended."""
         self._urgent: dict[Node, Earliest] = {}
         """Queued calls of interactions under way, by client."""
+        self._others: tuple[Feeder, ...] = ()
 
     def __len__(self) -> int:
         """Number of queued calls."""
@@ -174,12 +176,33 @@ class WscFeeder:
         for call_id in self._runs.get(interaction_id, ()):
             self._calm(self._homes[call_id], call_id)
 
-    def _begin(self, interaction_id: str) -> None:
-        """A call of the interaction is dispatched: its queued calls have priority from now on."""
+    # --- the feeders of other models --------------------------------------------------------------
+
+    def share(self, others: Sequence[Feeder]) -> None:
+        """A client's charges count in all of them, and a run under way is so in all."""
+        self._others = tuple(others)
+        self._charges.tell = self._tell_served if others else None
+
+    def _tell_served(self, client: ClientPath, amount: float) -> None:
+        for other in self._others:
+            other.served_elsewhere(client, amount)
+
+    def served_elsewhere(self, client: ClientPath, amount: float) -> None:
+        """Typical calls there count as typical calls here, whatever the models."""
+        self._counters.charge_elsewhere(client, amount)
+
+    def begun_elsewhere(self, interaction_id: str) -> None:
+        """Its queued calls have priority here, too."""
         if interaction_id not in self._under_way:
             self._under_way.add(interaction_id)
             for call_id in self._runs.get(interaction_id, ()):
                 self._hurry(self._homes[call_id], self._entry(call_id))
+
+    def _begin(self, interaction_id: str) -> None:
+        """A call of the interaction is dispatched: its queued calls have priority from now on."""
+        self.begun_elsewhere(interaction_id)
+        for other in self._others:
+            other.begun_elsewhere(interaction_id)
 
     def _hurry(self, node: Node, entry: _Queued) -> None:
         self._urgent.setdefault(node, Earliest()).add(entry.call.call_id, entry.seq)

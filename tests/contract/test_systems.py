@@ -62,9 +62,9 @@ def test_each_call_is_served_once_or_refused_once(name, seed):
     assert not set(cluster.ended) & set(cluster.refused)
     dispatcher = cluster.dispatcher
     assert dispatcher.load() == (0, 2100)
-    assert len(dispatcher.feeder) == 0
+    assert len(dispatcher.first.feeder) == 0
     assert len(dispatcher.tracker) == 0, "every interaction ended"
-    for worker in dispatcher.pool.workers.values():
+    for worker in dispatcher.first.pool.workers.values():
         assert (worker.calls, worker.waiting_tokens, worker.demand_tokens) == (0, 0, 0)
     for worker in cluster.workers.values():
         assert worker.held == 0
@@ -89,8 +89,8 @@ def test_no_open_worker_while_a_call_waits(name):
 
     def checked(event):
         plain_event(event)
-        if len(cluster.dispatcher.feeder):
-            assert not cluster.dispatcher.pool.open()
+        if len(cluster.dispatcher.first.feeder):
+            assert not cluster.dispatcher.first.pool.open()
 
     cluster.event = checked
     cluster.run(60.0)

@@ -37,11 +37,23 @@ class Plain:
             parent, node = path[:depth], path[: depth + 1]
             queued = self.children(parent)
             if node not in queued:
-                last = self.last_left.get(parent) if self.lift_when_idle else None
-                level = min((self.value[p] for p in queued), default=self.value.get(last, 0.0))
-                self.value[node] = max(self.value.get(node, 0.0), level)
+                self.value[node] = max(self.value.get(node, 0.0), self.level(parent))
         self.calls.setdefault(path, []).append(number)
         self.calls[path].sort()
+
+    def level(self, parent):
+        """What a child that arrives is lifted to."""
+        last = self.last_left.get(parent) if self.lift_when_idle else None
+        queued = [self.value[path] for path in self.children(parent)]
+        return min(queued, default=self.value.get(last, 0.0))
+
+    def elsewhere(self, path, cost):
+        """Served by others; who is not known begins as if it arrived."""
+        for depth in range(len(path)):
+            parent, node = path[:depth], path[: depth + 1]
+            if node not in self.value:
+                self.value[node] = self.level(parent)
+            self.value[node] = max(0.0, self.value[node] + cost)
 
     def leave(self, path):
         """The client's earliest call leaves; returns the arrival of its next one."""
@@ -58,6 +70,11 @@ class Plain:
         for depth in range(len(path)):
             node = path[: depth + 1]
             counters[node] = counters.get(node, 0.0) + cost
+
+    def take_back(self, path, cost):
+        for depth in range(len(path)):
+            node = path[: depth + 1]
+            self.value[node] = max(0.0, self.value[node] - cost)
 
     def least(self):
         """Smallest counter level by level, ties by arrival."""
@@ -83,7 +100,10 @@ PATHS = {
 operations = st.lists(
     st.tuples(
         st.sampled_from(
-            ["arrive", "arrive", "dispatch", "dispatch", "cancel", "charge", "done", "back"]
+            [
+                *("arrive", "arrive", "dispatch", "dispatch"),
+                *("cancel", "charge", "done", "back", "elsewhere"),
+            ]
         ),
         st.integers(0, 8),
         st.integers(0, 12),
@@ -114,6 +134,9 @@ class Both:
             self.plain.add(path, cost)
             self.plain.add(path, reserved, self.plain.reserved)
             self.running.append((path, arrival, reserved))
+        elif kind == "elsewhere":
+            self.counters.charge_elsewhere(path, cost - 1)
+            self.plain.elsewhere(path, cost - 1)
         elif kind == "cancel" and queued:
             self.counters.leave(self.nodes[path], self.plain.leave(path))
         elif self.running:
@@ -134,7 +157,7 @@ class Both:
                 self.counters.done(node)
             elif kind == "back":
                 self.counters.refund(node, min(cost, self.plain.value[path]))
-                self.plain.add(path, -min(cost, self.plain.value[path]))
+                self.plain.take_back(path, min(cost, self.plain.value[path]))
                 self.counters.done(node)
                 self.nodes[path] = self.counters.arrive(path, arrival)
                 self.plain.arrive(path, arrival)
@@ -187,7 +210,7 @@ def test_equal_in_a_long_run(levels, seed):
     """Long enough for the heaps to be made anew, with ties all the time."""
     rng = random.Random(seed)
     both = Both(levels)
-    kinds = ["arrive", "arrive", "dispatch", "charge", "charge", "charge", "done", "back"]
+    kinds = ["arrive", "arrive", "dispatch", *["charge"] * 3, "done", "back", "elsewhere"]
     for number in range(3000):
         both.do(number, rng.choice(kinds), rng.randrange(9), rng.randrange(3))
         if number % 40 == 0:

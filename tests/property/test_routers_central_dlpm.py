@@ -313,14 +313,14 @@ SYSTEM = SYSTEMS["fcfs"].with_options({"feed_window": 1e-6})
 
 def centralise(dispatcher):
     feeder = CentralDlpm(
-        dispatcher.directory, dispatcher.locality, CentralDlpmOptions(quantum=200.0)
+        dispatcher.directory, dispatcher.first.locality, CentralDlpmOptions(quantum=200.0)
     )
     router = CacheAware(
-        dispatcher.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
+        dispatcher.first.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
     )
-    for worker in dispatcher.pool.workers:
+    for worker in dispatcher.first.pool.workers:
         router.add_worker(worker)
-    dispatcher.compose(dispatcher.locality, dispatcher.pool, feeder, router)
+    dispatcher.first.compose(feeder, router)
 
 
 def play(seed):
@@ -345,8 +345,8 @@ def test_each_call_is_served_once_and_no_worker_idles(seed):
 
     def checked(event):
         plain_event(event)
-        if len(cluster.dispatcher.feeder):
-            assert not cluster.dispatcher.pool.open()
+        if len(cluster.dispatcher.first.feeder):
+            assert not cluster.dispatcher.first.pool.open()
         assert all(len(worker.waiting) <= 1 for worker in cluster.workers.values())
 
     cluster.event = checked
@@ -358,8 +358,8 @@ def test_each_call_is_served_once_and_no_worker_idles(seed):
     assert set(cluster.ended) == set(cluster.calls)
     assert len(cluster.calls) == 150
     assert cluster.dispatcher.load() == (0, 2100)
-    assert len(cluster.dispatcher.feeder) == 0
-    assert set(cluster.dispatcher.router.snapshot()["loads"].values()) == {0}
+    assert len(cluster.dispatcher.first.feeder) == 0
+    assert set(cluster.dispatcher.first.router.snapshot()["loads"].values()) == {0}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -383,4 +383,4 @@ def test_a_snapshot_and_the_later_events_give_the_same_commands(seed):
     cluster.dispatcher.handle = both
     cluster.run(60.0)
     assert count > cut
-    assert restored.feeder.snapshot() == cluster.dispatcher.feeder.snapshot()
+    assert restored.first.feeder.snapshot() == cluster.dispatcher.first.feeder.snapshot()

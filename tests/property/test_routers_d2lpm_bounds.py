@@ -258,14 +258,14 @@ def test_the_centralised_scheme_needs_no_backlog_at_every_worker():
     def centralise(cluster):
         dispatcher = cluster.dispatcher
         feeder = CentralDlpm(
-            dispatcher.directory, dispatcher.locality, CentralDlpmOptions(quantum=quantum)
+            dispatcher.directory, dispatcher.first.locality, CentralDlpmOptions(quantum=quantum)
         )
         router = CacheAware(
-            dispatcher.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
+            dispatcher.first.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
         )
         for worker in cluster.workers:
             router.add_worker(worker)
-        dispatcher.compose(dispatcher.locality, dispatcher.pool, feeder, router)
+        dispatcher.first.compose(feeder, router)
 
     measured = Measured(
         SYSTEMS["fcfs"].with_options({"feed_window": 1e-6}),
@@ -275,7 +275,7 @@ def test_the_centralised_scheme_needs_no_backlog_at_every_worker():
         prepare=centralise,
     )
     measured.run(40.0)
-    feeder = measured.cluster.dispatcher.feeder
+    feeder = measured.cluster.dispatcher.first.feeder
     assert {call.user for call in feeder.waiting()} == {"f", "g"}
     u = WE * measured.longest_prompt + WQ * KV * workers
     bound = 2 * (u + quantum) + workers * measured.longest_prompt

@@ -195,10 +195,10 @@ class VirtualCluster:
         for number in range(workers):
             self.join(f"w{number}", kv_tokens)
 
-    def join(self, worker_id, kv_tokens):
+    def join(self, worker_id, kv_tokens, model=""):
         local = LOCAL_SCHEDULERS[self.system.local](**self.system.local_options)
         self.workers[worker_id] = VirtualWorker(worker_id, kv_tokens, local, free_s=self.now_s)
-        self.event(ev.WorkerJoined(worker_id, kv_tokens))
+        self.event(ev.WorkerJoined(worker_id, kv_tokens, model))
         if self.tells:
             self.event(ev.WorkerCacheReset(worker_id, complete=True))
 
@@ -307,7 +307,7 @@ class VirtualCluster:
     def _reports(self, worker):
         """What the worker tells since the last time, in the dispatcher's keys."""
         names = self.keys.setdefault(worker.worker_id, {})
-        hasher = self.dispatcher.locality._hasher
+        hasher = self.dispatcher.first.locality._hasher
         for kind, blocks, tokens in worker.told:
             if kind == "+":
                 keys = hasher.keys(tokens).tolist()

@@ -29,7 +29,7 @@ class Told:
         return self.dispatcher.handle(event, self.now_s)
 
     def keys(self, tokens):
-        return tuple(self.dispatcher.locality._hasher.keys(tokens))
+        return tuple(self.dispatcher.first.locality._hasher.keys(tokens))
 
     def call(self, tokens):
         """Sent somewhere; its worker and the cached tokens that were foreseen."""
@@ -80,7 +80,7 @@ def test_a_cancelled_call_leaves_no_belief_behind():
     told = Told()
     name, worker, _ = told.call(DOCUMENT)
     told.end(name, "cancelled")
-    tree = told.dispatcher.locality.tree
+    tree = told.dispatcher.first.locality.tree
     told.wait(LATE_S / 2)
     assert tree.blocks_of(worker) == 40
     told.wait(LATE_S / 2)
@@ -93,7 +93,7 @@ def test_a_returned_call_does_not_count_for_its_first_worker():
     (admitted,) = told.handle(ev.CallReturned(name))
     assert admitted.worker_id != first
     told.wait(LATE_S)
-    tree = told.dispatcher.locality.tree
+    tree = told.dispatcher.first.locality.tree
     assert (tree.blocks_of(first), tree.blocks_of(admitted.worker_id)) == (0, 40)
 
 
@@ -104,9 +104,9 @@ def test_a_lost_worker_begins_anew():
     told.handle(ev.WorkerLost(worker))
     told.handle(ev.WorkerEvicted(worker, told.keys(DOCUMENT)))  # late
     told.handle(ev.WorkerJoined(worker, 50_000))
-    assert told.dispatcher.locality.reports.complete(worker) is None
+    assert told.dispatcher.first.locality.reports.complete(worker) is None
     told.handle(ev.CallReturned(name))
-    tree = told.dispatcher.locality.tree
+    tree = told.dispatcher.first.locality.tree
     assert sum(map(tree.blocks_of, ("w0", "w1"))) == 40
     told.handle(ev.WorkerDraining(worker))
     told.handle(ev.WorkerCached(worker, None, (1, 2)))
@@ -124,7 +124,7 @@ def test_the_system_changes_and_reports_go_on():
         told.dispatcher, SYSTEMS["d2lpm"], [(live.call, worker, TokenUsage())], 7, told.now_s
     )
     told.handle(ev.WorkerEvicted(worker, told.keys(DOCUMENT)))
-    tree = told.dispatcher.locality.tree
+    tree = told.dispatcher.first.locality.tree
     assert tree.blocks_of(worker) == 40, "the call is still there"
     told.end(name)
     told.wait(LATE_S)

@@ -172,7 +172,7 @@ def test_the_feed_window_bounds_what_waits_at_a_worker():
 
     def watch(call, outcome):
         nonlocal most
-        for worker in cluster.dispatcher.pool.workers.values():
+        for worker in cluster.dispatcher.first.pool.workers.values():
             most = max(most, worker.waiting_tokens)
 
     cluster.on_end = watch
@@ -198,7 +198,7 @@ def test_a_silent_worker_is_lost():
     cluster.run(10)
     cluster.event(ev.WorkerReported("w1"))
     cluster.run(20)
-    assert list(cluster.dispatcher.pool.serving()) == ["w1"]
+    assert list(cluster.dispatcher.first.pool.serving()) == ["w1"]
 
 
 def test_events_that_do_not_fit_change_nothing():

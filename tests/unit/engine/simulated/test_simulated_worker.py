@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from one_engine import BLOCK, OneEngine, costs
 
@@ -179,7 +179,16 @@ def replay(engine, arrivals, watch=lambda: None):
 LOOPS = ["prefill-first", "mixed", "vtc-artifact"]
 
 
+BEHIND = [*[(1, 8, 1, 0, 0, 0.0)], *[(1, 1, 1, 0, 0, 0.0)] * 8, (1, 1, 1, 0, 0, 5.0)]
+"""A client's calls wait while another one arrives in mid-decode: it is lifted to what is true then."""
+
+
 @settings(max_examples=60)
+@example(
+    [*BEHIND, (1, 1, 1, 0, 0, 14.0), (2, 1, 1, 0, 2, 0.0), (1, 1, 1, 0, 2, 0.0)],
+    "vtc-artifact",
+    "vtc",
+)
 @given(calls, st.sampled_from(LOOPS), st.sampled_from(["fcfs", "vtc", "dlpm", "lpm"]))
 def test_fused_steps_are_equal_to_single_ones(arrivals, loop, scheduler):
     model = costs(loop=loop, decode_s_per_held_token=0.01, max_prefill_tokens=20)

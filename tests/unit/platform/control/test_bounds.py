@@ -7,6 +7,7 @@ import pytest
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.control.messages import Progress
 from fairserve.platform.errors import UnavailableError
+from fairserve.scheduling import events as ev
 
 
 async def test_a_call_that_waited_too_long_is_expired(make_world):
@@ -49,6 +50,11 @@ async def test_a_full_queue_refuses_and_records(make_world):
     assert raised.value.code == "queue_full"
     row = world.journal.row("row-r9-c9")
     assert (row["outcome"], row["refusal_reason"]) == ("refused", "queue_full")
+    world.control.post(ev.WorkerJoined("other", 1000, "other"))
+    grant = await world.submit("c10", run="r10", pool="other")
+    assert grant.worker_id == "other", "the queue of another model is not full"
+    models = {model.model: model for model in (await world.control.cluster()).models}
+    assert (models[""].queued_calls, models["other"].queued_calls) == (1, 0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

@@ -170,7 +170,7 @@ def test_a_file_that_is_not_there_or_empty(capsys, tmp_path, trace):
         (["--workers", "two"], "--workers: invalid number value: 'two'"),
         (["--dispatch-delay-s", "inf"], "allowed: finite, 0 or more"),
         (["--seed", "-1"], "--seed: -1 is given; allowed: 0 or more"),
-        (["--isolation", "app"], "invalid choice: 'app'"),
+        (["--isolation", "anybody"], "invalid choice: 'anybody'"),
         (["--model-cost", "nope"], "unknown cost model 'nope'; allowed: a10g-llama2-7b"),
         (["--nope"], "unrecognized arguments: --nope"),
     ],

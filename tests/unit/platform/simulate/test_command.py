@@ -75,6 +75,13 @@ def test_a_row_a_system_and_under_it_a_row_a_group(capsys, agents):
     assert err.rstrip().endswith(" s")
 
 
+def test_systems_may_be_named_one_by_one(capsys, agents):
+    out, _ = simulate(
+        capsys, "--trace", agents, "--system", "fcfs", "--system", "vtc", "--limit", 5
+    )
+    assert [line.split()[0] for line in out.splitlines()[4:] if line[0] != " "] == ["fcfs", "vtc"]
+
+
 def test_the_document_has_the_promised_keys(capsys, agents, tmp_path):
     document = json.loads(
         written(capsys, tmp_path / "out.json", "--trace", agents, "--system", "fairserve", "rpm-5")

@@ -1,0 +1,186 @@
+"""The workers of one model and the queue in front of them: one of the dispatcher's pools.
+
+What belongs to people (runs, limits, profiles) is the dispatcher's and common to all pools; a pool has
+its own queue, router with its deficits, believed caches, feed window and overload. What a client is
+served in one pool counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fairserve.interactions.call import Call
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.base import Feeder, Router
+from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.feed import Feed
+from fairserve.scheduling.live_call import LiveCall
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.pool import Pool, Worker
+from fairserve.scheduling.registry import FEEDERS, ROUTERS
+from fairserve.scheduling.system import SystemConfig
+from fairserve.throttling.overload import OverloadDetector, Watermarks
+
+
+class ModelPool:
+    """Changed by the dispatcher alone. Raises what its policies raise for their options."""
+
+    def __init__(
+        self, system: SystemConfig, directory: Directory, *, seed: int, block_tokens: int
+    ) -> None:
+        self.locality = Locality(seed, block_tokens)
+        self.pool = Pool(
+            system.feed_window, self.locality.workers, hits=system.hit_share is not None
+        )
+        self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
+        self._hit_share = system.hit_share
+        self.compose(
+            FEEDERS[system.feeder](directory, self.locality, **system.feeder_options),
+            ROUTERS[system.router](self.locality, **system.router_options),
+        )
+
+    def compose(self, feeder: Feeder, router: Router) -> None:
+        """Begin with these policies, before the first call."""
+        self.feeder, self.router = feeder, router
+        self.feed = Feed(self.locality, feeder, router, self.pool, self._hit_share)
+
+    def load(self) -> tuple[int, int]:
+        """Demand and capacity in tokens, over the workers that take calls."""
+        return self.pool.load(self.feed.demand_tokens)
+
+    def update_overload(self) -> bool:
+        """Look at the load; whether the pool is overloaded now."""
+        return self.overload.update(*self.load())
+
+    # --- a call at its worker ---------------------------------------------------------------------
+
+    def queue(self, live: LiveCall) -> list[ev.Command]:
+        """A call that was not refused arrives."""
+        self.locality.register(live.call)
+        return self.feed.add(live)
+
+    def worker_of(self, live: LiveCall) -> Worker | None:
+        """The worker of a dispatched call, if it still lives the same life."""
+        assert live.worker_id is not None
+        return self.pool.get(live.worker_id, live.epoch)
+
+    def start(self, live: LiveCall) -> None:
+        """It left its worker's queue: the window has room again, it holds what it computed."""
+        if live.started:
+            return
+        live.started = True
+        self.router.started(live.call.call_id)
+        worker = self.worker_of(live)
+        if worker is not None:
+            waited = live.call.prompt_tokens + live.call.expected_output_tokens
+            self.pool.add_waiting(worker, -waited, -live.hit_tokens)
+        held = live.call.prompt_tokens - live.cached_tokens + live.output_tokens
+        more = held - live.demand_tokens
+        if more:
+            live.demand_tokens = held
+            self.grow(live, more)
+
+    def grow(self, live: LiveCall, tokens: int) -> None:
+        """The calls of this one's worker hold so many more tokens."""
+        worker = self.worker_of(live)
+        if worker is not None:
+            self.pool.add_demand(worker, tokens)
+
+    def decoded(self, entries: Iterable[tuple[LiveCall, int]]) -> None:
+        """Dispatched calls have generated so many tokens in all."""
+        charged = []
+        at, grown = None, 0  # a call of the worker whose calls come now, and the tokens of these
+        for live, tokens in entries:
+            more = tokens - live.output_tokens
+            if not live.started:
+                live.output_tokens = max(live.output_tokens, tokens)
+                self.start(live)
+                self.feeder.charge(live.call.call_id, live.usage())
+            elif more > 0:
+                live.output_tokens = tokens
+                live.demand_tokens += more
+                if at is not None and (at.worker_id != live.worker_id or at.epoch != live.epoch):
+                    self.grow(at, grown)
+                    grown = 0
+                at = live
+                grown += more
+                charged.append((live.call.call_id, tokens))
+        if at is not None:
+            self.grow(at, grown)
+            self.feeder.decoded(charged)
+
+    def leave(self, live: LiveCall, output_tokens: int, now_s: float) -> None:
+        """Take a dispatched call off its worker."""
+        self.start(live)
+        worker = self.worker_of(live)
+        if worker is not None:
+            self.locality.left(live.call, worker.worker_id, now_s)
+            self.pool.add_demand(worker, -live.demand_tokens)
+            worker.calls -= 1
+        worker_id = None if worker is None else worker.worker_id
+        self.router.finished(live.call, worker_id, live.price, output_tokens)
+
+    def give_back(self, live: LiveCall, now_s: float) -> list[ev.Command]:
+        """Its worker failed it before its first token: it waits again, for another one if there is."""
+        assert live.worker_id is not None
+        self.leave(live, 0, now_s)
+        live.avoid.append(live.worker_id)
+        live.worker_id = None
+        live.cached_tokens = live.output_tokens = 0
+        return self.feed.put_back(live)
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def join(self, event: ev.WorkerJoined) -> list[ev.Command]:
+        """A worker joins. Raises ValueError if it is here, or has no capacity."""
+        self.pool.join(event.worker_id, event.kv_capacity_tokens)
+        self.locality.add_worker(event.worker_id, event.kv_capacity_tokens)
+        self.router.add_worker(event.worker_id)
+        return self.feed.pump()
+
+    def drain(self, worker: Worker) -> None:
+        """The worker takes no more calls."""
+        if not worker.draining:
+            self.pool.drain(worker)
+            self._forget(worker)
+
+    def lose(self, worker: Worker) -> None:
+        """The worker and its cache are gone."""
+        self.pool.lose(worker)
+        if not worker.draining:
+            self._forget(worker)
+
+    def _forget(self, worker: Worker) -> None:
+        self.router.remove_worker(worker.worker_id)
+        self.locality.remove_worker(worker.worker_id)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """State as plain JSON values; ages, not times."""
+        self.router.tick(now_s)  # so that no time is lost between its last tick and the restore
+        return {
+            "locality": self.locality.snapshot(now_s),
+            "feeder": self.feeder.snapshot(),
+            "router": self.router.snapshot(),
+            "pool": self.pool.snapshot(now_s),
+            "overloaded": self.overload.overloaded,
+        }
+
+    def restore(self, state: dict[str, Any], calls: Iterable[Call], now_s: float) -> None:
+        """Replace the state by an earlier snapshot, but for the feed, which :meth:`resume` sets.
+
+        ``calls`` are the live calls of this pool.
+        """
+        by_id = {call.call_id: call for call in calls}
+        self.locality.restore(state["locality"], by_id.values(), now_s)
+        self.feeder.restore(state["feeder"], by_id)
+        self.router.restore(state["router"])
+        self.router.tick(now_s)
+        self.pool.restore(state["pool"], now_s)
+        self.overload.overloaded = state["overloaded"]
+
+    def resume(self, lives: Iterable[LiveCall]) -> None:
+        """Go on with these calls, which feeder and router know already."""
+        self.feed.restore(lives)
