@@ -28,6 +28,7 @@ async def read_cluster(request: Request) -> dict[str, Any]:
     pool: WorkerPool = request.app.state.pool
     view = asdict(await control.cluster())
     known = {worker["worker_id"]: worker for worker in view.pop("workers")}
+    seen_models = view.pop("models")
     workers = []
     for member in pool.members():
         seen = known.get(member.worker_id)
@@ -48,7 +49,7 @@ async def read_cluster(request: Request) -> dict[str, Any]:
     return {
         **view,
         "workers": workers,
-        "models": models_out(state.models, state.model_pools),
+        "models": models_out(state.models, state.model_pools, seen_models),
         "fleet_file": {"path": str(watch.path), "problem": watch.problem} if watch else None,
         "processes": processes,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from fairserve.platform.cluster.fleet import Source
@@ -87,11 +88,18 @@ def alias_out(name: str, targets: Targets, source: Source, ready: set[str]) -> A
     return AliasOut(name=name, source=source, target=dict(targets), serving=serving)
 
 
-def models_out(models: Models, pools: ModelPools) -> list[dict[str, Any]]:
-    """Every model with its workers; one whose tokenizer is still being loaded has ``ready`` false."""
+def models_out(
+    models: Models, pools: ModelPools, seen: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Every model with its workers; ``seen`` is what control knows of each.
+
+    ``ready`` is false for one without a worker, and while its tokenizer is being loaded.
+    """
     served = {model.worker_name: model for model in models.served()}
+    known = {view["model"]: view for view in seen}
     return [
         {
+            **known.get(name, {}),
             "model": name,
             "ready": models.workers_up(name) > 0,
             "workers": len(workers),
