@@ -125,7 +125,10 @@ class FleetFileWatch:
     async def run(self) -> None:
         """Look for ever."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                logger.exception("a look at the fleet file failed")
             await asyncio.sleep(self._poll_s)
 
     async def look(self) -> None:

@@ -130,14 +130,26 @@ class RunningFleet:
         """Remove workers that have drained, for ever."""
         while True:
             await self._draining.wait()
-            view = await self._cluster()
-            busy = {worker.worker_id for worker in view.workers if worker.calls}
-            self.present = {
-                worker_id: replace(there, idle=worker_id not in busy) if there.draining else there
-                for worker_id, there in self.present.items()
-            }
-            self._step()
+            try:
+                self._look(await self._cluster())
+            except Exception:
+                logger.exception("a look at the draining workers failed")
             await asyncio.sleep(self._look_s)
+
+    def _look(self, view: ClusterView) -> None:
+        busy = {worker.worker_id for worker in view.workers if worker.calls}
+        self.present = {
+            worker_id: replace(there, idle=worker_id not in busy) if there.draining else there
+            for worker_id, there in self.present.items()
+        }
+        self._step()
+
+    def _add(self, spec: WorkerSpec) -> None:
+        try:
+            self._pool.add(spec)
+        except ValueError as error:
+            logger.error("worker %s cannot be added: %s", spec.worker_id, error)
+            self.present = {name: p for name, p in self.present.items() if name != spec.worker_id}
 
     def _step(self) -> None:
         steps = changes(self.desired, self.present)
@@ -147,7 +159,7 @@ class RunningFleet:
             match step:
                 case Join(worker):
                     logger.info("worker %s at %s is added", worker.spec.worker_id, worker.spec.url)
-                    self._pool.add(worker.spec)
+                    self._add(worker.spec)
                 case Drain(worker_id):
                     logger.info("worker %s drains", worker_id)
                     self._models.worker_drains(worker_id)

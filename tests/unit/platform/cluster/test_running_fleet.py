@@ -123,6 +123,21 @@ async def test_another_thread_waits_until_its_change_holds(world):
     assert threading.current_thread() is threading.main_thread()
 
 
+async def test_a_worker_that_the_pool_refuses_is_tried_again(world, caplog):
+    add = world.fleet._pool.add
+
+    def refuse(spec):
+        raise ValueError("no such option")
+
+    world.fleet._pool.add = refuse
+    world.fleet.set_part("file", FleetPart(workers=(A,)))
+    assert "worker a cannot be added: no such option" in caplog.text
+    assert world.fleet.present == {}
+    world.fleet._pool.add = add
+    world.fleet.set_part("file", FleetPart(workers=(A, B)))
+    assert world.news() == ["add http://a", "add http://b"]
+
+
 async def test_a_failure_reaches_the_thread_that_asked(world):
     def load():
         raise ValueError("the database is gone")
