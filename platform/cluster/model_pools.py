@@ -83,7 +83,7 @@ class ModelPools:
         self._problems.pop(spec.worker_id, None)
         self._leave(spec.worker_id, keep=model)  # it may have come back as another
         pool = self._pools.setdefault(model, _Pool())
-        known = [n for n in (facts.context_tokens, spec.kv_tokens or facts.kv_capacity_tokens) if n]
+        known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
         pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
         worker = self._desired.workers.get(spec.worker_id)
         pool.local = pool.local or worker is None or worker.source in LOCAL_SOURCES

@@ -94,6 +94,17 @@ def test_what_does_not_clash_is_merged_whole(part, others):
     assert not models & set(part.aliases) - {spec.model for spec in part.workers}
 
 
+@given(aliases, aliases)
+def test_aliases_that_do_not_clash_lead_to_models(given_here, given_there):
+    part, others = FleetPart(aliases=given_here), merge({"api": FleetPart(aliases=given_there)})
+    own = clashes(FleetPart(aliases=given_there), Desired())
+    if own or clashes(part, others):
+        return
+    together = {**given_here, **given_there}
+    assert len(together) == len(given_here) + len(given_there)
+    assert not set(together) & {target for targets in together.values() for target in targets}
+
+
 @given(st.lists(desired_workers, min_size=1, max_size=6), st.data())
 def test_every_way_is_safe_and_leads_there(stages, data):
     """The wishes change at any time, calls end at any time."""

@@ -110,17 +110,25 @@ async def test_sources_do_not_disturb_each_other(world):
 
 
 async def test_another_thread_waits_until_its_change_holds(world):
-    """The later change holds in the end, whoever is the faster to read what is stored."""
-    stored = []
+    """The later change holds in the end, also if the earlier one is slow with what it has read."""
+    stored = [A]
+    has_read, go_on = threading.Event(), threading.Event()
 
-    def change(spec):
-        stored.append(spec)
-        world.fleet.replace_part("api", lambda: FleetPart(workers=tuple(stored)))
-        assert spec.worker_id in world.fleet.desired.workers
+    def slow():
+        found = tuple(stored)
+        has_read.set()
+        assert go_on.wait(30)
+        return FleetPart(workers=found)
 
-    await asyncio.gather(asyncio.to_thread(change, A), asyncio.to_thread(change, B))
-    assert set(world.fleet.present) == {"a", "b"}
-    assert threading.current_thread() is threading.main_thread()
+    first = asyncio.create_task(asyncio.to_thread(world.fleet.replace_part, "api", slow))
+    assert await asyncio.to_thread(has_read.wait, 30)
+    stored.append(B)
+    load = lambda: FleetPart(workers=tuple(stored))  # noqa: E731
+    second = asyncio.create_task(asyncio.to_thread(world.fleet.replace_part, "api", load))
+    await asyncio.wait({second}, timeout=0.2)
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert set(world.fleet.desired.workers) == {"a", "b"}
 
 
 async def test_a_worker_that_the_pool_refuses_is_tried_again(world, caplog):
