@@ -21,7 +21,7 @@ async def workers_out(state: Any) -> list[WorkerOut]:
     pool: WorkerPool = state.pool
     pools: ModelPools = state.model_pools
     calls = {worker.worker_id: worker.calls for worker in (await state.control.cluster()).workers}
-    here = {member.worker_id: member.spec for member in pool.members()}
+    here = {member.worker_id: member for member in pool.members()}
     found = []
     for worker_id in sorted({*fleet.desired.workers, *fleet.present}):
         wanted, there = fleet.desired.workers.get(worker_id), fleet.present.get(worker_id)
@@ -29,7 +29,7 @@ async def workers_out(state: Any) -> list[WorkerOut]:
         if wanted is not None:
             spec, source = wanted.spec, wanted.source
             if source == "embedded":
-                spec = here.get(worker_id, spec)
+                spec = here[worker_id].spec if worker_id in here else spec
         else:
             assert there is not None
             spec, source = there.spec, there.source
@@ -42,12 +42,14 @@ async def workers_out(state: Any) -> list[WorkerOut]:
         else:
             state_name = "serving" if worker_id in pool else "joining"
         models = pools.models_of(worker_id)
+        member = here.get(worker_id)
+        reason = member.reason if member is not None else ""
         found.append(
             worker_out(
                 spec,
                 source,
                 state_name,
-                problem=pools.problem_of(worker_id),
+                problem=pools.problem_of(worker_id) or reason,
                 model=models[0] if models else None,
                 calls=calls.get(worker_id, 0),
             )

@@ -63,6 +63,8 @@ class Member:
     facts: WorkerFacts | None = None
     ready: bool = False
     draining: bool = False
+    reason: str = ""
+    """Why it has not joined."""
     follower: KvSubscriber | None = None
 
     @property

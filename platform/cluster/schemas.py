@@ -148,7 +148,7 @@ class WorkerOut(BaseModel):
     state: str
     """``joining``, ``serving``, ``draining``, ``drained``, or ``leaving``: drained, then gone."""
     problem: str
-    """Why it cannot join, if it answers and does not fit."""
+    """Why it cannot join, or what was wrong with it last."""
     url: str
     kind: str
     model: str | None
