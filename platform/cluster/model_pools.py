@@ -41,6 +41,10 @@ LOCAL_SOURCES = ("embedded", "settings")
 class _Pool:
     context_tokens: dict[str, int] = field(default_factory=dict)
     """By worker."""
+    last_context_tokens: int = UNKNOWN_CONTEXT
+    """While there is no worker: that of the last one."""
+    returning: set[str] = field(default_factory=set)
+    """Workers that left and are wanted again, at another place or with other fields."""
     local: bool = False
     tokenizer: str = ""
     """What the reader is made of, or is being made of."""
@@ -81,10 +85,12 @@ class ModelPools:
             self._problems[spec.worker_id] = str(error)
             raise
         self._problems.pop(spec.worker_id, None)
-        self._leave(spec.worker_id, keep=model)  # it may have come back as another
+        self._draining.discard(spec.worker_id)
         pool = self._pools.setdefault(model, _Pool())
         known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
         pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
+        self._leave(spec.worker_id, keep=model)  # it may have come back as another
+        self._has_returned(spec.worker_id)
         worker = self._desired.workers.get(spec.worker_id)
         pool.local = pool.local or worker is None or worker.source in LOCAL_SOURCES
         self._publish(model)
@@ -106,17 +112,38 @@ class ModelPools:
             self._publish(model)
 
     def worker_left(self, worker_id: str) -> None:
-        """The worker is no longer one of the fleet; with its last worker a model is gone."""
+        """The worker has gone. With its last worker a model is gone, too, unless one is to come."""
         self._draining.discard(worker_id)
         self._problems.pop(worker_id, None)
+        for model in self.models_of(worker_id):
+            if worker_id in self._desired.workers:
+                self._pools[model].returning.add(worker_id)
         self._leave(worker_id)
 
     def _leave(self, worker_id: str, keep: str = "") -> None:
-        for model in self.models_of(worker_id):
-            if model != keep:
-                pool = self._pools[model]
-                del pool.context_tokens[worker_id]
+        for model, pool in list(self._pools.items()):
+            if model == keep:
+                continue
+            context_tokens = pool.context_tokens.pop(worker_id, None)
+            if context_tokens is not None:
+                pool.last_context_tokens = context_tokens
                 self._publish(model)
+
+    def _has_returned(self, worker_id: str) -> None:
+        for model, pool in list(self._pools.items()):
+            if worker_id in pool.returning:
+                pool.returning.discard(worker_id)
+                if not pool.context_tokens:
+                    self._publish(model)
+
+    def _is_awaited(self, model: str, pool: _Pool) -> bool:
+        """Whether a worker is to come: calls wait for it, as they do for one that was lost."""
+        return any(
+            worker.spec.model == model
+            or (not worker.spec.model and worker.spec.worker_id in pool.returning)
+            for worker in self._desired.workers.values()
+            if not worker.drained
+        )
 
     def models_of(self, worker_id: str) -> list[str]:
         """The model that a worker serves, if it has joined once."""
@@ -136,7 +163,8 @@ class ModelPools:
         """What holds from now on: aliases, tokenizers, and models that are to come."""
         self._desired = desired
         self._models.set_aliases({name: alias.targets for name, alias in desired.aliases.items()})
-        for model in list(self._pools):
+        for model, pool in list(self._pools.items()):
+            pool.returning &= desired.workers.keys()
             self._publish(model)
         self._tell_expected()
 
@@ -159,7 +187,7 @@ class ModelPools:
 
     def _publish(self, model: str) -> None:
         pool = self._pools[model]
-        if not pool.context_tokens:
+        if not pool.context_tokens and not self._is_awaited(model, pool):
             # The reader is left to its calls: its threads end when nobody counts any more.
             if pool.loading is not None:
                 pool.loading.cancel()
@@ -178,7 +206,7 @@ class ModelPools:
             return
         first = not len(self._models)
         workers = frozenset(pool.context_tokens) - self._draining
-        context_tokens = min(pool.context_tokens.values())
+        context_tokens = min(pool.context_tokens.values(), default=pool.last_context_tokens)
         names: tuple[str, ...] = (model,)
         if pool.local and self._local_model not in ("", model):
             names = (model, self._local_model)

@@ -169,6 +169,48 @@ async def test_a_worker_that_comes_back_with_another_model(world):
     assert world.models.names() == {"n"}
 
 
+async def test_a_model_stays_while_its_only_worker_moves(world):
+    """Its calls wait, as they do for a worker that was lost."""
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a"),)))
+    world.join("a", context=512)
+    first = await world.served("m")
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://elsewhere"),)))
+    world.pools.worker_drains("a")
+    world.pools.worker_left("a")
+    between = world.models.resolve("m", "").model
+    assert (between.workers, between.context_tokens) == (set(), 512)
+    assert between.reader is first.reader
+    world.join("a", context=256)
+    assert world.models.resolve("m", "").model.context_tokens == 256
+    world.pools.set_fleet(Desired())
+    assert (await world.served("m")).workers == {"a"}
+    world.pools.worker_left("a")
+    assert world.models.names() == set()
+
+
+async def test_a_model_is_not_awaited_once_its_worker_came_back_with_another(world):
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a"),)))
+    world.join("a", "m")
+    await world.served("m")
+    world.pools.worker_left("a")
+    assert world.models.names() == {"m"}
+    world.join("a", "n")
+    await world.served("n")
+    assert world.models.names() == {"n"}
+
+
+async def test_a_model_waits_for_a_worker_that_is_said_to_serve_it(world):
+    old, new = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b", model="m")
+    world.pools.set_fleet(fleet(workers=(old, new)))
+    world.join("a")
+    await world.served("m")
+    world.pools.set_fleet(fleet(workers=(new,)))
+    world.pools.worker_left("a")
+    assert world.models.names() == {"m"}
+    world.pools.set_fleet(Desired())
+    assert world.models.names() == set(), "nobody is to come any more"
+
+
 async def test_a_declared_model_is_expected(world):
     world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a", model="soon"),)))
     world.join("b", "m")
