@@ -77,6 +77,8 @@ class PreparedCall:
             client_id=grant.client_id,
             weight=grant.weight,
             cache_salt=self.call.salt,
+            token_ids=self.call.token_ids,
+            max_output_tokens=self.call.max_output_tokens,
         )
 
 
@@ -88,9 +90,7 @@ class PrepareOptions:
     cache_isolation: CacheIsolation = "tenant"
 
 
-def cache_salt(
-    isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None
-) -> str:
+def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None) -> str:
     """Prompts with different salts share no cached prefix; ``own`` is the client's, within those.
 
     Isolated, nobody learns from timings what another one has cached.
