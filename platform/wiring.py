@@ -248,7 +248,7 @@ class Platform:
         )
         self.supervisor.start()
 
-    def _worker_joins(self, facts: WorkerFacts) -> None:
+    def _worker_joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
         """A worker says what it has. Raises ValueError if it does not fit the others."""
         if not facts.models:
             raise ValueError("it serves no model")

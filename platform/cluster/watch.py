@@ -17,6 +17,7 @@ from fairserve.engine.worker_metrics import at_host_of
 from fairserve.platform.cluster.cache_news import CacheNews
 from fairserve.platform.cluster.joining import authorize, facts_of
 from fairserve.platform.cluster.member import Member
+from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.control.port import ClusterView
 from fairserve.scheduling import events as ev
 
@@ -45,7 +46,7 @@ class ControlNews(Protocol):
         ...
 
 
-OnFacts = Callable[[WorkerFacts], None]
+OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
 
 
 class Watch:
@@ -160,7 +161,7 @@ class Watch:
             return
         try:
             facts = await facts_of(member.spec, member.http)
-            self._on_facts(facts)
+            self._on_facts(member.spec, facts)
         except WorkerUnavailableError as error:
             logger.debug("worker %s: %s", member.worker_id, error)
             self._not_well(member, str(error))

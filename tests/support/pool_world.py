@@ -40,7 +40,7 @@ class PoolWorld:
         """Happens while the pool asks control what it knows."""
         self.pool = WorkerPool(self, session, self._on_facts, circuit=CIRCUIT, **options)
 
-    def _on_facts(self, facts):
+    def _on_facts(self, spec, facts):
         if self.refuses is not None:
             raise ValueError(self.refuses)
         self.facts.append(facts)

@@ -35,6 +35,8 @@ class ScriptedServer:
         self.healthy = True
         self.failing = False
         """Every call is answered 500."""
+        self.throttled = 0
+        """So many of the next calls are answered 429."""
         self.retry_after = "7"
         self.bodies, self.paths = [], []
         self.disconnects = 0
@@ -91,10 +93,12 @@ class ScriptedServer:
         word = body["messages"][-1]["content"].split()[0]
         if self.failing:
             return web.json_response({"error": {"message": "broken"}}, status=500)
-        answers = {"busy": (503, {}), "later": (429, {"Retry-After": self.retry_after})}
-        if word in answers:
-            status, headers = answers[word]
-            return web.json_response({"error": {"message": word}}, status=status, headers=headers)
+        if word == "busy":
+            return web.json_response({"error": {"message": "busy"}}, status=503)
+        if word == "later" or self.throttled:
+            self.throttled = max(0, self.throttled - 1)
+            headers = {"Retry-After": self.retry_after}
+            return web.json_response({"error": {"message": "later"}}, status=429, headers=headers)
         if word == "refuse":
             error = {"message": "no tools here", "param": "tools", "code": "unsupported_parameter"}
             return web.json_response({"error": error}, status=400)
