@@ -43,6 +43,8 @@ PAUSE_S = 1.0
 """After a 429 that says nothing of when to come back."""
 
 _RETRYABLE_4XX = frozenset({408, 425, 429})
+_OURS_4XX = frozenset({401, 402, 407})
+"""They are about our token or account there: no client may hear of that."""
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
 _SECRET_URL = re.compile(r"//[^/@\s]*@")
 
@@ -109,6 +111,8 @@ class HttpWorkerClient:
             raise
         status, headers = response.status, response.headers
         response.close()
+        if status in _OURS_4XX:
+            raise WorkerUnavailableError(f"it does not take our token or account ({status})")
         if 400 <= status < 500 and status not in _RETRYABLE_4XX:
             raise WorkerRejectedError(status, error)
         raise WorkerUnavailableError(
