@@ -28,6 +28,7 @@ from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.cache_news import CacheNews
 from fairserve.platform.cluster.pool import WorkerPool
+from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.idempotency import IdempotentAnswers
 from fairserve.platform.completions.models import ServedModel
 from fairserve.platform.completions.prepared import PrepareOptions
@@ -124,7 +125,14 @@ class Platform:
         self._http = worker_session()
         if settings.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
-        self.pool = WorkerPool(self.control, self._http, self._worker_joins, self.cache_news)
+        self.pool = WorkerPool(
+            self.control,
+            self._http,
+            self._worker_joins,
+            self.cache_news,
+            local_scheduler=system.local,
+            local_options=system.local_options,
+        )
         self.answers = IdempotentAnswers(
             retention_s=settings.idempotency_retention_s,
             max_entries=settings.idempotency_max_entries,
@@ -142,7 +150,8 @@ class Platform:
             for number, (url, told) in enumerate(
                 zip(settings.worker_urls, publishers, strict=True)
             ):
-                self.pool.add(f"w{number}", url, KvEndpoints(*told.split()) if told else None)
+                endpoints = KvEndpoints(*told.split()) if told else None
+                self.pool.add(WorkerSpec(f"w{number}", url, kv_events=endpoints))
         else:
             self._start_workers(system)
             self._tasks.append(asyncio.create_task(self._load_tokenizer(settings.model)))
@@ -231,10 +240,15 @@ class Platform:
             [f"{name}={_option(value)}" for name, value in system.local_options.items()],
             self._sockets,
         )
-        self.supervisor = Supervisor(command, settings.workers, self.pool.add, self.pool.remove)
+        self.supervisor = Supervisor(
+            command,
+            settings.workers,
+            lambda worker_id, url: self.pool.add(WorkerSpec(worker_id, url)),
+            self.pool.remove,
+        )
         self.supervisor.start()
 
-    def _worker_joins(self, facts: WorkerFacts) -> None:
+    def _worker_joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
         """A worker says what it has. Raises ValueError if it does not fit the others."""
         if not facts.models:
             raise ValueError("it serves no model")

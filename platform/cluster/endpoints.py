@@ -20,25 +20,15 @@ router = APIRouter()
 async def read_cluster(request: Request) -> dict[str, Any]:
     """Workers, queue and load, as control sees them now.
 
-    ``kv_events`` of a worker is what was seen of them; null: it publishes none, or nobody follows.
+    ``state`` of a worker is joining, ready, draining or open circuit, ``reason`` why it is not ready;
+    ``reported`` is what it tells of itself; ``kv_events`` what was seen of them, null where it publishes
+    none or nobody follows; ``cache_view`` whose view of its cache the router goes by.
     """
     control: ControlPort = request.app.state.control
     pool: WorkerPool = request.app.state.pool
     view = asdict(await control.cluster())
     known = {worker["worker_id"]: worker for worker in view.pop("workers")}
-    workers = []
-    for member in pool.members():
-        seen = known.get(member.worker_id)
-        workers.append(
-            {
-                "worker_id": member.worker_id,
-                "url": member.url,
-                "ready": member.ready,
-                "models": list(member.facts.models) if member.facts else [],
-                "kv_events": asdict(member.follower.stats) if member.follower else None,
-                **(seen or {}),
-            }
-        )
+    workers = [{**member, **known.get(member["worker_id"], {})} for member in pool.views()]
     supervisor = request.app.state.supervisor
     processes = [asdict(process) for process in supervisor.processes()] if supervisor else []
     return {**view, "workers": workers, "processes": processes}
@@ -60,8 +50,8 @@ async def readiness(request: Request) -> JSONResponse:
         status = "draining"
     elif completions.model is None:
         status = "starting"
-    elif not len(pool):
+    elif not pool.serving:
         status = "no worker"
     else:
-        return JSONResponse({"status": "ready", "workers": len(pool)})
-    return JSONResponse({"status": status, "workers": len(pool)}, status_code=503)
+        return JSONResponse({"status": "ready", "workers": pool.serving})
+    return JSONResponse({"status": status, "workers": pool.serving}, status_code=503)
