@@ -1,8 +1,9 @@
 """What the platform needs from a worker, whatever engine runs in it.
 
-A worker is an OpenAI-compatible server that speaks vLLM's dialect. The platform sends it a call and
-reads a stream of chunks; everything that can go wrong falls into three classes, because the platform
-treats them differently: nothing was generated and another worker may be tried
+A worker is an OpenAI-compatible server; one that speaks vLLM's dialect is fair to clients by itself. The
+platform sends it a call and reads a stream of chunks; everything that can go wrong falls into three
+classes, because the platform treats them differently: nothing was generated and another worker may be
+tried
 (:class:`WorkerUnavailableError`), the worker refused the request itself
 (:class:`WorkerRejectedError`), the stream broke (:class:`WorkerStreamError`).
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+from fairserve.interactions.call import NO_TOKENS, TokenIds
 
 CompletionPath = Literal["/v1/chat/completions", "/v1/completions"]
 
@@ -29,9 +32,19 @@ class WorkerRequest:
     weight: float = 1.0
     cache_salt: str = ""
     """Prompts with different salts share no cached prefix."""
+    token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
+    """The prompt as the platform counts it, for a queue that stands before the worker."""
+    max_output_tokens: int = 0
+    """Of one sample; for that queue, too."""
+
+    @property
+    def sequences(self) -> int:
+        """What the call is for the worker: one sequence for each sample."""
+        samples = self.body.get("n")
+        return samples if isinstance(samples, int) and samples > 0 else 1
 
     def wire_body(self) -> dict[str, Any]:
-        """The body that is sent: always streaming, with the usage in every chunk.
+        """The body in vLLM's dialect: always streaming, with the usage in every chunk.
 
         A client that asked for one answer gets it from the merged chunks; the stream is what tells
         the schedulers how far the call is.
@@ -47,6 +60,18 @@ class WorkerRequest:
         if self.cache_salt:
             body["cache_salt"] = self.cache_salt
         return body
+
+    def plain_body(self) -> dict[str, Any]:
+        """The body for any other OpenAI-compatible server: streaming, with the usage at the end.
+
+        Raises WorkerRejectedError where the client asks for what no such server can do. Its caches are
+        not isolated: a salt of the platform's own has no effect there.
+        """
+        if "cache_salt" in self.body:
+            text = "cache_salt: the worker that serves this model cannot isolate caches"
+            error = {"message": text, "param": "cache_salt", "code": "unsupported_parameter"}
+            raise WorkerRejectedError(400, error)
+        return {**self.body, "stream": True, "stream_options": {"include_usage": True}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +97,33 @@ class WorkerFacts:
     """What a worker says of itself once it is up."""
 
     models: tuple[str, ...]
+    """All that it tells, LoRA adapters among them."""
     context_tokens: int | None
-    """Longest prompt plus output that the model takes; None if the worker does not say."""
+    """Longest prompt plus output that ``model`` takes; None if the worker does not say."""
     kv_capacity_tokens: int | None
     """Tokens that its KV cache holds; None if the worker does not say."""
     kv_events: KvEndpoints | None = None
     """None if it tells nothing of its cache, or does not say where."""
+    model: str = ""
+    """The one of ``models`` that it is to serve here."""
+    version: str | None = None
+    """What ``/version`` answers; None if it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerMetrics:
+    """Queue and KV pressure as a worker tells them; None for what it does not."""
+
+    running: int | None = None
+    """Sequences in its batch, whoever sent them."""
+    waiting: int | None = None
+    kv_used_share: float | None = None
+    """Of the cache, 0 to 1: what running sequences hold; what is only cached counts as free."""
+    prefix_queried_tokens: int | None = None
+    prefix_hit_tokens: int | None = None
+    """Of those, since it started."""
+    kv_capacity_tokens: int | None = None
+    block_tokens: int | None = None
 
 
 class WorkerError(Exception):
@@ -87,12 +133,16 @@ class WorkerError(Exception):
 class WorkerUnavailableError(WorkerError):
     """The worker has not begun to answer: the same call may be sent to another one.
 
-    ``unreachable`` is set where nobody listens at its address.
+    ``unreachable`` is set where nobody listens at its address; ``pause_s`` where it is well and asks
+    for a pause of so many seconds (429).
     """
 
-    def __init__(self, message: str, *, unreachable: bool = False) -> None:
+    def __init__(
+        self, message: str, *, unreachable: bool = False, pause_s: float | None = None
+    ) -> None:
         super().__init__(message)
         self.unreachable = unreachable
+        self.pause_s = pause_s
 
 
 @dataclass(eq=False)
@@ -138,12 +188,4 @@ class WorkerClient(Protocol):
 
         Raises WorkerUnavailableError or WorkerRejectedError.
         """
-        ...
-
-    async def healthy(self) -> bool:
-        """Whether the worker answers its health check."""
-        ...
-
-    async def facts(self) -> WorkerFacts:
-        """Its models and sizes. Raises WorkerUnavailableError."""
         ...

@@ -1,40 +1,52 @@
-"""HTTP client of one worker in vLLM's dialect, over one shared aiohttp session.
+"""HTTP client of one worker, over one shared aiohttp session.
 
-It always streams (:meth:`WorkerRequest.wire_body`), parses server-sent events as they arrive, and
-cancels a call on the worker by closing its connection, which is how both vLLM and the embedded
-engine learn of it. Weakness: the dialect has no acknowledgement of a cancellation, so tokens that
-the worker generates until it notices are not seen here.
+It speaks vLLM's dialect, or the plain OpenAI API to servers of any other kind. It always streams, parses
+server-sent events as they arrive, and cancels a call on the worker by closing its connection, which is
+how vLLM, the embedded engine and most others learn of it. Redirects are not followed: a call, and the
+token that goes with it, reaches the address that was configured or none.
+
+Weakness: nobody acknowledges a cancellation, so tokens that the worker generates until it notices are
+not seen here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections import deque
-from typing import Any
-from urllib.parse import urlsplit
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import aiohttp
 import orjson
 
 from fairserve.engine.base import (
-    KvEndpoints,
-    WorkerChunk,
     WorkerFacts,
+    WorkerMetrics,
     WorkerRejectedError,
     WorkerRequest,
-    WorkerStreamError,
     WorkerUnavailableError,
 )
+from fairserve.engine.worker_metrics import kv_endpoints_of, read_metrics
+from fairserve.engine.worker_stream import HttpWorkerStream, describe
 
-MAX_EVENT_BYTES = 8 * 1024 * 1024
-"""A single event longer than this ends the stream: it would be held in memory whole."""
+Dialect = Literal["vllm", "openai"]
+
+BEGIN_S = 300.0
+"""An answer of which not even the header came for so long is given up."""
 MAX_ERROR_BYTES = 64 * 1024
+MAX_FACTS_BYTES = 4 * 1024 * 1024
+"""Longer listings and metrics are not read."""
+LOOK_S = 5.0
+"""A server without a health check is asked for its models instead, at most so often."""
+PAUSE_S = 1.0
+"""After a 429 that says nothing of when to come back."""
 
-_CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
-_KV_EVENTS = re.compile(rb"^fairserve:kv_events_info\{([^}]*)\}", re.MULTILINE)
-_ANY_HOST = re.compile(r"^tcp://(\*|0\.0\.0\.0|\[::\])(?=:)")
-_LABEL = re.compile(rb'(\w+)="([^"]*)"')
 _RETRYABLE_4XX = frozenset({408, 425, 429})
+_OURS_4XX = frozenset({401, 402, 407})
+"""They are about our token or account there: no client may hear of that."""
+_NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
+_SECRET_URL = re.compile(r"//[^/@\s]*@")
 
 
 def worker_session() -> aiohttp.ClientSession:
@@ -49,161 +61,204 @@ def worker_session() -> aiohttp.ClientSession:
 class HttpWorkerClient:
     """One worker at ``base_url`` (no trailing slash). Holds no connection of its own."""
 
-    def __init__(self, base_url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        session: aiohttp.ClientSession,
+        dialect: Dialect = "vllm",
+        *,
+        begin_s: float = BEGIN_S,
+    ) -> None:
         self.base_url = base_url
+        self.dialect: Dialect = dialect
         self._session = session
+        self._begin_s = begin_s
+        self._headers: dict[str, str] = {}
+        self._well_until_s = 0.0
+
+    def authorize(self, api_key: str) -> None:
+        """Send this bearer token from now on; empty: none."""
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
     async def open(self, request: WorkerRequest) -> HttpWorkerStream:
         """Send a call; see :class:`fairserve.engine.base.WorkerClient`."""
+        body = request.wire_body() if self.dialect == "vllm" else request.plain_body()
         response: aiohttp.ClientResponse | None = None
         try:
-            response = await self._session.post(
-                self.base_url + request.path,
-                data=orjson.dumps(request.wire_body()),
-                headers={"content-type": "application/json", "accept": "text/event-stream"},
-            )
-            if response.status == 200:
-                return HttpWorkerStream(response)
-            error = _error_of(await response.content.read(MAX_ERROR_BYTES), response.status)
+            async with asyncio.timeout(self._begin_s):
+                response = await self._session.post(
+                    self.base_url + request.path,
+                    data=orjson.dumps(body),
+                    headers={
+                        "content-type": "application/json",
+                        "accept": "text/event-stream",
+                        **self._headers,
+                    },
+                    allow_redirects=False,
+                )
+                if response.status == 200:
+                    return HttpWorkerStream(response)
+                error = _error_of(await _read_some(response, MAX_ERROR_BYTES), response.status)
         except aiohttp.ClientConnectorError as failure:
             raise WorkerUnavailableError(f"no connection: {failure}", unreachable=True) from failure
-        except (aiohttp.ClientError, TimeoutError, OSError) as failure:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
             if response is not None:
                 response.close()
-            raise WorkerUnavailableError(_describe(failure)) from failure
+            raise WorkerUnavailableError(describe(failure)) from failure
         except BaseException:
             if response is not None:
                 response.close()
             raise
-        status = response.status
+        status, headers = response.status, response.headers
         response.close()
+        if status in _OURS_4XX:
+            raise WorkerUnavailableError(f"it does not take our token or account ({status})")
         if 400 <= status < 500 and status not in _RETRYABLE_4XX:
             raise WorkerRejectedError(status, error)
-        raise WorkerUnavailableError(f"it answered {status}: {error.get('message', '')}")
+        raise WorkerUnavailableError(
+            f"it answered {status}: {error.get('message', '')}",
+            pause_s=_pause_of(headers) if status == 429 else None,
+        )
 
-    async def healthy(self) -> bool:
-        """Whether ``/health`` answers 200 within two seconds."""
-        try:
-            async with self._session.get(
-                self.base_url + "/health", timeout=aiohttp.ClientTimeout(total=2.0)
-            ) as response:
-                return response.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
+    # --- looks at it ------------------------------------------------------------------------------
 
-    async def facts(self) -> WorkerFacts:
-        """From ``/v1/models`` and ``/metrics`` (sizes of the cache, endpoints of KV events)."""
-        timeout = aiohttp.ClientTimeout(total=5.0)
+    async def look(self) -> str:
+        """Whether it is well: empty, or what is wrong with it. Takes two seconds at most.
+
+        ``/health`` is to answer 200. A server of another kind may have none: one that tells its models,
+        or asks for a pause, is well.
+        """
+        now_s = time.monotonic()
+        if now_s < self._well_until_s:
+            return ""
+        path = "/health"
+        status = await self._status(path)
+        well = status == 200
+        if self.dialect == "openai" and status in _NO_SUCH_CHECK:
+            path = "/v1/models"
+            status = await self._status(path)
+            well = status in (200, 429)
+            self._well_until_s = now_s + LOOK_S if well else 0.0
+        if well:
+            return ""
+        return status if isinstance(status, str) else f"{path} answers {status}"
+
+    async def _status(self, path: str) -> int | str:
         try:
-            async with self._session.get(self.base_url + "/v1/models", timeout=timeout) as response:
-                response.raise_for_status()
-                listing: dict[str, Any] = orjson.loads(await response.read())
-            models = [entry for entry in listing["data"] if isinstance(entry.get("id"), str)]
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError) as failure:
-            raise WorkerUnavailableError(f"/v1/models: {_describe(failure)}") from failure
-        try:
-            async with self._session.get(self.base_url + "/metrics", timeout=timeout) as response:
-                metrics = await response.read() if response.status == 200 else b""
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            metrics = b""
-        lengths = [m["max_model_len"] for m in models if isinstance(m.get("max_model_len"), int)]
+            async with self._get(path, 2.0) as response:
+                return int(response.status)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
+            return f"{path}: {_describe_unreached(failure)}"
+
+    async def metrics(self) -> WorkerMetrics | None:
+        """Its queue and KV pressure; None if it does not tell, or is not asked (other dialect)."""
+        if self.dialect == "openai":
+            return None
+        text = await self._text("/metrics", 2.0)
+        return read_metrics(text) if text else None
+
+    async def facts(self, model: str = "") -> WorkerFacts:
+        """What it says of itself: from ``/v1/models``, and for vLLM ``/metrics`` and ``/version``.
+
+        ``model`` is to be served; empty: the first that it tells. Raises WorkerUnavailableError, or
+        ValueError if it does not serve it.
+        """
+        models = await self._listing()
+        names = tuple(models)
+        if not names:
+            raise ValueError("it serves no model")
+        if model and model not in models:
+            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise ValueError(f"it does not serve {model!r}; it serves {known}")
+        chosen = model or names[0]
+        text, version = b"", None
+        if self.dialect == "vllm":
+            text, version = await self._text("/metrics", 5.0), await self._version()
         return WorkerFacts(
-            models=tuple(entry["id"] for entry in models),
-            context_tokens=min(lengths) if lengths else None,
-            kv_capacity_tokens=kv_capacity_of(metrics),
-            kv_events=kv_endpoints_of(metrics, self.base_url),
+            models=names,
+            context_tokens=_context_of(models, chosen),
+            kv_capacity_tokens=read_metrics(text).kv_capacity_tokens,
+            kv_events=kv_endpoints_of(text, self.base_url),
+            model=chosen,
+            version=version,
+        )
+
+    async def _listing(self) -> dict[str, dict[str, Any]]:
+        try:
+            async with self._get("/v1/models", 5.0) as response:
+                if response.status != 200:
+                    raise WorkerUnavailableError(f"/v1/models answers {response.status}")
+                listing = orjson.loads(await _read(response, MAX_FACTS_BYTES))
+            entries = [entry for entry in listing["data"] if isinstance(entry, dict)]
+        except (
+            aiohttp.ClientError,
+            TimeoutError,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+        ) as error:
+            raise WorkerUnavailableError(f"/v1/models: {_describe_unreached(error)}") from error
+        return {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
+
+    async def _version(self) -> str | None:
+        try:
+            told = orjson.loads(await self._text("/version", 5.0) or b"{}")
+        except orjson.JSONDecodeError:
+            return None
+        version = told.get("version") if isinstance(told, dict) else None
+        return version if isinstance(version, str) else None
+
+    async def _text(self, path: str, timeout_s: float) -> bytes:
+        """The body of a page, empty if it cannot be had."""
+        try:
+            async with self._get(path, timeout_s) as response:
+                return await _read(response, MAX_FACTS_BYTES) if response.status == 200 else b""
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return b""
+
+    def _get(self, path: str, timeout_s: float) -> Any:
+        return self._session.get(
+            self.base_url + path,
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            headers=self._headers,
+            allow_redirects=False,
         )
 
 
-class HttpWorkerStream:
-    """The events of one answer, parsed as they come."""
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self._content = response.content
-        self._buffer = b""
-        self._events: deque[bytes] = deque()
-        self._begun = False
-
-    def __aiter__(self) -> HttpWorkerStream:
-        return self
-
-    async def __anext__(self) -> WorkerChunk:
-        while not self._events:
-            try:
-                received = await self._content.readany()
-            except (aiohttp.ClientError, TimeoutError, OSError) as failure:
-                raise self._broken(_describe(failure)) from failure
-            if not received:
-                raise self._broken("the connection ended without [DONE]")
-            self._feed(received)
-        raw = self._events.popleft()
-        if raw == b"[DONE]":
-            # Not released to the pool before its end was read: a worker that sends more is wrong.
-            self._response.release()
-            raise StopAsyncIteration
-        try:
-            data = orjson.loads(raw)
-        except orjson.JSONDecodeError as failure:
-            raise self._broken("it sent an event that is not JSON") from failure
-        if not isinstance(data, dict):
-            raise self._broken("it sent an event that is not an object")
-        if data.get("error"):
-            error = data["error"]
-            message = error.get("message") if isinstance(error, dict) else error
-            raise self._broken(f"it reported: {message}")
-        self._begun = True
-        return WorkerChunk(data, raw)
-
-    def close(self) -> None:
-        """Close the connection, which cancels the call if it still runs."""
-        self._response.close()
-
-    def _feed(self, received: bytes) -> None:
-        lines = (self._buffer + received).split(b"\n")
-        self._buffer = lines.pop()
-        if len(self._buffer) > MAX_EVENT_BYTES:
-            raise self._broken(f"it sent an event over {MAX_EVENT_BYTES} bytes")
-        for line in lines:
-            # One line is one event here: the dialect never splits JSON over several data lines.
-            # Comments (keep-alive) and other fields are skipped.
-            if line.startswith(b"data:"):
-                self._events.append(line[5:].strip())
-
-    def _broken(self, why: str) -> WorkerStreamError | WorkerUnavailableError:
-        self._response.close()
-        return WorkerStreamError(why) if self._begun else WorkerUnavailableError(why)
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body. Raises ValueError if it is longer than the limit."""
+    body = await _read_some(response, limit + 1)
+    if len(body) > limit:
+        raise ValueError(f"it is longer than {limit} bytes")
+    return body
 
 
-def kv_capacity_of(metrics: bytes) -> int | None:
-    """``block_size * num_gpu_blocks`` of the metrics text, or None where they are not told."""
-    found = _CACHE_CONFIG.search(metrics)
-    if found is None:
-        return None
-    labels = dict(_LABEL.findall(found.group(1)))
-    try:
-        capacity = int(labels[b"block_size"]) * int(labels[b"num_gpu_blocks"])
-    except (KeyError, ValueError):
-        return None
-    return capacity if capacity > 0 else None
+async def _read_some(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The beginning of the body."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) >= limit:
+            response.close()
+            break
+    return bytes(body[:limit])
 
 
-def kv_endpoints_of(metrics: bytes, base_url: str) -> KvEndpoints | None:
-    """Where the worker publishes KV events, if its metrics say so (vLLM's do not).
+def _context_of(models: Mapping[str, Mapping[str, Any]], name: str) -> int | None:
+    """Of a model, of the one that it adapts (LoRA), or the least of all."""
+    parent = models.get(str(models[name].get("parent")), {})
+    for length in (models[name].get("max_model_len"), parent.get("max_model_len")):
+        if isinstance(length, int):
+            return length
+    lengths = [entry.get("max_model_len") for entry in models.values()]
+    return min((length for length in lengths if isinstance(length, int)), default=None)
 
-    An endpoint at every address of the worker's machine is at that of ``base_url``.
-    """
-    found = _KV_EVENTS.search(metrics)
-    if found is None:
-        return None
-    labels = {name: value.decode() for name, value in _LABEL.findall(found.group(1))}
-    host = urlsplit(base_url).hostname or "127.0.0.1"
-    host = f"[{host}]" if ":" in host else host
-    events, replay = (
-        _ANY_HOST.sub(f"tcp://{host}", labels.get(name, ""))
-        for name in (b"endpoint", b"replay_endpoint")
-    )
-    return KvEndpoints(events, replay) if events else None
+
+def _pause_of(headers: Mapping[str, str]) -> float:
+    """Of ``Retry-After`` in seconds; a date, or nothing, is a short pause."""
+    told = headers.get("Retry-After", "").strip()
+    return float(told) if re.fullmatch(r"\d{1,6}(\.\d+)?", told) else PAUSE_S
 
 
 def _error_of(body: bytes, status: int) -> dict[str, Any]:
@@ -220,5 +275,6 @@ def _error_of(body: bytes, status: int) -> dict[str, Any]:
     return {"message": text or f"status {status}", "type": "worker_error"}
 
 
-def _describe(failure: BaseException) -> str:
-    return f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
+def _describe_unreached(failure: BaseException) -> str:
+    """For operators: addresses without the credentials that may be in them."""
+    return _SECRET_URL.sub("//", describe(failure))

@@ -122,6 +122,8 @@ class KvSubscriber:
         events.connect(self._endpoints.events)
         self._watch(events)
         self._watch(self._monitor)
+        if self._lost is None:
+            self._lost = self._loop.call_later(LOST_S, self._forget)
         self._read()
 
     def close(self) -> None:
@@ -145,6 +147,7 @@ class KvSubscriber:
 
     def _forget(self) -> None:
         self._lost = None
+        _log.warning("%s: no connection for %g s", self._endpoints.events, LOST_S)
         self._end_replay()
         self._do(self._sequence.lost())
 

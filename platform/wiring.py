@@ -134,7 +134,12 @@ class Platform:
             self.models, local_model=settings.model, on_ready=self._tell_ready
         )
         self.pool = WorkerPool(
-            self.control, self._http, self.model_pools.worker_joins, self.cache_news
+            self.control,
+            self._http,
+            self.model_pools.worker_joins,
+            self.cache_news,
+            local_scheduler=system.local,
+            local_options=system.local_options,
         )
         self.answers = IdempotentAnswers(
             retention_s=settings.idempotency_retention_s,
@@ -265,11 +270,12 @@ class Platform:
             [f"{name}={_option(value)}" for name, value in system.local_options.items()],
             self._sockets,
         )
-
-        def ready(worker_id: str, url: str) -> None:
-            self.pool.add(WorkerSpec(worker_id, url))
-
-        self.supervisor = Supervisor(command, settings.workers, ready, self.pool.remove)
+        self.supervisor = Supervisor(
+            command,
+            settings.workers,
+            lambda worker_id, url: self.pool.add(WorkerSpec(worker_id, url)),
+            self.pool.remove,
+        )
         self.supervisor.start()
 
     async def _apply_retention(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairserve.engine.simulated.prefix_cache import SimulatedPrefixCache
+from fairserve.engine.block_prefix_cache import BlockPrefixCache
 from fairserve.engine.simulated.room import ReservedRoom, Room
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.block_keys import BlockKeys
@@ -32,7 +32,7 @@ class KvPool:
         """With a ``room`` of its own, nothing is cached."""
         self._caching = room is None
         self._room: Room = ReservedRoom(capacity_tokens) if room is None else room
-        self.cache = SimulatedPrefixCache(capacity_tokens, block_tokens)
+        self.cache = BlockPrefixCache(capacity_tokens, block_tokens)
         """For the local scheduler, to be read only."""
         self._held: dict[str, _Holding] = {}
 

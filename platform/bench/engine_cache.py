@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from fairserve.engine.simulated.prefix_cache import SimulatedPrefixCache
+from fairserve.engine.block_prefix_cache import BlockPrefixCache
 from fairserve.interactions.call import Call
 from fairserve.scheduling.base import CacheNews
 from fairserve.scheduling.block_keys import BlockHasher
@@ -18,7 +18,7 @@ from fairserve.scheduling.block_keys import BlockHasher
 _BLOCK_TOKENS = 16
 
 
-class EngineCache(SimulatedPrefixCache):
+class EngineCache(BlockPrefixCache):
     """A :class:`~fairserve.scheduling.base.PrefixCache` with a bounded number of tokens."""
 
     def __init__(self, seed: int, capacity_tokens: int) -> None:

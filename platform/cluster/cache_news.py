@@ -1,11 +1,13 @@
 """What the workers tell of their prefix caches, for control's router.
 
 One subscriber a worker (:mod:`fairserve.engine.kv_subscriber`), from its joining to its loss; the names
-of blocks are those of control, whose seed the hasher has. Belongs to the event loop.
+of blocks are those of control, whose seed the hasher has. Where some of a worker's news is lost, the
+router goes by its own view of that cache, and the log says so. Belongs to the event loop.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import zmq
@@ -14,7 +16,9 @@ from fairserve.engine.base import KvEndpoints
 from fairserve.engine.kv_subscriber import KvSubscriber
 from fairserve.engine.kv_view import KvView
 from fairserve.scheduling.block_keys import BlockHasher
-from fairserve.scheduling.events import CacheReport
+from fairserve.scheduling.events import CacheReport, WorkerCacheReset
+
+logger = logging.getLogger(__name__)
 
 
 class CacheNews:
@@ -24,13 +28,30 @@ class CacheNews:
         self._hasher = hasher
         self._post = post
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._incomplete: set[str] = set()
+        """Workers of whose caches something is not known."""
 
     def follow(self, worker_id: str, endpoints: KvEndpoints, capacity_tokens: int) -> KvSubscriber:
         """Follow a worker that has just joined, until the subscriber is closed."""
+        self._incomplete.discard(worker_id)
         view = KvView(worker_id, self._hasher, capacity_tokens)
-        subscriber = KvSubscriber(self._context, endpoints, view, self._post)
+        subscriber = KvSubscriber(self._context, endpoints, view, self._tell)
         subscriber.start()
         return subscriber
+
+    def _tell(self, report: CacheReport) -> None:
+        if isinstance(report, WorkerCacheReset):
+            worker_id = report.worker_id
+            if report.complete and worker_id in self._incomplete:
+                self._incomplete.discard(worker_id)
+                logger.info("worker %s: its KV events are complete again", worker_id)
+            elif not report.complete and worker_id not in self._incomplete:
+                self._incomplete.add(worker_id)
+                logger.warning(
+                    "worker %s: KV events are missing; the router goes by its own view of its cache",
+                    worker_id,
+                )
+        self._post(report)
 
     def close(self) -> None:
         """Give back the sockets' thread."""

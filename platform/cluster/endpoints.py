@@ -22,26 +22,16 @@ async def read_cluster(request: Request) -> dict[str, Any]:
     """Workers, models, queue and load, as control sees them now.
 
     ``fleet_file`` says what is wrong with the file as it is now, if something is.
-    ``kv_events`` of a worker is what was seen of them; null: it publishes none, or nobody follows.
+    ``state`` of a worker is joining, ready, draining or open circuit, ``reason`` why it is not ready;
+    ``reported`` is what it tells of itself; ``kv_events`` what was seen of them, null where it publishes
+    none or nobody follows; ``cache_view`` whose view of its cache the router goes by.
     """
     control: ControlPort = request.app.state.control
     pool: WorkerPool = request.app.state.pool
     view = asdict(await control.cluster())
     known = {worker["worker_id"]: worker for worker in view.pop("workers")}
     seen_models = view.pop("models")
-    workers = []
-    for member in pool.members():
-        seen = known.get(member.worker_id)
-        workers.append(
-            {
-                "worker_id": member.worker_id,
-                "url": member.url,
-                "ready": member.ready,
-                "models": list(member.facts.models) if member.facts else [],
-                "kv_events": asdict(member.follower.stats) if member.follower else None,
-                **(seen or {}),
-            }
-        )
+    workers = [{**member, **known.get(member["worker_id"], {})} for member in pool.views()]
     supervisor = request.app.state.supervisor
     processes = [asdict(process) for process in supervisor.processes()] if supervisor else []
     state = request.app.state
@@ -78,7 +68,7 @@ async def readiness(request: Request) -> JSONResponse:
         status = "no worker"
     else:
         status = "ready"
-    numbers = {"workers": len(pool), "models": len(models.ready())}
+    numbers = {"workers": pool.serving, "models": len(models.ready())}
     return JSONResponse(
         {"status": status, **numbers}, status_code=200 if status == "ready" else 503
     )

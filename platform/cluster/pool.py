@@ -1,85 +1,53 @@
 """The workers that calls may be sent to: their clients, and the news of them for control.
 
-Each worker has a task that asks for its health. Healthy and unknown to control: it joins, with what
-it says of itself. Unhealthy several times in a row: it is lost, and joins again once it is back. The
-same loop serves supervised processes and external servers. A worker that publishes KV events is followed
-from its joining to its loss, so that control hears what it really holds.
+Each worker has a task that looks at it (:mod:`fairserve.platform.cluster.watch`). Well and unknown to
+control: it joins, with what it says of itself. Its circuit opens when calls do not begin there, or when
+it does not answer: then it is lost to control, and joins again once it is well. The same loop serves
+supervised processes and servers anywhere. A worker that drains is kept until its last call has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import aiohttp
 
-from fairserve.engine.base import (
-    WorkerClient,
-    WorkerFacts,
-    WorkerUnavailableError,
-)
+from fairserve.engine.base import WorkerClient
+from fairserve.engine.circuit import Circuit, CircuitOptions
 from fairserve.engine.client import HttpWorkerClient
-from fairserve.engine.kv_subscriber import KvSubscriber
+from fairserve.engine.local_queue import LocalQueue
+from fairserve.engine.queued_client import QueuedClient
+from fairserve.engine.watched_client import WatchedClient
 from fairserve.platform.cluster.cache_news import CacheNews
+from fairserve.platform.cluster.member import Member
+from fairserve.platform.cluster.watch import (
+    DEFAULT_KV_TOKENS,
+    ControlNews,
+    OnFacts,
+    Watch,
+)
 from fairserve.platform.cluster.worker_spec import WorkerSpec
-from fairserve.platform.control.port import ClusterView
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.base import LocalScheduler
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.1
-"""Between looks at a worker that is not up."""
-REPORT_S = 1.0
-FAILURES = 3
-DEFAULT_KV_TOKENS = 32_768
-"""Taken for a worker that does not tell the size of its cache."""
-
-
-class ControlNews(Protocol):
-    """What the pool needs of control."""
-
-    def post(self, event: ev.Event) -> None:
-        """Hand an event to the dispatcher."""
-        ...
-
-    async def cluster(self) -> ClusterView:
-        """Which workers it knows."""
-        ...
-
-
-OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
-
-
-@dataclass(slots=True)
-class Member:
-    """A worker and its watch."""
-
-    spec: WorkerSpec
-    client: WorkerClient
-    watch: asyncio.Task[None] | None = None
-    facts: WorkerFacts | None = None
-    ready: bool = False
-    draining: bool = False
-    reason: str = ""
-    """Why it has not joined."""
-    follower: KvSubscriber | None = None
-
-    @property
-    def worker_id(self) -> str:
-        """Its id."""
-        return self.spec.worker_id
-
-    @property
-    def url(self) -> str:
-        """Where it is."""
-        return self.spec.url
+DRAIN_LOOK_S = 0.25
+"""Between looks at whether a draining worker has calls left."""
 
 
 class WorkerPool(Mapping[str, WorkerClient]):
-    """Clients by worker id, of the workers that are there: a lost one is not in the mapping."""
+    """Clients by worker id, of the workers that are there: a lost one is not in the mapping.
+
+    One that only its calls have shown to be sick is in it until a look fails, so that streams under way
+    there can end; control gives it no more calls. A draining one is, too.
+    """
 
     def __init__(
         self,
@@ -87,117 +55,126 @@ class WorkerPool(Mapping[str, WorkerClient]):
         session: aiohttp.ClientSession,
         on_facts: OnFacts,
         cache_news: CacheNews | None = None,
+        *,
+        local_scheduler: str = "dlpm",
+        local_options: Mapping[str, Any] | None = None,
+        circuit: CircuitOptions = CircuitOptions(),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker.
 
-        Without ``cache_news`` nobody's KV events are followed.
+        Without ``cache_news`` nobody's KV events are followed. ``local_scheduler`` orders the queues
+        before workers of kind ``openai``.
         """
         self._control = control
-        self._cache_news = cache_news
         self._session = session
-        self._on_facts = on_facts
+        self._watch = Watch(control, on_facts, cache_news, clock)
+        self._local = local_scheduler, dict(local_options or {})
+        self._circuit = circuit
+        self._clock = clock
         self._members: dict[str, Member] = {}
+        self._drains: dict[str, asyncio.Task[None]] = {}
 
     def __getitem__(self, worker_id: str) -> WorkerClient:
         member = self._members[worker_id]
-        if not member.ready:
+        if not member.there:
             raise KeyError(worker_id)
         return member.client
 
     def __iter__(self) -> Iterator[str]:
-        return (worker_id for worker_id, member in self._members.items() if member.ready)
+        return (worker_id for worker_id, member in self._members.items() if member.there)
 
     def __len__(self) -> int:
-        return sum(member.ready for member in self._members.values())
+        return sum(member.there for member in self._members.values())
+
+    @property
+    def serving(self) -> int:
+        """Workers that take new calls."""
+        return sum(member.ready and not member.draining for member in self._members.values())
 
     def members(self) -> list[Member]:
         """All members, to be read only."""
         return list(self._members.values())
 
+    def views(self) -> list[dict[str, Any]]:
+        """All members as status pages show them."""
+        now_s = self._clock()
+        return [member.view(now_s) for member in self._members.values()]
+
+    # --- who is watched ---------------------------------------------------------------------------
+
     def add(self, spec: WorkerSpec) -> None:
-        """Watch a worker from now on; it joins when it is healthy."""
-        member = Member(spec, HttpWorkerClient(spec.url, self._session))
+        """Watch a worker from now on; it joins when it is well.
+
+        Raises ValueError for an id that is here, and for a local scheduler with wrong options.
+        """
+        if spec.worker_id in self._members:
+            raise ValueError(f"worker {spec.worker_id!r} is in the pool already")
+        circuit = Circuit(self._circuit)
+        http = HttpWorkerClient(spec.url, self._session, spec.kind)
+        watched = WatchedClient(http, circuit, self._clock, lambda: self._calls_fail(member))
+        queue = self._queue_before(watched, spec) if spec.kind == "openai" else None
+        member = Member(spec, http, watched, queue, circuit)
         self._members[spec.worker_id] = member
-        member.watch = asyncio.create_task(self._watch(member), name=f"watch {spec.worker_id}")
+        member.watch = asyncio.create_task(self._watch.run(member), name=f"watch {spec.worker_id}")
+
+    def _queue_before(self, client: WorkerClient, spec: WorkerSpec) -> QueuedClient:
+        name, options = self._local
+        scheduler: LocalScheduler = LOCAL_SCHEDULERS[name](**options)
+        cache_tokens = spec.kv_tokens or DEFAULT_KV_TOKENS
+        queue = LocalQueue(scheduler, spec.concurrency, cache_tokens, secrets.randbits(63))
+        return QueuedClient(client, queue, self._clock)
+
+    def _calls_fail(self, member: Member) -> None:
+        """Calls have opened its circuit. Those under way there go on, if they can."""
+        logger.warning("worker %s: %s", member.worker_id, member.circuit.reason)
+        self._watch.lose(member, there=True)
 
     def drain(self, worker_id: str) -> None:
-        """No new calls for the worker, those it has go on. Unknown ids are ignored."""
+        """The worker gets no new calls and leaves when its last one has ended.
+
+        One that has not joined leaves at once. Unknown ids are ignored. A drain has no end of its own:
+        :meth:`remove` ends it.
+        """
         member = self._members.get(worker_id)
-        if member is not None and not member.draining:
-            member.draining = True
-            if member.ready:
-                self._control.post(ev.WorkerDraining(worker_id))
+        if member is None or member.draining:
+            return
+        if not member.ready:
+            self.remove(worker_id)
+            return
+        member.draining = True
+        self._control.post(ev.WorkerDraining(worker_id))
+        self._drains[worker_id] = asyncio.create_task(
+            self._drain(member), name=f"drain {worker_id}"
+        )
+
+    async def _drain(self, member: Member) -> None:
+        """Wait until control knows of no call there; then it leaves."""
+        while member.ready:
+            view = await self._control.cluster()
+            if not any(w.calls for w in view.workers if w.worker_id == member.worker_id):
+                break
+            await asyncio.sleep(DRAIN_LOOK_S)
+        del self._drains[member.worker_id]
+        logger.info("worker %s has no calls left and leaves", member.worker_id)
+        self.remove(member.worker_id)
 
     def remove(self, worker_id: str) -> None:
         """The worker is gone: control hears it at once. Unknown ids are ignored."""
         member = self._members.pop(worker_id, None)
         if member is None:
             return
-        if member.watch is not None:
-            member.watch.cancel()
-        self._lost(member)
+        for task in (member.watch, self._drains.pop(worker_id, None)):
+            if task is not None:
+                task.cancel()
+        self._watch.lose(member, there=False)
 
     async def close(self) -> None:
         """Stop watching."""
-        watches = [m.watch for m in self._members.values() if m.watch is not None]
-        for watch in watches:
-            watch.cancel()
-        await asyncio.gather(*watches, return_exceptions=True)
+        tasks = [m.watch for m in self._members.values() if m.watch is not None]
+        tasks += self._drains.values()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for member in self._members.values():
-            _unfollow(member)
-
-    def _lost(self, member: Member) -> None:
-        _unfollow(member)
-        if member.ready:
-            member.ready = False
-            self._control.post(ev.WorkerLost(member.worker_id))
-
-    async def _watch(self, member: Member) -> None:
-        failures = 0
-        while True:
-            healthy = await member.client.healthy()
-            if healthy:
-                failures = 0
-                known = {worker.worker_id for worker in (await self._control.cluster()).workers}
-                if member.worker_id not in known:
-                    member.ready = False
-                if member.ready:
-                    self._control.post(ev.WorkerReported(member.worker_id))
-                elif not member.draining:
-                    await self._join(member)
-            elif member.ready:
-                failures += 1
-                if failures >= FAILURES:
-                    logger.warning("worker %s does not answer", member.worker_id)
-                    self._lost(member)
-            await asyncio.sleep(REPORT_S if member.ready else LOOK_S)
-
-    async def _join(self, member: Member) -> None:
-        try:
-            facts = await member.client.facts()
-            self._on_facts(member.spec, facts)
-        except WorkerUnavailableError as error:
-            logger.debug("worker %s: %s", member.worker_id, error)
-            return
-        except ValueError as error:
-            logger.error("worker %s cannot join: %s", member.worker_id, error)
-            await asyncio.sleep(REPORT_S)
-            return
-        if member.draining:
-            return
-        member.facts = facts
-        member.ready = True
-        capacity = member.spec.kv_tokens or facts.kv_capacity_tokens or DEFAULT_KV_TOKENS
-        model = member.spec.model or facts.models[0]
-        self._control.post(ev.WorkerJoined(member.worker_id, capacity, model))
-        logger.info("worker %s joined with %d tokens of KV cache", member.worker_id, capacity)
-        _unfollow(member)
-        endpoints = member.spec.kv_events or facts.kv_events
-        if self._cache_news is not None and endpoints is not None:
-            member.follower = self._cache_news.follow(member.worker_id, endpoints, capacity)
-
-
-def _unfollow(member: Member) -> None:
-    if member.follower is not None:
-        member.follower.close()
-        member.follower = None
+            member.unfollow()

@@ -79,6 +79,8 @@ class PreparedCall:
             client_id=grant.client_id,
             weight=grant.weight,
             cache_salt=self.call.salt,
+            token_ids=self.call.token_ids,
+            max_output_tokens=self.call.max_output_tokens,
         )
 
 

@@ -24,10 +24,11 @@ from fairserve.engine.base import (
     WorkerStreamError,
     WorkerUnavailableError,
 )
+from fairserve.engine.chunk_output import has_content
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.completions.prepared import PreparedCall
 from fairserve.platform.completions.refusals import PassedOnError, refusal
-from fairserve.platform.completions.usage import UsageMeter, has_content
+from fairserve.platform.completions.usage import UsageMeter
 from fairserve.platform.control.messages import Cancel, Grant, Progress, RefuseCall, Release
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.errors import FairServeError, UnavailableError, WorkerFailedError
@@ -180,6 +181,7 @@ class Relay:
                         yield each
             else:
                 yield chunk
+        self.meter.ended()
         if self._ttft_s is None:
             for each in held:
                 yield each

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from fairserve.engine.base import WorkerChunk
-from fairserve.platform.completions.usage import has_content
+from fairserve.engine.chunk_output import has_content
 from fairserve.platform.errors import FairServeError
 
 KEEP_ALIVE = b": waiting for a worker\n\n"

@@ -1,14 +1,19 @@
 """Reads a worker's usage from its chunks: what the counters and the ledger are told.
 
 The embedded engine tells all samples together in every chunk; vLLM tells each choice apart, so that
-for ``n`` over 1 the running number is a lower bound until the last chunk, which has the truth.
+for ``n`` over 1 the running number is a lower bound until the last chunk, which has the truth. Other
+servers tell at the end only: until then a chunk with output is a token, a lower bound, too. One that
+never tells is taken at its word's length: a token for four bytes, or one a chunk if that is more.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from fairserve.engine.chunk_output import output_bytes, output_chunks
 from fairserve.interactions.call import NO_USAGE, TokenUsage
+
+BYTES_PER_TOKEN = 4
 
 
 class UsageMeter:
@@ -20,7 +25,9 @@ class UsageMeter:
         self._system_tokens = system_tokens
         self._cached_tokens = 0
         self._output_tokens = 0
-        self._guessed_tokens = 0
+        self._output_chunks = 0
+        self._output_bytes = 0
+        self._ended = False
         self.started = False
         """Whether the worker has begun with the prompt."""
         self.cached_told = False
@@ -32,8 +39,8 @@ class UsageMeter:
         self.started = True
         usage = chunk.get("usage")
         if not isinstance(usage, dict):
-            # A worker that does not tell as it goes: a chunk with text is at least a token.
-            self._guessed_tokens += sum(map(has_content, chunk.get("choices") or ()))
+            self._output_chunks += output_chunks(chunk)
+            self._output_bytes += output_bytes(chunk)
             return
         self.told = usage
         self._prompt_tokens = _number(usage, "prompt_tokens") or self._prompt_tokens
@@ -42,6 +49,10 @@ class UsageMeter:
         if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
             self.cached_told = True
             self._cached_tokens = max(self._cached_tokens, details["cached_tokens"])
+
+    def ended(self) -> None:
+        """The answer is complete: nothing more will be told."""
+        self._ended = True
 
     def usage(self) -> TokenUsage:
         """What was used so far; nothing before the worker began."""
@@ -52,18 +63,13 @@ class UsageMeter:
             input_tokens=self._prompt_tokens - system,
             system_tokens=system,
             cached_tokens=min(self._cached_tokens, self._prompt_tokens),
-            output_tokens=self._output_tokens if self.told else self._guessed_tokens,
+            output_tokens=self._output_tokens if self.told else self._guess(),
         )
 
-
-def has_content(choice: Any) -> bool:
-    """Whether a choice of a chunk carries output, or its end; the role alone is neither."""
-    if not isinstance(choice, dict):
-        return False
-    if choice.get("finish_reason") is not None or choice.get("text"):
-        return True
-    delta = choice.get("delta")
-    return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
+    def _guess(self) -> int:
+        if not self._ended:
+            return self._output_chunks
+        return max(self._output_chunks, -(-self._output_bytes // BYTES_PER_TOKEN))
 
 
 def _number(usage: dict[str, Any], name: str) -> int:

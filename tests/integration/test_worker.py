@@ -16,7 +16,7 @@ from kv_following import Following
 from worker_process import COMMAND, DEADLINE_S, running
 
 from fairserve.engine.base import KvEndpoints
-from fairserve.engine.client import kv_endpoints_of
+from fairserve.engine.worker_metrics import kv_endpoints_of
 
 MODEL = "fairserve-tiny-random"
 

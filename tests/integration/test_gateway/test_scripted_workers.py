@@ -46,6 +46,21 @@ def test_the_worker_gets_the_call_as_it_came(gateway, scripted):
     assert not {"user", "metadata"} & set(got)
 
 
+def test_the_cluster_page_tells_what_is_known_of_each_worker(gateway):
+    def told():
+        workers = gateway.cluster()["workers"]
+        return all(worker["reported"] for worker in workers) and workers
+
+    for worker in eventually(told):
+        assert (worker["state"], worker["reason"], worker["kind"]) == ("ready", "", "vllm")
+        assert (worker["model"], worker["context_tokens"]) == ("scripted", 4096)
+        assert worker["circuit"]["state"] == "closed"
+        assert worker["reported"]["block_tokens"] == 16
+        assert (worker["version"], worker["foreign_tokens"]) == (None, 0)
+        assert (worker["cache_view"], worker["local_queue"]) == ("router", None)
+        assert worker["kv_capacity_tokens"] == 1024
+
+
 def test_chunks_are_merged_into_one_answer(gateway):
     answer = call(gateway, "ok").json()
     assert answer["object"] == "chat.completion"

@@ -12,7 +12,6 @@ from kv_following import HASHER, Following, stored
 
 from fairserve.engine import kv_events, kv_publisher, kv_subscriber
 from fairserve.engine.base import KvEndpoints
-from fairserve.engine.client import kv_endpoints_of
 from fairserve.engine.kv_events import AllBlocksCleared, BlockRemoved, KvBatch
 from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
 from fairserve.engine.torch.engine import EngineOptions
@@ -20,6 +19,7 @@ from fairserve.engine.torch.engine_thread import EngineThread
 from fairserve.engine.torch.page_news import PageNames, PageNews
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
+from fairserve.engine.worker_metrics import kv_endpoints_of
 from fairserve.scheduling.events import WorkerCached, WorkerCacheReset
 from fairserve.scheduling.local.fcfs import Fcfs
 

@@ -6,9 +6,10 @@ import orjson
 import pytest
 
 from fairserve.engine.base import WorkerChunk
+from fairserve.engine.chunk_output import has_content
 from fairserve.platform.completions.merge import Merger
 from fairserve.platform.completions.sse import ChunkWriter
-from fairserve.platform.completions.usage import UsageMeter, has_content
+from fairserve.platform.completions.usage import UsageMeter
 
 
 def chunk(*choices, kind="chat.completion.chunk", **more):

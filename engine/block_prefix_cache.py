@@ -1,7 +1,8 @@
 """The prefix cache of one engine: a tree with a single worker, and the keys of the calls that are there.
 
 Nothing is stored but which prefixes there are; matches are of full blocks, and at most all of a prompt
-but its last token, which an engine always computes.
+but its last token, which an engine always computes. It is what the simulator's engines have, and what
+the queue before a server of another kind believes that server to have.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _HERE = "here"
 """The tree's one worker."""
 
 
-class SimulatedPrefixCache:
+class BlockPrefixCache:
     """A :class:`~fairserve.scheduling.base.PrefixCache`. O(nodes on the path) per operation."""
 
     def __init__(self, capacity_tokens: int, block_tokens: int) -> None:

@@ -1,0 +1,140 @@
+"""A worker behind a local queue: ``open`` waits for the call's turn, the stream is charged as it comes.
+
+A call that is cancelled while it waits leaves the queue; one that was sent is cancelled by its client.
+Where the server asks for a pause (429), the call goes back to the platform and the others wait so long,
+a minute at most. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from fairserve.engine.base import (
+    WorkerChunk,
+    WorkerClient,
+    WorkerRequest,
+    WorkerStream,
+    WorkerUnavailableError,
+)
+from fairserve.engine.chunk_output import completion_tokens, output_chunks
+from fairserve.engine.local_queue import LocalQueue
+from fairserve.scheduling.base import LocalCall
+
+MAX_PAUSE_S = 60.0
+
+CallLater = Callable[[float, Callable[[], None]], object]
+
+
+class QueuedClient:
+    """A :class:`~fairserve.engine.base.WorkerClient` around another one."""
+
+    def __init__(
+        self,
+        client: WorkerClient,
+        queue: LocalQueue,
+        clock: Callable[[], float],
+        call_later: CallLater | None = None,
+    ) -> None:
+        """``call_later(seconds, function)`` of the same clock; the running loop's by default."""
+        self.queue = queue
+        """To be read only."""
+        self._client = client
+        self._clock = clock
+        self._call_later = call_later or asyncio.get_running_loop().call_later
+        self._turns: dict[str, asyncio.Future[str]] = {}
+        """Empty: it is the call's turn; else why it is never going to be."""
+        self._numbers = itertools.count(1)
+        self._wakes_s = -1.0
+
+    @property
+    def paused_s(self) -> float:
+        """Rest of the pause that the server asked for."""
+        return max(0.0, self.queue.resume_s - self._clock())
+
+    async def open(self, request: WorkerRequest) -> WorkerStream:
+        """Wait for the call's turn and send it; see :class:`~fairserve.engine.base.WorkerClient`."""
+        call = LocalCall(
+            call_id=f"{request.call_id} {next(self._numbers)}",
+            client_id=request.client_id,
+            prompt_tokens=max(1, len(request.token_ids)),
+            max_output_tokens=max(1, request.max_output_tokens) * request.sequences,
+            token_ids=request.token_ids,
+            weight=request.weight,
+        )
+        turn = self._turns[call.call_id] = asyncio.get_running_loop().create_future()
+        self.queue.add(call)
+        try:
+            self._advance()
+            if lost := await turn:
+                raise WorkerUnavailableError(lost)
+            stream = await self._client.open(request)
+        except BaseException as error:
+            if isinstance(error, WorkerUnavailableError) and error.pause_s is not None:
+                self.queue.pause(self._clock() + min(error.pause_s, MAX_PAUSE_S))
+            self.end(call.call_id)
+            raise
+        return _QueuedStream(stream, self, call.call_id)
+
+    def give_back(self, reason: str) -> None:
+        """Those that wait here are to be tried elsewhere."""
+        for turn in self._turns.values():
+            if not turn.done():
+                turn.set_result(reason)
+
+    def end(self, call_id: str) -> None:
+        """A call has left; the next ones get their turn."""
+        self._turns.pop(call_id, None)
+        self.queue.end(call_id)
+        self._advance()
+
+    def _advance(self) -> None:
+        now_s = self._clock()
+        for call_id in self.queue.send(now_s):
+            turn = self._turns.pop(call_id)
+            if not turn.done():  # else it was cancelled or given back, and leaves in a moment
+                turn.set_result("")
+        resume_s = self.queue.resume_s
+        if self.queue.waiting and now_s < resume_s and self._wakes_s < resume_s:
+            self._wakes_s = resume_s
+            self._call_later(resume_s - now_s, self._wake)
+
+    def _wake(self) -> None:
+        self._wakes_s = -1.0
+        self._advance()
+
+
+class _QueuedStream:
+    def __init__(self, stream: WorkerStream, client: QueuedClient, call_id: str) -> None:
+        self._stream = stream
+        self._client = client
+        self._call_id = call_id
+        self._charged_tokens = 0
+        self._ended = False
+
+    def __aiter__(self) -> _QueuedStream:
+        return self
+
+    async def __anext__(self) -> WorkerChunk:
+        try:
+            chunk = await self._stream.__anext__()
+        except Exception:
+            self._end()
+            raise
+        if not self._ended:
+            told = completion_tokens(chunk.data)
+            tokens = output_chunks(chunk.data) if told is None else told - self._charged_tokens
+            if tokens > 0:
+                self._charged_tokens += tokens
+                self._client.queue.decoded(self._call_id, tokens)
+        return chunk
+
+    def close(self) -> None:
+        self._stream.close()
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._client.end(self._call_id)

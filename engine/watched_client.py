@@ -1,0 +1,97 @@
+"""Counts the calls at one worker and tells its circuit how they begin.
+
+A call has begun with its first chunk. One that the worker refuses, that its client gives up, or that is
+told to come back later (429) says nothing of whether the worker is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairserve.engine.base import (
+    WorkerChunk,
+    WorkerClient,
+    WorkerRequest,
+    WorkerStream,
+    WorkerUnavailableError,
+)
+from fairserve.engine.circuit import Circuit
+
+
+class WatchedClient:
+    """A :class:`~fairserve.engine.base.WorkerClient` around another one."""
+
+    def __init__(
+        self,
+        client: WorkerClient,
+        circuit: Circuit,
+        clock: Callable[[], float],
+        on_open: Callable[[], None],
+    ) -> None:
+        """``on_open`` is called when calls have opened the circuit."""
+        self.sequences = 0
+        """Of ours at the worker now."""
+        self._client = client
+        self._circuit = circuit
+        self._clock = clock
+        self._on_open = on_open
+
+    async def open(self, request: WorkerRequest) -> WorkerStream:
+        """Send a call; see :class:`~fairserve.engine.base.WorkerClient`."""
+        life = self._circuit.life
+        self.sequences += request.sequences
+        try:
+            stream = await self._client.open(request)
+        except BaseException as error:
+            self.sequences -= request.sequences
+            if isinstance(error, WorkerUnavailableError):
+                self.failed(life, error)
+            raise
+        return _WatchedStream(stream, self, life, request.sequences)
+
+    def began(self, life: int) -> None:
+        """A call has begun."""
+        self._circuit.call_began(life)
+
+    def failed(self, life: int, error: WorkerUnavailableError) -> None:
+        """A call has not begun."""
+        if error.pause_s is None and self._circuit.call_failed(life, str(error), self._clock()):
+            self._on_open()
+
+
+class _WatchedStream:
+    def __init__(
+        self, stream: WorkerStream, watched: WatchedClient, life: int, sequences: int
+    ) -> None:
+        self._stream = stream
+        self._watched = watched
+        self._life = life
+        self._sequences = sequences
+        self._begun = False
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> WorkerChunk:
+        try:
+            chunk = await self._stream.__anext__()
+        except WorkerUnavailableError as error:
+            if self._sequences:  # else it was closed here, which is no failure of the worker
+                self._watched.failed(self._life, error)
+            self._leave()
+            raise
+        except Exception:
+            self._leave()
+            raise
+        if not self._begun:
+            self._begun = True
+            self._watched.began(self._life)
+        return chunk
+
+    def close(self) -> None:
+        self._leave()
+        self._stream.close()
+
+    def _leave(self) -> None:
+        self._watched.sequences -= self._sequences
+        self._sequences = 0

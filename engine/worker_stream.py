@@ -1,0 +1,78 @@
+"""The events of one worker's answer, parsed as they come."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import aiohttp
+import orjson
+
+from fairserve.engine.base import WorkerChunk, WorkerStreamError, WorkerUnavailableError
+
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+"""A single event longer than this ends the stream: it would be held in memory whole."""
+
+
+class HttpWorkerStream:
+    """The chunks of a response of status 200; see :class:`fairserve.engine.base.WorkerStream`."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self._content = response.content
+        self._buffer = b""
+        self._events: deque[bytes] = deque()
+        self._begun = False
+
+    def __aiter__(self) -> HttpWorkerStream:
+        return self
+
+    async def __anext__(self) -> WorkerChunk:
+        while not self._events:
+            try:
+                received = await self._content.readany()
+            except (aiohttp.ClientError, TimeoutError, OSError) as failure:
+                raise self._broken(describe(failure)) from failure
+            if not received:
+                raise self._broken("the connection ended without [DONE]")
+            self._feed(received)
+        raw = self._events.popleft()
+        if raw == b"[DONE]":
+            # Not released to the pool before its end was read: a worker that sends more is wrong.
+            self._response.release()
+            raise StopAsyncIteration
+        try:
+            data = orjson.loads(raw)
+        except orjson.JSONDecodeError as failure:
+            raise self._broken("it sent an event that is not JSON") from failure
+        if not isinstance(data, dict):
+            raise self._broken("it sent an event that is not an object")
+        if data.get("error"):
+            error = data["error"]
+            message = error.get("message") if isinstance(error, dict) else error
+            raise self._broken(f"it reported: {message}")
+        self._begun = True
+        return WorkerChunk(data, raw)
+
+    def close(self) -> None:
+        """Close the connection, which cancels the call if it still runs."""
+        self._response.close()
+
+    def _feed(self, received: bytes) -> None:
+        lines = (self._buffer + received).split(b"\n")
+        self._buffer = lines.pop()
+        if len(self._buffer) > MAX_EVENT_BYTES:
+            raise self._broken(f"it sent an event over {MAX_EVENT_BYTES} bytes")
+        for line in lines:
+            # One line is one event here: the dialect never splits JSON over several data lines.
+            # Comments (keep-alive) and other fields are skipped.
+            if line.startswith(b"data:"):
+                self._events.append(line[5:].strip())
+
+    def _broken(self, why: str) -> WorkerStreamError | WorkerUnavailableError:
+        self._response.close()
+        return WorkerStreamError(why) if self._begun else WorkerUnavailableError(why)
+
+
+def describe(failure: BaseException) -> str:
+    """An exception as one line for a log."""
+    return f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__

@@ -1,0 +1,243 @@
+"""Both kinds of workers through one suite: what the platform may rely on, whatever server it is."""
+
+import asyncio
+import contextlib
+import time
+
+import numpy as np
+import pytest
+from scripted_server import ScriptedServer
+
+from fairserve.engine.base import (
+    WorkerRejectedError,
+    WorkerRequest,
+    WorkerStreamError,
+    WorkerUnavailableError,
+)
+from fairserve.engine.circuit import Circuit
+from fairserve.engine.client import HttpWorkerClient, worker_session
+from fairserve.engine.local_queue import LocalQueue
+from fairserve.engine.queued_client import QueuedClient
+from fairserve.engine.watched_client import WatchedClient
+from fairserve.platform.completions.usage import UsageMeter
+from fairserve.scheduling.local.dlpm import Dlpm
+
+
+def request(word="ok", name="call", **body):
+    messages = [{"role": "user", "content": f"{word} please"}]
+    return WorkerRequest(
+        "/v1/chat/completions",
+        {"model": "m", "messages": messages, "max_tokens": 5, **body},
+        name,
+        "tenant/user",
+        weight=2.0,
+        cache_salt="tenant",
+        token_ids=np.arange(12, dtype=np.uint32),
+        max_output_tokens=5,
+    )
+
+
+class World:
+    """A client as the pool builds it, before a scripted server."""
+
+    def __init__(self, kind, server, session, **options):
+        self.server = server
+        self.circuit, self.opened = Circuit(), []
+        self.http = HttpWorkerClient(server.url, session, kind, **options)
+        self.watched = WatchedClient(
+            self.http, self.circuit, time.monotonic, lambda: self.opened.append(True)
+        )
+        self.client = self.watched
+        if kind == "openai":
+            queue = LocalQueue(Dlpm(), 2, 4096)
+            self.client = QueuedClient(self.watched, queue, asyncio.get_running_loop().time)
+
+    def at_rest(self):
+        queue = self.client.queue if isinstance(self.client, QueuedClient) else None
+        waits = (queue.waiting, queue.sent) if queue else (0, 0)
+        return self.watched.sequences == 0 and waits == (0, 0)
+
+
+@pytest.fixture(params=["vllm", "openai"])
+async def world(request):
+    async with ScriptedServer(request.param) as server, worker_session() as session:
+        made = World(request.param, server, session)
+        made.session = session
+        yield made
+
+
+async def read(world, *arguments, **more):
+    stream = await world.client.open(request(*arguments, **more))
+    try:
+        return [chunk.data async for chunk in stream]
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize("word", ["ok", "many", "silent"])
+async def test_an_answer_and_its_usage(world, word):
+    chunks = await read(world, word)
+    assert chunks[-1 if word == "silent" else -2]["choices"][0]["finish_reason"] == "stop"
+    meter, seen = UsageMeter(10, 0), []
+    for chunk in chunks:
+        meter.read(chunk)
+        seen.append(meter.usage().output_tokens)
+    meter.ended()
+    assert seen == sorted(seen), "the number only grows"
+    # Without usage: 13 bytes are four tokens, at four a token.
+    assert meter.usage().output_tokens == (4 if word == "silent" else 3)
+    assert meter.usage().prompt_tokens == (10 if word == "silent" else 12)
+    assert world.at_rest()
+    assert world.circuit.state == "closed"
+
+
+async def test_what_is_sent(world):
+    await read(world, n=2, top_k=3)
+    (body,) = world.server.bodies
+    assert (body["stream"], body["n"], body["top_k"]) == (True, 2, 3)
+    if world.http.dialect == "vllm":
+        assert body["vllm_xargs"] == {"client_id": "tenant/user", "call_id": "call", "weight": 2.0}
+        assert body["cache_salt"] == "tenant"
+        assert body["stream_options"]["continuous_usage_stats"]
+    else:
+        assert not {"vllm_xargs", "cache_salt"} & set(body)
+        assert body["stream_options"] == {"include_usage": True}
+
+
+async def test_a_field_that_only_vllm_honours_is_named(world):
+    if world.http.dialect == "vllm":
+        assert await read(world, cache_salt="mine")
+        return
+    with pytest.raises(WorkerRejectedError) as raised:
+        await read(world, cache_salt="mine")
+    assert (raised.value.status, raised.value.error["param"]) == (400, "cache_salt")
+    assert not world.server.bodies
+    assert world.at_rest()
+
+
+@pytest.mark.parametrize("word", ["busy", "die", "empty", "later", "away"])
+async def test_what_has_not_begun_may_be_tried_elsewhere(world, word):
+    with pytest.raises(WorkerUnavailableError) as raised:
+        await read(world, word)
+    assert not raised.value.unreachable
+    assert raised.value.pause_s == (7.0 if word == "later" else None)
+    assert world.at_rest()
+
+
+async def test_nobody_listens(world):
+    world.http.base_url = "http://127.0.0.1:1"
+    with pytest.raises(WorkerUnavailableError) as raised:
+        await read(world)
+    assert raised.value.unreachable
+    assert world.at_rest()
+
+
+async def test_a_refusal_is_the_workers_own(world):
+    with pytest.raises(WorkerRejectedError) as raised:
+        await read(world, "refuse")
+    assert (raised.value.status, raised.value.error["param"]) == (400, "tools")
+    assert world.at_rest()
+
+
+async def test_an_answer_that_breaks_off(world):
+    with pytest.raises(WorkerStreamError):
+        await read(world, "break")
+    assert world.at_rest()
+
+
+async def test_a_client_that_leaves_cancels_on_the_worker(world):
+    stream = await world.client.open(request("hold"))
+    await anext(stream)
+    stream.close()
+    stream.close()
+    await asyncio.wait_for(world.server.gone.wait(), 10)
+    assert world.server.disconnects == 1
+    assert world.at_rest()
+
+
+async def test_a_client_that_leaves_before_the_answer_cancels_too(world):
+    opening = asyncio.create_task(world.client.open(request("stall")))
+    await asyncio.wait_for(world.server.came.wait(), 10)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    await asyncio.wait_for(world.server.gone.wait(), 10)
+    assert world.at_rest()
+
+
+async def test_what_opens_the_circuit_and_what_does_not(world):
+    calls = world.circuit.options.calls
+    world.server.retry_after = "0"
+    for word in ("refuse", "later"):
+        for _ in range(calls + 1):
+            with pytest.raises((WorkerRejectedError, WorkerUnavailableError)):
+                await read(world, word)
+    for _ in range(calls + 1):
+        world.server.came.clear()
+        opening = asyncio.create_task(world.client.open(request("stall")))
+        await asyncio.wait_for(world.server.came.wait(), 10)
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+    for word in ["busy"] * (calls - 1) + ["ok"] + ["die", "busy", "empty"]:
+        with contextlib.suppress(WorkerUnavailableError):
+            await read(world, word)
+    assert world.circuit.state == "closed", "one that begins ends the row"
+    for _ in range(calls - 3):
+        with pytest.raises(WorkerUnavailableError):
+            await read(world, "busy")
+    assert world.circuit.state == "open"
+    assert "it answered 503: busy" in world.circuit.reason
+    assert world.opened == [True]
+
+
+async def test_an_answer_that_never_begins_is_given_up(world):
+    slow = World(world.http.dialect, world.server, world.session, begin_s=0.05)
+    with pytest.raises(WorkerUnavailableError):
+        await read(slow, "stall")
+    assert slow.at_rest()
+
+
+async def test_a_token_goes_with_everything(world):
+    world.server.token = "secret"
+    with pytest.raises(WorkerUnavailableError, match="our token or account"):
+        await read(world)
+    with pytest.raises(WorkerUnavailableError, match="401"):
+        await world.http.facts()
+    world.http.authorize("secret")
+    assert await read(world)
+    assert (await world.http.facts()).model == "m"
+
+
+async def test_facts(world):
+    world.server.models = ["base", "adapter"]
+    world.server.lengths = {"base": {"max_model_len": 100}, "adapter": {"parent": "base"}}
+    facts = await world.http.facts("adapter")
+    assert (facts.models, facts.model) == (("base", "adapter"), "adapter")
+    assert facts.context_tokens == 100
+    assert (await world.http.facts()).model == "base", "the first that it tells"
+    told = (1024, "0.33.0") if world.http.dialect == "vllm" else (None, None)
+    assert (facts.kv_capacity_tokens, facts.version) == told
+    with pytest.raises(ValueError, match="does not serve 'other'; it serves base, adapter"):
+        await world.http.facts("other")
+    world.server.models = []
+    with pytest.raises(ValueError, match="no model"):
+        await world.http.facts()
+
+
+async def test_looks(world):
+    assert await world.http.look() == ""
+    world.server.healthy = False
+    world.http._well_until_s = 0.0
+    path, status = ("/health", 503) if world.http.dialect == "vllm" else ("/v1/models", 500)
+    assert await world.http.look() == f"{path} answers {status}"
+    world.http.base_url = "http://user:secret@127.0.0.1:1"
+    wrong = await world.http.look()
+    assert "/health" in wrong
+    assert "secret" not in wrong
+
+
+async def test_a_server_without_a_health_check_is_not_asked_for_its_models_all_the_time(world):
+    for _ in range(20):
+        assert await world.http.look() == ""
+    asked = world.server.paths.count("/v1/models")
+    assert asked == (0 if world.http.dialect == "vllm" else 1)

@@ -1,0 +1,101 @@
+"""A pool of workers before scripted servers, and a control that only keeps what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fairserve.engine.base import WorkerRequest
+from fairserve.engine.circuit import CircuitOptions
+from fairserve.platform.cluster import pool as pool_module
+from fairserve.platform.cluster import watch
+from fairserve.platform.cluster.pool import WorkerPool
+from fairserve.platform.cluster.worker_spec import WorkerSpec
+from fairserve.platform.control.port import ClusterView, WorkerView
+from fairserve.scheduling import events as ev
+
+CIRCUIT = CircuitOptions(calls=3, looks=2, first_pause_s=0.02, last_pause_s=0.1)
+DEADLINE_S = 20
+
+
+def hasten(monkeypatch):
+    """Looks follow one another at once, as far as a test is concerned."""
+    for name in ("LOOK_S", "REPORT_S", "AWAY_S"):
+        monkeypatch.setattr(watch, name, 0.01)
+    monkeypatch.setattr(pool_module, "DRAIN_LOOK_S", 0.01)
+
+
+def request(word="ok", name="call", **body):
+    messages = [{"role": "user", "content": f"{word} please"}]
+    body = {"model": "m", "messages": messages, **body}
+    return WorkerRequest("/v1/chat/completions", body, name, "tenant/user")
+
+
+class PoolWorld:
+    """``joined`` are the workers that control knows, with their models; all events are kept."""
+
+    def __init__(self, session, **options):
+        self.events, self.joined, self.draining, self.calls, self.held = [], {}, set(), {}, {}
+        self.facts, self.refuses = [], None
+        self.while_asked = lambda: None
+        """Happens while the pool asks control what it knows."""
+        self.pool = WorkerPool(self, session, self._on_facts, circuit=CIRCUIT, **options)
+
+    def _on_facts(self, spec, facts):
+        if self.refuses is not None:
+            raise ValueError(self.refuses)
+        self.facts.append(facts)
+
+    def post(self, event):
+        self.events.append(event)
+        if isinstance(event, ev.WorkerJoined):
+            assert event.worker_id not in self.joined, "it has joined already"
+            self.joined[event.worker_id] = event
+        elif isinstance(event, ev.WorkerDraining):
+            self.draining.add(event.worker_id)
+        elif isinstance(event, ev.WorkerLost):
+            del self.joined[event.worker_id]
+            self.draining.discard(event.worker_id)
+
+    async def cluster(self):
+        self.while_asked()
+        workers = tuple(
+            WorkerView(
+                name,
+                name in self.draining,
+                joined.kv_capacity_tokens,
+                self.held.get(name, 0),
+                0,
+                self.calls.get(name, 0),
+            )
+            for name, joined in self.joined.items()
+        )
+        return ClusterView("s", False, False, 0, 0, 0, 0, 0, workers)
+
+    async def until(self, condition):
+        """Wait for the news, or the look, that make it true."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():  # noqa: ASYNC110 - the pool's own tasks make it true, untold
+                await asyncio.sleep(0.005)
+
+    async def looks(self, server, count=3):
+        """Wait until a server was looked at so often from now on."""
+        asked = len(server.paths) + count
+        await self.until(lambda: len(server.paths) >= asked)
+
+    def add(self, server, worker_id="w", **spec):
+        kind = spec.pop("kind", server.kind)
+        self.pool.add(WorkerSpec(worker_id, spec.pop("url", server.url), kind, **spec))
+
+    def view(self, worker_id="w"):
+        (view,) = (view for view in self.pool.views() if view["worker_id"] == worker_id)
+        return view
+
+    def state(self, worker_id="w"):
+        return self.view(worker_id)["state"]
+
+    async def call(self, word="ok", worker_id="w", **body):
+        stream = await self.pool[worker_id].open(request(word, **body))
+        try:
+            return [chunk.data async for chunk in stream]
+        finally:
+            stream.close()

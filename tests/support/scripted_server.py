@@ -1,0 +1,155 @@
+"""A worker on the loopback that does what a test says, in the test's own event loop.
+
+What it does to a call is the first word of its prompt: ``ok`` answers three tokens, ``many`` three in
+one chunk, ``silent`` three without any usage, ``hold`` waits for ``released`` after the first chunk,
+``stall`` before the header, ``die`` breaks the connection before anything, ``empty`` ends it after the
+header, ``break`` after two tokens, ``busy`` answers 503, ``later`` 429, ``refuse`` 400, ``away``
+redirects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from aiohttp import web
+
+METRICS = """\
+# HELP vllm:num_requests_running Sequences.
+vllm:num_requests_running{{engine="0",model_name="m"}} {running}
+vllm:num_requests_waiting{{engine="0",model_name="m"}} {waiting}
+vllm:kv_cache_usage_perc{{engine="0",model_name="m"}} {used}
+vllm:prefix_cache_queries_total{{engine="0"}} 1.0e+02
+vllm:prefix_cache_hits_total{{engine="0"}} 40.0
+vllm:cache_config_info{{block_size="16",num_gpu_blocks="64",enable_prefix_caching="True"}} 1.0
+"""
+
+
+class ScriptedServer:
+    """An async context manager; ``kind`` is the dialect: of vLLM, or ``openai`` without any extras."""
+
+    def __init__(self, kind="vllm", *, token="", models=("m",), version="0.33.0", ssl=None):
+        self.kind, self.token, self.models, self.version = kind, token, list(models), version
+        self.lengths = {}
+        self.running, self.waiting, self.used = 0, 0, 0.0
+        self.healthy = True
+        self.failing = False
+        """Every call is answered 500."""
+        self.throttled = 0
+        """So many of the next calls are answered 429."""
+        self.retry_after = "7"
+        self.bodies, self.paths = [], []
+        self.disconnects = 0
+        self.under_way = self.most_under_way = 0
+        self.released, self.gone, self.came = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._ssl = ssl
+
+    async def __aenter__(self):
+        app = web.Application()
+        app.router.add_get("/{page:.*}", self._page)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._ssl)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        self.url = f"{'https' if self._ssl else 'http'}://127.0.0.1:{self.port}"
+        return self
+
+    async def __aexit__(self, *exc):
+        self.released.set()
+        await self._runner.cleanup()
+
+    def _may(self, request):
+        return not self.token or request.headers.get("authorization") == f"Bearer {self.token}"
+
+    async def _page(self, request):
+        path = request.path
+        self.paths.append(path)
+        if path == "/v1/models":
+            if not self._may(request):
+                return web.json_response({"error": {"message": "no"}}, status=401)
+            if not self.healthy:
+                return web.Response(status=500)
+            data = [{"id": name, **self.lengths.get(name, {})} for name in self.models]
+            return web.json_response({"object": "list", "data": data})
+        if self.kind == "vllm" and path == "/health":
+            return web.Response(status=200 if self.healthy else 503)
+        if self.kind == "vllm" and path == "/metrics":
+            text = METRICS.format(running=self.running, waiting=self.waiting, used=self.used)
+            return web.Response(text=text)
+        if self.kind == "vllm" and path == "/version" and self.version is not None:
+            return web.json_response({"version": self.version})
+        return web.Response(status=404)
+
+    async def _chat(self, request):
+        body = await request.json()
+        self.bodies.append(body)
+        self.came.set()
+        if not self._may(request):
+            return web.json_response({"error": {"message": "no"}}, status=401)
+        word = body["messages"][-1]["content"].split()[0]
+        if self.failing:
+            return web.json_response({"error": {"message": "broken"}}, status=500)
+        if word == "busy":
+            return web.json_response({"error": {"message": "busy"}}, status=503)
+        if word == "later" or self.throttled:
+            self.throttled = max(0, self.throttled - 1)
+            headers = {"Retry-After": self.retry_after}
+            return web.json_response({"error": {"message": "later"}}, status=429, headers=headers)
+        if word == "refuse":
+            error = {"message": "no tools here", "param": "tools", "code": "unsupported_parameter"}
+            return web.json_response({"error": error}, status=400)
+        if word == "away":
+            raise web.HTTPTemporaryRedirect(self.url + "/elsewhere")
+        if word == "die":
+            request.transport.abort()
+            return web.Response()
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            return await self._answer(word, body, request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.disconnects += 1
+            self.gone.set()
+            raise
+        finally:
+            self.under_way -= 1
+
+    async def _answer(self, word, body, request):
+        if word == "stall":
+            await self.released.wait()
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        if word == "empty":
+            request.transport.abort()
+            return response
+        every = body["stream_options"].get("continuous_usage_stats", False) and word != "silent"
+        last = body["stream_options"].get("include_usage", False) and word != "silent"
+
+        async def send(delta, tokens, finish=None, usage=every):
+            choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+            chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m"}
+            chunk["choices"] = choices if delta is not None else []
+            if usage:
+                chunk["usage"] = {"prompt_tokens": 12, "completion_tokens": tokens}
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+
+        await send({"role": "assistant", "content": ""}, 0)
+        if word == "hold":
+            await self.released.wait()
+        if word == "many":
+            await send({"content": "one two three"}, 3)
+        else:
+            for count, text in enumerate(("one ", "two ", "three"), 1):
+                await send({"content": text}, count)
+                if count == 2 and word == "break":
+                    request.transport.abort()
+                    return response
+        await send({}, 3, "stop")
+        if last:
+            await send(None, 3, usage=True)
+        await response.write(b"data: [DONE]\n\n")
+        return response

@@ -1,0 +1,215 @@
+"""A worker behind a local queue, with a clock and a server that the test moves by hand."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from fairserve.engine.base import WorkerChunk, WorkerRequest, WorkerUnavailableError
+from fairserve.engine.local_queue import LocalQueue
+from fairserve.engine.queued_client import MAX_PAUSE_S, QueuedClient
+from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+
+
+class Clock:
+    def __init__(self):
+        self.now_s, self.timers = 0.0, []
+
+    def __call__(self):
+        return self.now_s
+
+    def call_later(self, delay_s, function):
+        self.timers.append((self.now_s + delay_s, function))
+
+    def move(self, to_s):
+        self.now_s = to_s
+        due = [each for each in self.timers if each[0] <= to_s]
+        self.timers = [each for each in self.timers if each[0] > to_s]
+        for _, function in due:
+            function()
+
+
+class Server:
+    """Hands out streams; ``answers`` are what the next calls are told."""
+
+    def __init__(self):
+        self.streams, self.answers = [], []
+
+    async def open(self, request):
+        await asyncio.sleep(0)  # as over a network, others are sent meanwhile
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+        self.streams.append(Stream(request))
+        return self.streams[-1]
+
+
+class Stream:
+    def __init__(self, request):
+        self.request, self.chunks, self.closed = request, [], False
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        if not self.chunks:
+            raise StopAsyncIteration
+        return WorkerChunk(self.chunks.pop(0), b"")
+
+    def close(self):
+        self.closed = True
+
+
+def request(name, client="a", first=0):
+    tokens = np.arange(first, first + 64, dtype=np.uint32)
+    return WorkerRequest(
+        "/v1/chat/completions", {}, name, client, token_ids=tokens, max_output_tokens=10
+    )
+
+
+def text(count=None, choices=1):
+    chunk = {"choices": [{"index": n, "delta": {"content": "t"}} for n in range(choices)]}
+    return chunk if count is None else {**chunk, "usage": {"completion_tokens": count}}
+
+
+class World:
+    def __init__(self, concurrency=1):
+        self.clock, self.server = Clock(), Server()
+        self.scheduler = Dlpm(DlpmOptions(quantum=1000, we=1.0, wq=2.0))
+        self.client = QueuedClient(
+            self.server,
+            LocalQueue(self.scheduler, concurrency, 4096),
+            self.clock,
+            self.clock.call_later,
+        )
+
+    def open(self, *arguments, **more):
+        return asyncio.ensure_future(self.client.open(request(*arguments, **more)))
+
+    @property
+    def counts(self):
+        return self.client.queue.waiting, self.client.queue.sent
+
+
+async def turn():
+    """Let the tasks come to where they wait."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_calls_wait_for_the_end_of_others():
+    world = World()
+    first, second = world.open("first"), world.open("second", "b")
+    await turn()
+    assert (first.done(), second.done(), world.counts) == (True, False, (1, 1))
+    first.result().close()
+    assert world.server.streams[0].closed
+    await turn()
+    assert second.done()
+    assert [chunk async for chunk in second.result()] == []
+    assert world.counts == (0, 0)
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_leaves():
+    world = World()
+    first, second, third = (world.open(name) for name in ("first", "second", "third"))
+    await turn()
+    second.cancel()
+    await turn()
+    assert world.counts == (1, 1)
+    first.result().close()
+    await turn()
+    assert third.done()
+    assert [stream.request.call_id for stream in world.server.streams] == ["first", "third"]
+
+
+async def test_a_call_that_is_cancelled_in_its_turn_passes_it_on():
+    world = World()
+    first, second, third = (world.open(name) for name in ("first", "second", "third"))
+    await turn()
+    first.result().close()  # it is the turn of the second, which does not know it yet
+    second.cancel()
+    await turn()
+    assert third.done()
+    assert world.counts == (0, 1)
+    assert [stream.request.call_id for stream in world.server.streams] == ["first", "third"]
+
+
+async def test_tokens_are_charged_as_they_come_and_settled_by_what_is_told_at_the_end():
+    world = World()
+    opening = world.open("first")
+    await turn()
+    stream = opening.result()
+    paid = world.scheduler.deficit("a")
+    world.server.streams[0].chunks = [text(), text(choices=2), {"choices": []}, text(9), text(8)]
+    charged = []
+    for _ in range(5):
+        await anext(stream)
+        charged.append((paid - world.scheduler.deficit("a")) / 2)
+    assert charged == [1, 3, 3, 9, 9]
+
+
+async def test_a_pause_that_the_server_asks_for():
+    world = World(concurrency=2)
+    world.server.answers = [WorkerUnavailableError("later", pause_s=5.0)]
+    first, second = world.open("first"), world.open("second")
+    await turn()
+    assert isinstance(first.exception(), WorkerUnavailableError)
+    assert second.done(), "it had been sent before"
+    third = world.open("third")
+    await turn()
+    assert (third.done(), world.client.paused_s) == (False, 5.0)
+    world.clock.move(4.9)
+    await turn()
+    assert not third.done()
+    world.clock.move(5.0)
+    await turn()
+    assert third.done()
+    assert world.client.paused_s == 0.0
+
+
+async def test_pauses_are_bounded_and_never_shortened():
+    world = World(concurrency=3)
+    world.server.answers = [
+        WorkerUnavailableError("later", pause_s=9999.0),
+        WorkerUnavailableError("later", pause_s=1.0),
+    ]
+    calls = [world.open("first"), world.open("second")]
+    await turn()
+    assert all(call.exception() for call in calls)
+    assert world.client.paused_s == MAX_PAUSE_S
+    late = world.open("late")
+    await turn()
+    world.clock.move(MAX_PAUSE_S)
+    await turn()
+    assert late.done()
+
+
+async def test_a_failure_frees_its_place():
+    world = World()
+    world.server.answers = [WorkerUnavailableError("no connection")]
+    first, second = world.open("first"), world.open("second")
+    await turn()
+    assert str(first.exception()) == "no connection"
+    assert second.done()
+    assert world.client.paused_s == 0.0
+
+
+async def test_those_that_wait_are_given_back_when_the_worker_is_lost():
+    world = World()
+    first, second = world.open("first"), world.open("second")
+    await turn()
+    world.client.give_back("the worker was lost")
+    await turn()
+    assert first.done()
+    assert not world.server.streams[0].closed
+    with pytest.raises(WorkerUnavailableError, match="the worker was lost"):
+        second.result()
+    assert world.counts == (0, 1), "what was sent goes on"
+
+
+async def test_the_same_call_may_come_again():
+    world = World(concurrency=2)
+    for _ in range(2):
+        (await world.client.open(request("first"))).close()
+    assert world.counts == (0, 0)

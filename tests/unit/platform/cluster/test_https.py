@@ -1,0 +1,52 @@
+"""A worker behind TLS: its certificate must be good, and the token goes nowhere before that."""
+
+import shutil
+import ssl
+import subprocess
+
+import aiohttp
+import pytest
+from pool_world import PoolWorld, hasten
+from scripted_server import ScriptedServer
+
+from fairserve.engine.client import worker_session
+
+
+@pytest.fixture
+def certificate(tmp_path):
+    """A new self-signed one for this machine's loopback, with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+    return key, certificate
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_a_worker_behind_tls_joins_if_its_certificate_is_good(
+    certificate, monkeypatch, trusted
+):
+    hasten(monkeypatch)
+    monkeypatch.setenv("TEST_WORKER_TOKEN", "sk-secret")
+    key, path = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, key)
+    session = worker_session()
+    if trusted:
+        await session.close()
+        trusting = ssl.create_default_context(cafile=str(path))
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting))
+    async with ScriptedServer("openai", token="sk-secret", ssl=context) as server, session:
+        world = PoolWorld(session)
+        world.add(server, api_key_env="TEST_WORKER_TOKEN")
+        if trusted:
+            await world.until(lambda: world.state() == "ready")
+            assert await world.call()
+        else:
+            await world.until(lambda: world.view()["reason"])
+            assert "certificate" in world.view()["reason"].lower()
+            assert (world.events, server.paths) == ([], [])
+        await world.pool.close()
