@@ -98,7 +98,7 @@ async def foreseen(*, events: bool, kv_tokens: int, seed: int) -> dict[str, floa
 async def until_ready(server: uvicorn.Server, platform: Platform) -> None:
     """Wait for the server and both workers."""
     while not (  # noqa: ASYNC110  nothing tells of it
-        server.started and len(platform.pool) == 2 and platform.completions.model
+        server.started and len(platform.pool) == 2 and platform.completions.models.ready()
     ):
         await asyncio.sleep(0.05)
 

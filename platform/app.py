@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.platform.apps import endpoints as apps
 from fairserve.platform.cluster import endpoints as cluster
+from fairserve.platform.cluster import fleet_endpoints as fleet
 from fairserve.platform.completions import endpoints as completions
 from fairserve.platform.errors import (
     BodyTooLargeError,
@@ -53,7 +54,8 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         openapi_url="/openapi.json" if settings.api_docs else None,
     )
     app.state.settings = settings
-    for module in (completions, interactions, apps, usage, tenants, users, throttling, cluster):
+    management = (apps, usage, tenants, users, throttling, cluster, fleet)
+    for module in (completions, interactions, *management):
         app.include_router(module.router)
     app.add_exception_handler(FairServeError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)

@@ -33,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
     serve = commands.add_parser(
         "serve",
         help="run the platform",
-        description="Run the API, control and, unless --worker-urls is given, embedded workers.",
+        description="Run the API, control and, unless external workers are named by --worker-urls, "
+        "--fleet-file or the admin API, embedded workers.",
         epilog="Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, "
         "FAIRSERVE_ADMIN_KEY.",
         allow_abbrev=False,

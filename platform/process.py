@@ -157,8 +157,7 @@ class ServerProcess:
         settings = self._settings
         host = "127.0.0.1" if settings.host in ("0.0.0.0", "") else settings.host  # noqa: S104
         host = f"[{host}]" if ":" in host else host
-        model = platform.completions.require_model()
-        name = model.names[0]
+        name = ", ".join(model.names[0] for model in platform.models.served())
         if name == BUILTIN_MODEL_NAME:
             name += "  (built-in, random weights: the text is noise, the serving is real)"
         lines = [

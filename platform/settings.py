@@ -137,14 +137,20 @@ class Settings(BaseSettings):
     model: str = Field(
         "",
         description="Checkpoint folder or hub id that the embedded workers load. Empty: the small "
-        "built-in model with random weights.",
+        "built-in model with random weights. With worker_urls: the tokenizer of their model.",
     )
     workers: int = Field(2, ge=0, le=256, description="Embedded worker processes to start.")
     worker_urls: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
-        description="Base URLs of external workers, separated by commas. If given, no embedded "
-        "worker is started.",
+        description="Base URLs of external workers, separated by commas; their ids are w0, w1, ... "
+        "Embedded workers are started only where no external ones are named here, in a fleet file "
+        "or through the admin API.",
         json_schema_extra={"default_text": "none"},
+    )
+    fleet_file: Path | None = Field(
+        None,
+        description="JSON file with external workers, aliases and tokenizers, followed while the "
+        "server runs (docs/guide/fleet.md).",
     )
     kv_events: bool = Field(
         True,
@@ -261,7 +267,7 @@ class Settings(BaseSettings):
             return json.loads(text)
         return parse_options(part for part in text.split(",") if part.strip())
 
-    @field_validator("feed_window", mode="before")
+    @field_validator("feed_window", "fleet_file", mode="before")
     @classmethod
     def _empty_is_none(cls, value: Any) -> Any:
         return None if value == "" else value

@@ -20,19 +20,22 @@ from fastapi import FastAPI
 from sqlalchemy import Engine
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
-from fairserve.engine.base import KvEndpoints, WorkerFacts
+from fairserve.engine.base import KvEndpoints
 from fairserve.engine.client import worker_session
-from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.platform.app import create_app
 from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.cache_news import CacheNews
+from fairserve.platform.cluster.fleet import FleetPart, clashes
+from fairserve.platform.cluster.fleet_file import FleetFileError, FleetFileWatch, read_fleet
+from fairserve.platform.cluster.model_pools import ModelPools
 from fairserve.platform.cluster.pool import WorkerPool
+from fairserve.platform.cluster.repository import load_part
+from fairserve.platform.cluster.running_fleet import RunningFleet
 from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.idempotency import IdempotentAnswers
-from fairserve.platform.completions.models import ServedModel
+from fairserve.platform.completions.models import Models
 from fairserve.platform.completions.prepared import PrepareOptions
-from fairserve.platform.completions.prompt import PromptReader, load_counter
 from fairserve.platform.completions.service import Completions
 from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.control.record import (
@@ -91,8 +94,7 @@ class Platform:
         self._sockets: Path | None = None
         self.started = asyncio.Event()
         self._on_ready = on_ready
-        self._reader: PromptReader | None = None
-        self._facts: WorkerFacts | None = None
+        self.fleet_watch: FleetFileWatch | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- start and stop ---------------------------------------------------------------------------
@@ -105,6 +107,8 @@ class Platform:
             system = load_system(session, settings)
         with self.sessions() as session:
             events = load_control_events(session)
+        with self.sessions() as session:
+            from_api = load_part(session)
         self.traffic = self._start_recorder()
         seed = secrets.randbits(63)
         self.control = ControlService(
@@ -125,10 +129,14 @@ class Platform:
         self._http = worker_session()
         if settings.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
+        self.models = Models(lambda worker_id: worker_id in self.pool)
+        self.model_pools = ModelPools(
+            self.models, local_model=settings.model, on_ready=self._tell_ready
+        )
         self.pool = WorkerPool(
             self.control,
             self._http,
-            self._worker_joins,
+            self.model_pools.worker_joins,
             self.cache_news,
             local_scheduler=system.local,
             local_options=system.local_options,
@@ -142,19 +150,11 @@ class Platform:
             self.control,
             self.pool,
             self.answers,
+            self.models,
             prepare_options=PrepareOptions(settings.default_max_tokens, settings.cache_isolation),
             keepalive_s=settings.keepalive_s,
         )
-        if settings.worker_urls:
-            publishers = settings.worker_kv_events or ("",) * len(settings.worker_urls)
-            for number, (url, told) in enumerate(
-                zip(settings.worker_urls, publishers, strict=True)
-            ):
-                endpoints = KvEndpoints(*told.split()) if told else None
-                self.pool.add(WorkerSpec(f"w{number}", url, kv_events=endpoints))
-        else:
-            self._start_workers(system)
-            self._tasks.append(asyncio.create_task(self._load_tokenizer(settings.model)))
+        await self._start_fleet(from_api, system)
         self._tasks.append(asyncio.create_task(self._apply_retention()))
         self.started.set()
 
@@ -178,8 +178,7 @@ class Platform:
             shutil.rmtree(self._sockets, ignore_errors=True)
         await self._http.close()
         await self.control.close()
-        if self._reader is not None:
-            self._reader.close()
+        await self.model_pools.close()
         await asyncio.to_thread(self._close_files)
         self.engine.dispose()
 
@@ -228,6 +227,37 @@ class Platform:
             upsert_calls(session, calls)
             upsert_interactions(session, interactions)
 
+    async def _start_fleet(self, from_api: FleetPart, system: SystemConfig) -> None:
+        """The workers of all sources; embedded ones where no source names any."""
+        settings = self.settings
+        self.fleet = RunningFleet(self.pool, self.model_pools, self.control.cluster)
+        if settings.worker_urls or settings.fleet_file or from_api.workers:
+            self.fleet.set_part("settings", _static_part(settings))
+        else:
+            embedded = tuple(WorkerSpec(f"w{number}", "") for number in range(settings.workers))
+            self.fleet.set_part("embedded", FleetPart(workers=embedded))
+            self.model_pools.prefetch()
+            self._start_workers(system)
+        problems = clashes(from_api, self.fleet.without("api"))
+        if problems:
+            logger.error("of the workers and aliases from the API: %s", "; ".join(problems))
+        self.fleet.set_part("api", from_api)
+        self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
+        if settings.fleet_file is not None:
+            fleet, models = self.fleet, self.models
+            self.fleet_watch = FleetFileWatch(
+                settings.fleet_file,
+                others=lambda: fleet.without("file"),
+                served=models.names,
+                apply=lambda part: fleet.set_part("file", part),
+            )
+            await self.fleet_watch.look()
+            self._tasks.append(asyncio.create_task(self.fleet_watch.run(), name="fleet file"))
+
+    def _tell_ready(self) -> None:
+        if self._on_ready is not None:
+            self._on_ready(self)
+
     def _start_workers(self, system: SystemConfig) -> None:
         settings = self.settings
         if settings.kv_events:
@@ -247,42 +277,6 @@ class Platform:
             self.pool.remove,
         )
         self.supervisor.start()
-
-    def _worker_joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
-        """A worker says what it has. Raises ValueError if it does not fit the others."""
-        if not facts.models:
-            raise ValueError("it serves no model")
-        if self._facts is None:
-            self._facts = facts
-            if self._reader is None and self.settings.worker_urls:
-                model = self.settings.model or facts.models[0]
-                self._tasks.append(asyncio.create_task(self._load_tokenizer(model)))
-        elif facts.models[0] != self._facts.models[0]:
-            raise ValueError(
-                f"it serves {facts.models[0]!r}; the others serve {self._facts.models[0]!r}"
-            )
-        elif _context(facts) < _context(self._facts):
-            self._facts = facts
-        self._publish_model()
-
-    async def _load_tokenizer(self, model: str) -> None:
-        if not model or model == BUILTIN_MODEL_NAME:
-            model = str(await asyncio.to_thread(ensure_builtin_model))
-        counter = await asyncio.to_thread(load_counter, model)
-        self._reader = PromptReader(counter)
-        self._publish_model()
-
-    def _publish_model(self) -> None:
-        """Serve the model once a worker and the tokenizer are there."""
-        if self._facts is None or self._reader is None:
-            return
-        name = self._facts.models[0]
-        names = (name, self.settings.model) if self.settings.model not in ("", name) else (name,)
-        first = self.completions.model is None
-        self.completions.model = ServedModel(names, name, _context(self._facts), self._reader)
-        if first and self._on_ready is not None:
-            # After the worker that just told its facts has joined.
-            asyncio.get_running_loop().call_soon(self._on_ready, self)
 
     async def _apply_retention(self) -> None:
         """Delete what is older than its retention, in short transactions."""
@@ -310,6 +304,10 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         state = app.state
         state.control = running.control
         state.pool = running.pool
+        state.fleet = running.fleet
+        state.fleet_watch = running.fleet_watch
+        state.models = running.models
+        state.model_pools = running.model_pools
         state.supervisor = running.supervisor
         state.completions = running.completions
         state.session_factory = running.sessions
@@ -327,9 +325,11 @@ def serve(settings: Settings) -> int:
     from fairserve.platform.process import ServerProcess, StartError
 
     try:
+        if settings.fleet_file is not None:
+            read_fleet(settings.fleet_file)
         settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         return ServerProcess(settings).run()
-    except StartError as error:
+    except (StartError, FleetFileError) as error:
         print(f"fairserve: {error}", file=sys.stderr)
         return 1
     except SQLAlchemyError as error:
@@ -348,10 +348,15 @@ def prepare_database(settings: Settings, engine: Engine) -> str | None:
     return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
 
 
-def _context(facts: WorkerFacts) -> int:
-    """Prompt and output that fit the model and the worker's cache."""
-    known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens) if n is not None]
-    return min(known) if known else 1 << 31
+def _static_part(settings: Settings) -> FleetPart:
+    """The workers of ``worker_urls``."""
+    publishers = settings.worker_kv_events or ("",) * len(settings.worker_urls)
+    return FleetPart(
+        workers=tuple(
+            WorkerSpec(f"w{number}", url, kv_events=KvEndpoints(*told.split()) if told else None)
+            for number, (url, told) in enumerate(zip(settings.worker_urls, publishers, strict=True))
+        )
+    )
 
 
 def _option(value: object) -> str:

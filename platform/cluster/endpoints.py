@@ -9,8 +9,9 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
 from fairserve.platform.auth import require_admin
+from fairserve.platform.cluster.fleet_view import models_out
 from fairserve.platform.cluster.pool import WorkerPool
-from fairserve.platform.completions.service import Completions
+from fairserve.platform.completions.models import Models
 from fairserve.platform.control.port import ControlPort
 
 router = APIRouter()
@@ -18,8 +19,9 @@ router = APIRouter()
 
 @router.get("/admin/cluster", dependencies=[Depends(require_admin)])
 async def read_cluster(request: Request) -> dict[str, Any]:
-    """Workers, queue and load, as control sees them now.
+    """Workers, models, queue and load, as control sees them now.
 
+    ``fleet_file`` says what is wrong with the file as it is now, if something is.
     ``state`` of a worker is joining, ready, draining or open circuit, ``reason`` why it is not ready;
     ``reported`` is what it tells of itself; ``kv_events`` what was seen of them, null where it publishes
     none or nobody follows; ``cache_view`` whose view of its cache the router goes by.
@@ -28,10 +30,19 @@ async def read_cluster(request: Request) -> dict[str, Any]:
     pool: WorkerPool = request.app.state.pool
     view = asdict(await control.cluster())
     known = {worker["worker_id"]: worker for worker in view.pop("workers")}
+    seen_models = view.pop("models")
     workers = [{**member, **known.get(member["worker_id"], {})} for member in pool.views()]
     supervisor = request.app.state.supervisor
     processes = [asdict(process) for process in supervisor.processes()] if supervisor else []
-    return {**view, "workers": workers, "processes": processes}
+    state = request.app.state
+    watch = state.fleet_watch
+    return {
+        **view,
+        "workers": workers,
+        "models": models_out(state.models, state.model_pools, seen_models),
+        "fleet_file": {"path": str(watch.path), "problem": watch.problem} if watch else None,
+        "processes": processes,
+    }
 
 
 @router.get("/health/liveliness")
@@ -42,16 +53,22 @@ async def liveliness() -> dict[str, str]:
 
 @router.get("/health/readiness", response_model=None)
 async def readiness(request: Request) -> JSONResponse:
-    """200 while calls are served; 503 with the reason while starting, draining or without workers."""
-    completions: Completions = request.app.state.completions
+    """200 while a model can serve; 503 with the reason while starting, draining or without workers.
+
+    Names are for keys only, so there are but numbers here: ``models`` that have a worker.
+    """
+    models: Models = request.app.state.models
     pool: WorkerPool = request.app.state.pool
     control: ControlPort = request.app.state.control
     if (await control.cluster()).draining:
         status = "draining"
-    elif completions.model is None:
+    elif not len(models):
         status = "starting"
-    elif not pool.serving:
+    elif not models.ready():
         status = "no worker"
     else:
-        return JSONResponse({"status": "ready", "workers": pool.serving})
-    return JSONResponse({"status": status, "workers": pool.serving}, status_code=503)
+        status = "ready"
+    numbers = {"workers": pool.serving, "models": len(models.ready())}
+    return JSONResponse(
+        {"status": status, **numbers}, status_code=200 if status == "ready" else 503
+    )

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request, Response
 from fairserve.engine.base import CompletionPath
 from fairserve.platform.auth import AppPrincipal, Principal
 from fairserve.platform.completions.service import Completions
-from fairserve.platform.errors import NotFoundError
 
 router = APIRouter(prefix="/v1", tags=["completions"])
 
@@ -28,19 +27,14 @@ async def completions(request: Request, principal: AppPrincipal) -> Response:
 
 @router.get("/models")
 async def list_models(request: Request, principal: AppPrincipal) -> dict[str, Any]:
-    """The model that is served."""
-    return {"object": "list", "data": [_service(request).require_model().listing()]}
+    """The models that are served, and the aliases that lead to one."""
+    return {"object": "list", "data": _service(request).models.listings()}
 
 
 @router.get("/models/{model:path}")
 async def read_model(model: str, request: Request, principal: AppPrincipal) -> dict[str, Any]:
-    """One model."""
-    served = _service(request).require_model()
-    if model not in served.names:
-        raise NotFoundError(
-            f"the model {model!r} is not served", param="model", code="model_not_found"
-        )
-    return served.listing()
+    """One model or alias."""
+    return _service(request).models.listing(model)
 
 
 async def _answer(path: CompletionPath, request: Request, principal: Principal) -> Response:

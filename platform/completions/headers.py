@@ -22,6 +22,8 @@ def call_headers(
         headers["x-fairserve-stage"] = str(stage)
     if grant is not None:
         headers["x-fairserve-worker"] = _safe(grant.worker_id)
+    if call.pool:
+        headers["x-fairserve-model"] = _safe(call.pool)
     if queue_s is not None:
         headers["x-fairserve-queue-ms"] = str(round(queue_s * 1000))
     if limits is not None:

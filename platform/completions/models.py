@@ -1,12 +1,22 @@
-"""The model that the workers serve, as clients see it."""
+"""The models that are served, as clients see them: names, aliases, splits, and what a name leads to.
+
+A name is a served model's, or an alias that leads to one or, by weight, to several versions of one.
+An alias leads to models only, never to another alias. A run stays with its version (``splits``),
+unless that has no worker. Who serves what is told by :mod:`fairserve.platform.cluster.model_pools`.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.platform.completions.prompt import PromptReader
+from fairserve.platform.completions.splits import Targets, pick_available
+from fairserve.platform.errors import NotFoundError, UnavailableError
+
+SHOWN_NAMES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,18 +25,160 @@ class ServedModel:
 
     names: tuple[str, ...]
     worker_name: str
-    """What the workers call it."""
+    """What the workers call it, and the name of their pool."""
     context_tokens: int
     """Prompt and output together, within the KV cache of the smallest worker."""
     reader: PromptReader
+    workers: frozenset[str] = frozenset()
+    """Ids of the workers that take its calls, whether they are up or not."""
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def listing(self) -> dict[str, Any]:
-        """The entry of ``/v1/models``."""
+    def listing(self, name: str = "") -> dict[str, Any]:
+        """The entry of ``/v1/models``, under this name or under an alias."""
         return {
-            "id": self.names[0],
+            "id": name or self.names[0],
             "object": "model",
             "created": self.created,
             "owned_by": "fairserve",
             "max_model_len": self.context_tokens,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a name led to."""
+
+    model: ServedModel
+    answer_name: str
+    """The model's name in the answer: as ``/v1/models`` tells it."""
+
+
+class Models:
+    """What is served now. Told on the event loop; may be asked from any thread."""
+
+    def __init__(self, is_up: Callable[[str], bool]) -> None:
+        """``is_up`` says whether a worker answers, by its id."""
+        self._is_up = is_up
+        self._models: dict[str, ServedModel] = {}
+        self._names: dict[str, ServedModel] = {}
+        self._aliases: dict[str, Targets] = {}
+        self._expected: frozenset[str] = frozenset()
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def serve(self, model: ServedModel) -> None:
+        """Serve a model, or replace what is known of it."""
+        self._models = {**self._models, model.worker_name: model}
+        self._index()
+
+    def drop(self, worker_name: str) -> None:
+        """The model is no longer served. Unknown ones are ignored."""
+        kept = {name: model for name, model in self._models.items() if name != worker_name}
+        self._models = kept
+        self._index()
+
+    def set_aliases(self, aliases: Mapping[str, Targets]) -> None:
+        """The aliases that hold from now on."""
+        self._aliases = dict(aliases)
+
+    def set_expected(self, names: Collection[str]) -> None:
+        """Models that are to be served, maybe soon: a call for one answers 503 until then."""
+        self._expected = frozenset(names)
+
+    def _index(self) -> None:
+        names: dict[str, ServedModel] = {}
+        for model in self._models.values():
+            names[model.worker_name] = model
+        for model in self._models.values():
+            for name in model.names:
+                names.setdefault(name, model)
+        self._names = names
+
+    # --- what is asked ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def served(self) -> list[ServedModel]:
+        """All models, the first served first."""
+        return list(self._models.values())
+
+    def names(self) -> set[str]:
+        """Every name of a served model; aliases are none."""
+        return set(self._names)
+
+    def workers_up(self, worker_name: str) -> int:
+        """How many workers would begin with a call of this model."""
+        model = self._models.get(worker_name)
+        return sum(map(self._is_up, model.workers)) if model is not None else 0
+
+    def ready(self) -> list[str]:
+        """The models that have a worker now."""
+        return [name for name, model in self._models.items() if self._has_worker(model)]
+
+    def resolve(self, requested: str, key: str) -> Resolved:
+        """What a name leads to, for the run that ``key`` stands for.
+
+        Raises NotFoundError naming what is allowed, UnavailableError for what is not served yet.
+        """
+        model = self._names.get(requested)
+        if model is not None:
+            return Resolved(model, model.names[0])
+        targets = self._aliases.get(requested)
+        if targets is not None:
+            return Resolved(self._version(requested, targets, key), requested)
+        if requested in self._expected or not self._models:
+            raise _starting(f"no worker of {requested!r} is ready yet")
+        raise self._unknown(requested)
+
+    def listings(self) -> list[dict[str, Any]]:
+        """The entries of ``/v1/models``; an alias is there once one of its models is."""
+        if not self._models:
+            raise _starting("no worker is ready yet")
+        entries = [model.listing() for model in self._models.values()]
+        return entries + [
+            self._alias_listing(name, known)
+            for name, targets in sorted(self._aliases.items())
+            if (known := self._known(targets))
+        ]
+
+    def listing(self, name: str) -> dict[str, Any]:
+        """The entry of one name. Raises as :meth:`resolve` does."""
+        targets = self._aliases.get(name)
+        known = self._known(targets) if targets is not None and name not in self._names else []
+        if known:
+            return self._alias_listing(name, known)
+        return self.resolve(name, "").model.listing()
+
+    def _version(self, alias: str, targets: Targets, key: str) -> ServedModel:
+        known = {name: weight for name, weight in targets.items() if name in self._models}
+        if not known:
+            raise _starting(f"no worker of {' or '.join(map(repr, targets))} is ready yet")
+        up = [name for name in known if self._has_worker(self._models[name])]
+        return self._models[pick_available(alias, known, key, up)]
+
+    def _has_worker(self, model: ServedModel) -> bool:
+        return any(map(self._is_up, model.workers))
+
+    def _known(self, targets: Targets) -> list[ServedModel]:
+        return [self._models[name] for name in targets if name in self._models]
+
+    @staticmethod
+    def _alias_listing(name: str, known: list[ServedModel]) -> dict[str, Any]:
+        smallest = min(known, key=lambda model: model.context_tokens)
+        return smallest.listing(name)
+
+    def _unknown(self, requested: str) -> NotFoundError:
+        allowed = [name for model in self._models.values() for name in model.names]
+        allowed += sorted(name for name, targets in self._aliases.items() if self._known(targets))
+        more = len(allowed) - SHOWN_NAMES
+        text = ", ".join(allowed[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+        return NotFoundError(
+            f"the model {requested!r} is not served; allowed: {text}",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def _starting(text: str) -> UnavailableError:
+    return UnavailableError(text, code="starting", headers={"Retry-After": "2"})

@@ -24,12 +24,12 @@ from fairserve.interactions.identity import (
     identify,
 )
 from fairserve.platform.auth import Principal
-from fairserve.platform.completions.models import ServedModel
+from fairserve.platform.completions.models import Models, ServedModel
 from fairserve.platform.completions.prompt import Prompt
 from fairserve.platform.completions.schemas import ChatBody, CompletionBody, TextBody, invalid
 from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
-from fairserve.platform.errors import ContextLengthError, InvalidRequestError, NotFoundError
+from fairserve.platform.errors import ContextLengthError, InvalidRequestError
 from fairserve.platform.settings import CacheIsolation
 
 INLINE_BODY_BYTES = 64 * 1024
@@ -53,6 +53,8 @@ class PreparedCall:
     body: Mapping[str, Any]
     """What goes to the worker."""
     model: ServedModel
+    answer_name: str
+    """The model's name in the answer."""
     stream: bool
     include_usage: bool
     fingerprint: str
@@ -110,23 +112,22 @@ async def prepare(
     raw: bytes,
     headers: Mapping[str, str],
     principal: Principal,
-    model: ServedModel,
+    models: Models,
     options: PrepareOptions,
 ) -> PreparedCall:
     """Read a request. Raises a FairServeError that names the field that is wrong."""
     plain, body = await off_loop(len(raw), _parse, path, raw)
-    if body.model not in model.names:
-        raise NotFoundError(
-            f"the model {body.model!r} is not served; allowed: {', '.join(model.names)}",
-            param="model",
-            code="model_not_found",
-        )
     try:
         identity = identify(headers, body.metadata)
     except IdentityError as error:
         raise InvalidRequestError(str(error), param=error.source) from error
+    record_id = new_id("call")
+    # A run stays with its version of a split; a call without a run is one of its own.
+    key = identity.run_id or identity.call_id or record_id
+    resolved = models.resolve(body.model, core_run_id(principal.app_id or "", key))
+    model = resolved.model
     prompt = await _read_prompt(model, body, plain)
-    limit = _output_limit(body, prompt, model.context_tokens, options.default_max_tokens)
+    limit = _output_limit(body, prompt, model, options.default_max_tokens)
     retry = headers.get(RETRY_HEADER)
     fingerprint = ""
     if retry is not None:
@@ -137,9 +138,9 @@ async def prepare(
     plain["model"] = model.worker_name
     if body.asked_tokens is None:
         plain["max_tokens"] = limit
-    record_id = new_id("call")
     isolation = options.cache_isolation
     call, run_id, call_id = _call(principal, body, identity, prompt, limit, record_id, isolation)
+    call.pool = model.worker_name
     return PreparedCall(
         path=path,
         call=call,
@@ -148,6 +149,7 @@ async def prepare(
         call_id=call_id,
         body=plain,
         model=model,
+        answer_name=resolved.answer_name,
         stream=bool(body.stream),
         include_usage=body.include_usage,
         fingerprint=fingerprint,
@@ -194,11 +196,16 @@ async def _read_prompt(model: ServedModel, body: CompletionBody, plain: dict[str
 
 
 def _output_limit(
-    body: CompletionBody, prompt: Prompt, context_tokens: int, default_tokens: int
+    body: CompletionBody, prompt: Prompt, model: ServedModel, default_tokens: int
 ) -> int:
-    """The output limit of one sample. Raises ContextLengthError naming what is too long."""
-    count = len(prompt.token_ids)
+    """The output limit of one sample. Raises ContextLengthError naming what is too long.
+
+    Where the count is an estimate the worker decides what fits.
+    """
+    count, context_tokens = len(prompt.token_ids), model.context_tokens
     room = context_tokens - count
+    if not model.reader.exact:
+        default_tokens, room = min(default_tokens, max(1, room)), max(1, context_tokens - 1)
     if room < 1:
         field = "messages" if isinstance(body, ChatBody) else "prompt"
         raise ContextLengthError(

@@ -79,7 +79,7 @@ class Producer:
 
     async def _stream(self, sink: Sink) -> None:
         prepared = self._relay.prepared
-        writer = ChunkWriter(prepared.model.names[0], include_usage=prepared.include_usage)
+        writer = ChunkWriter(prepared.answer_name, include_usage=prepared.include_usage)
         waiting: asyncio.Task[None] | None = asyncio.create_task(self._keep_alive(sink))
         try:
             async with aclosing(self._relay.chunks()) as chunks:
@@ -109,7 +109,7 @@ class Producer:
         async with aclosing(self._relay.chunks()) as chunks:
             async for chunk in chunks:
                 merger.add(chunk.data)
-        answer = merger.answer(self._relay.prepared.model.names[0], self._relay.meter.told)
+        answer = merger.answer(self._relay.prepared.answer_name, self._relay.meter.told)
         body = orjson.dumps(answer)
         self._started = True
         headers = self._headers(JSON)

@@ -134,6 +134,8 @@ class PromptReader:
     """Counts prompts without blocking the event loop."""
 
     def __init__(self, counter: PromptCounter) -> None:
+        self.exact = not isinstance(counter, BytesCounter)
+        """Whether counts are those of the model. If not, they refuse nothing."""
         self._counter = counter
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenizer")
 

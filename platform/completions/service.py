@@ -15,7 +15,7 @@ from fairserve.engine.base import CompletionPath, WorkerClient
 from fairserve.platform.auth import Principal
 from fairserve.platform.completions.answer import AnswerBuffer, ConnectionSink, ProducedResponse
 from fairserve.platform.completions.idempotency import IdempotentAnswers, checked_key, follow
-from fairserve.platform.completions.models import ServedModel
+from fairserve.platform.completions.models import Models
 from fairserve.platform.completions.prepared import (
     PreparedCall,
     PrepareOptions,
@@ -26,52 +26,43 @@ from fairserve.platform.completions.prepared import (
 from fairserve.platform.completions.producer import Producer
 from fairserve.platform.completions.relay import Relay
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.errors import UnavailableError
 from fairserve.throttling.base import LimitUse
 
 
 class Completions:
-    """Answers completion requests. ``model`` is None until a worker is ready."""
+    """Answers completion requests for the models that are served."""
 
     def __init__(
         self,
         control: ControlPort,
         workers: Mapping[str, WorkerClient],
         answers: IdempotentAnswers,
+        models: Models,
         *,
         prepare_options: PrepareOptions,
         keepalive_s: float,
     ) -> None:
-        self.model: ServedModel | None = None
+        self.models = models
         self._control = control
         self._workers = workers
         self._answers = answers
         self._prepare_options = prepare_options
         self._keepalive_s = keepalive_s
 
-    def require_model(self) -> ServedModel:
-        """The served model. Raises UnavailableError before the first worker is ready."""
-        if self.model is None:
-            raise UnavailableError(
-                "no worker is ready yet", code="starting", headers={"Retry-After": "2"}
-            )
-        return self.model
-
     async def answer(
         self, path: CompletionPath, raw: bytes, headers: Mapping[str, str], principal: Principal
     ) -> Response:
         """The response to a request. Raises a FairServeError for what is wrong with it."""
         key = checked_key(headers.get("idempotency-key"))
-        model = self.require_model()
         if key is None:
-            prepared = await self._prepare(path, raw, headers, principal, model)
+            prepared = await self._prepare(path, raw, headers, principal)
             return ProducedResponse(self._producer(prepared).produce)
         app = principal.app_id or ""
         fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw)
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
             return _following(buffer, replayed=True)
-        prepared = await self._prepare(path, raw, headers, principal, model)
+        prepared = await self._prepare(path, raw, headers, principal)
         # Tokenising may have taken a moment, in which the same request arrived a second time.
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
@@ -85,9 +76,8 @@ class Completions:
         raw: bytes,
         headers: Mapping[str, str],
         principal: Principal,
-        model: ServedModel,
     ) -> PreparedCall:
-        return await prepare(path, raw, headers, principal, model, self._prepare_options)
+        return await prepare(path, raw, headers, principal, self.models, self._prepare_options)
 
     def _producer(self, prepared: PreparedCall) -> Producer:
         call = prepared.call

@@ -78,6 +78,7 @@ class LiveCall:
             ttft_s=ttft_s,
             duration_s=now_s - self.submitted_s,
             worker=self.worker_id,
+            served_model=self.call.pool,
             wasted=outcome != "completed" and spent > 0,
             charged=charged,
             error=error[:MAX_ERROR_CHARS],

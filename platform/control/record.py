@@ -40,6 +40,8 @@ class CallRecord:
     ttft_s: float | None = None
     duration_s: float | None = None
     worker: str | None = None
+    served_model: str = ""
+    """What ``model``, the name that the client asked for, led to."""
     wasted: bool = False
     """Tokens were spent on a call that did not complete."""
     charged: bool = True

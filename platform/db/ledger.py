@@ -73,6 +73,8 @@ class LedgerCall(Base):
     ttft_s: Mapped[float | None]
     duration_s: Mapped[float | None]
     worker: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
+    served_model: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
+    """What ``model``, the name that was asked for, led to; null before revision 2."""
     wasted: Mapped[bool]
     charged: Mapped[bool]
     error: Mapped[str] = mapped_column(String(TEXT_CHARS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairserve.platform.db.base import Base
+from fairserve.platform.db.fleet import FleetAlias, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ThrottlingSetting
@@ -14,6 +15,8 @@ __all__ = [
     "AuditEntry",
     "Base",
     "EndUser",
+    "FleetAlias",
+    "FleetWorker",
     "Interaction",
     "LedgerCall",
     "SchemaInfo",

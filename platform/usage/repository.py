@@ -142,6 +142,7 @@ def _call(record: CallRecord) -> dict[str, Any]:
         "ttft_s": record.ttft_s,
         "duration_s": record.duration_s,
         "worker": record.worker,
+        "served_model": record.served_model or None,
         "wasted": record.wasted,
         "charged": record.charged,
         "error": record.error,

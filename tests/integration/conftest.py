@@ -26,6 +26,9 @@ from sqlalchemy import Engine
 
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.auth import Authenticator
+from fairserve.platform.cluster.fleet import merge
+from fairserve.platform.cluster.fleet_endpoints import router as fleet
+from fairserve.platform.completions.models import Models
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
@@ -210,12 +213,29 @@ class RecordingControl:
         self.applied.append((system, parameters))
 
 
+class RecordingFleet:
+    """Stands in for the running fleet: takes up what is stored, and remembers what was dropped."""
+
+    def __init__(self) -> None:
+        self.parts: dict = {}
+        self.dropped: list = []
+        self.present: dict = {}
+
+    @property
+    def desired(self):
+        return merge(self.parts)
+
+    def replace_part(self, source, load, drop="") -> None:
+        self.parts[source] = load()
+        self.dropped.append(drop)
+
+
 class Management:
     """The management endpoints over one database, an admin, and every answer's body."""
 
     def __init__(self, engine: Engine, data_dir: Path) -> None:
         self.app = FastAPI()
-        for router in (apps, tenants, users, throttling, usage):
+        for router in (apps, tenants, users, throttling, usage, fleet):
             self.app.include_router(router)
         self.app.add_exception_handler(FairServeError, self._answer)
         self.state = self.app.state
@@ -224,6 +244,8 @@ class Management:
         self.hasher = key_hasher(self.state.settings)
         self.state.authenticator = Authenticator(self.state.session_factory, self.hasher)
         self.state.control = self.control = RecordingControl()
+        self.state.fleet = self.fleet = RecordingFleet()
+        self.state.models = Models(lambda worker_id: True)
         self.client = TestClient(self.app)
         self.bodies: list[str] = []
         self.admin = ensure_admin_key(self.state.session_factory, self.hasher)

@@ -84,6 +84,7 @@ def test_every_field_of_a_record_is_kept(sessions):
         ttft_s=0.5,
         duration_s=1.0,
         worker="w0",
+        served_model="m-v2",
         wasted=True,
         charged=False,
         error="the worker went away",

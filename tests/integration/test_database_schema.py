@@ -42,6 +42,25 @@ def test_the_drift_check_sees_a_missing_column(empty):
         assert compare_metadata(context, metadata)[0][0] == "add_column"
 
 
+def test_each_revision_is_left_as_it_was_reached(empty):
+    """One step down gives the tables of the step before, with their rows."""
+    schema.upgrade(empty, "0001")
+    before = {table: _columns(empty, table) for table in inspect(empty).get_table_names()}
+    with databases.session_factory(empty).begin() as session:
+        session.add(Tenant(id="tn_1", name="a", created_at=datetime.now(UTC)))
+    schema.upgrade(empty)
+    assert "served_model" in _columns(empty, "ledger_calls")
+    schema.downgrade(empty, "1")
+    after = {table: _columns(empty, table) for table in inspect(empty).get_table_names()}
+    assert after == before
+    with databases.session_factory(empty)() as session:
+        assert session.get(Tenant, "tn_1").name == "a"
+
+
+def _columns(engine, table):
+    return [column["name"] for column in inspect(engine).get_columns(table)]
+
+
 def test_downgrade_leaves_nothing_and_upgrade_works_again(empty):
     schema.upgrade(empty)
     schema.downgrade(empty, "base")
@@ -51,10 +70,10 @@ def test_downgrade_leaves_nothing_and_upgrade_works_again(empty):
     schema.check(empty)
 
 
-@pytest.mark.parametrize("revision", ["1", "7", "-1", "head", "0001"])
+@pytest.mark.parametrize("revision", ["2", "7", "-1", "head", "0002"])
 def test_downgrade_refuses_what_is_not_below(empty, revision):
     schema.upgrade(empty)
-    with pytest.raises(schema.SchemaError, match="allowed: base, or a revision below 1"):
+    with pytest.raises(schema.SchemaError, match="allowed: base, or a revision below 2"):
         schema.downgrade(empty, revision)
     schema.check(empty)
 
@@ -83,14 +102,14 @@ def test_an_incompatible_schema_is_refused(engine):
 
 def test_a_schema_that_needs_a_newer_server_is_refused(engine):
     with engine.begin() as connection:
-        connection.execute(text("UPDATE schema_info SET min_reader = 2"))
-    with pytest.raises(schema.SchemaError, match="revision 2 or later"):
+        connection.execute(text("UPDATE schema_info SET min_reader = 3"))
+    with pytest.raises(schema.SchemaError, match="revision 3 or later"):
         schema.check(engine)
 
 
 def test_a_newer_schema_that_only_expanded_is_accepted(engine):
     with engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
     schema.check(engine)
     with pytest.raises(schema.SchemaError, match="install the newer version"):
         schema.upgrade(engine)

@@ -166,8 +166,9 @@ class ScriptedWorker:
     ``error`` sends an error after two; ``busy`` answers 503; ``refuse`` 400.
     """
 
-    def __init__(self, kv_blocks=64):
+    def __init__(self, kv_blocks=64, model="scripted"):
         self.kv_blocks = kv_blocks
+        self.model = model
         self.bodies = []
         self.disconnects = 0
         self._held = None
@@ -214,7 +215,7 @@ class ScriptedWorker:
         return web.Response()
 
     async def _models(self, request):
-        return web.json_response({"data": [{"id": "scripted", "max_model_len": 4096}]})
+        return web.json_response({"data": [{"id": self.model, "max_model_len": 4096}]})
 
     async def _metrics(self, request):
         labels = f'block_size="16",num_gpu_blocks="{self.kv_blocks}"'
@@ -223,6 +224,9 @@ class ScriptedWorker:
     async def _chat(self, request):
         body = await request.json()
         self.bodies.append(body)
+        if body["model"] != self.model:  # as vLLM does
+            error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
+            return web.json_response({"error": error}, status=404)
         word = body["messages"][-1]["content"].split()[0]
         if word == "busy":
             return web.json_response({"error": {"message": "full"}}, status=503)
@@ -266,7 +270,7 @@ class ScriptedWorker:
             "id": "chatcmpl-1",
             "object": "chat.completion.chunk",
             "created": 1,
-            "model": "scripted",
+            "model": self.model,
             "choices": [] if delta is None else choices,
             "usage": {
                 "prompt_tokens": 12,

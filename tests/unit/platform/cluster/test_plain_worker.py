@@ -42,6 +42,7 @@ class Prepared:
             5,
             single=True,
             token_ids=tokens,
+            pool="m",
         )
 
     def submit(self):

@@ -111,6 +111,7 @@ def relay(control, **workers):
         call_id="call",
         body={},
         model=model,
+        answer_name="m",
         stream=True,
         include_usage=False,
         fingerprint="",

@@ -1,0 +1,144 @@
+"""``/admin/cluster/workers`` and ``/admin/cluster/aliases``: the fleet, of all sources.
+
+What is changed here is stored and holds after a restart; workers and aliases of other sources are
+shown, and changed where they come from.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, status
+
+from fairserve.platform.auth import AdminPrincipal, require_admin
+from fairserve.platform.cluster import repository
+from fairserve.platform.cluster.fleet import FleetPart
+from fairserve.platform.cluster.fleet_view import alias_out, worker_out, workers_out
+from fairserve.platform.cluster.running_fleet import RunningFleet
+from fairserve.platform.cluster.schemas import (
+    AliasOut,
+    AliasPut,
+    ModelName,
+    RemoveQuery,
+    WorkerJoin,
+    WorkerOut,
+)
+from fairserve.platform.cluster.service import FleetChanges
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.schemas import Page, Paging
+from fairserve.platform.db.session import WriteSession, after_commit
+from fairserve.platform.errors import NotFoundError
+
+router = APIRouter(prefix="/admin/cluster")
+
+AliasName = Annotated[ModelName, Path()]
+
+
+def _changes(request: Request, session: WriteSession, principal: AdminPrincipal) -> FleetChanges:
+    fleet: RunningFleet = request.app.state.fleet
+    return FleetChanges(session, principal, fleet.desired, request.app.state.models.names())
+
+
+Changes = Annotated[FleetChanges, Depends(_changes, scope="function")]
+
+
+def _apply_after_commit(request: Request, session: WriteSession, drop: str = "") -> None:
+    fleet: RunningFleet = request.app.state.fleet
+    factory = request.app.state.session_factory
+
+    def apply() -> None:
+        def load() -> FleetPart:
+            with factory() as reading:
+                return repository.load_part(read_only(reading))
+
+        fleet.replace_part("api", load, drop)
+
+    after_commit(session, apply)
+
+
+@router.get("/workers", dependencies=[Depends(require_admin)])
+async def list_workers(request: Request, query: Annotated[Paging, Query()]) -> Page[WorkerOut]:
+    """Workers of all sources, by id."""
+    found = await workers_out(request.app.state)
+    return Page(
+        items=found[query.offset : query.offset + query.limit],
+        total=len(found),
+        limit=query.limit,
+        offset=query.offset,
+    )
+
+
+@router.get("/workers/{worker_id}", dependencies=[Depends(require_admin)])
+async def read_worker(worker_id: str, request: Request) -> WorkerOut:
+    """One worker."""
+    for worker in await workers_out(request.app.state):
+        if worker.id == worker_id:
+            return worker
+    raise NotFoundError(f"there is no worker {worker_id!r}", param="worker_id")
+
+
+@router.post("/workers", status_code=status.HTTP_201_CREATED)
+def join_worker(
+    body: WorkerJoin, request: Request, session: WriteSession, fleet: Changes
+) -> WorkerOut:
+    """Add a worker. It serves once it answers and says that it has the model."""
+    row = fleet.join(body)
+    _apply_after_commit(request, session)
+    return worker_out(repository.spec_of(row), "api", "joining")
+
+
+@router.post("/workers/{worker_id}/drain")
+def drain_worker(
+    worker_id: str, request: Request, session: WriteSession, fleet: Changes
+) -> WorkerOut:
+    """Let a worker finish its calls, and give it no more. It stays listed."""
+    row = fleet.drain(worker_id)
+    _apply_after_commit(request, session)
+    return worker_out(repository.spec_of(row), "api", "draining")
+
+
+@router.delete("/workers/{worker_id}", status_code=status.HTTP_204_NO_CONTENT)
+def remove_worker(
+    worker_id: str,
+    request: Request,
+    session: WriteSession,
+    fleet: Changes,
+    query: Annotated[RemoveQuery, Query()],
+) -> None:
+    """Drain a worker, then forget it. ``force=true`` does not wait for its calls."""
+    fleet.remove(worker_id)
+    _apply_after_commit(request, session, drop=worker_id if query.force else "")
+
+
+@router.get("/aliases", dependencies=[Depends(require_admin)])
+async def list_aliases(request: Request, query: Annotated[Paging, Query()]) -> Page[AliasOut]:
+    """Aliases of all sources, by name."""
+    state = request.app.state
+    ready = set(state.models.ready())
+    found = sorted(state.fleet.desired.aliases.items())
+    return Page(
+        items=[
+            alias_out(name, alias.targets, alias.source, ready)
+            for name, alias in found[query.offset : query.offset + query.limit]
+        ],
+        total=len(found),
+        limit=query.limit,
+        offset=query.offset,
+    )
+
+
+@router.put("/aliases/{name:path}")
+def put_alias(
+    name: AliasName, body: AliasPut, request: Request, session: WriteSession, fleet: Changes
+) -> AliasOut:
+    """Make an alias or change it; holds for the next call."""
+    row = fleet.put_alias(name, body)
+    _apply_after_commit(request, session)
+    return alias_out(row.name, body.target, "api", set(request.app.state.models.ready()))
+
+
+@router.delete("/aliases/{name:path}", status_code=status.HTTP_204_NO_CONTENT)
+def remove_alias(name: AliasName, request: Request, session: WriteSession, fleet: Changes) -> None:
+    """Remove an alias; calls for it answer 404 from now on."""
+    fleet.remove_alias(name)
+    _apply_after_commit(request, session)

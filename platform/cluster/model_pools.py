@@ -1,0 +1,253 @@
+"""Which worker serves which model: a pool for every model, with its context and its tokenizer.
+
+A pool begins with its first worker. Its tokenizer is loaded in a thread, and the model is served once
+it is there; other models do not wait for it. The tokenizer is the one that the fleet names for the
+model, else the setting ``model`` (for embedded workers and those of ``worker_urls``), else the model's
+own name as a folder or hub id.
+
+Weakness: where no tokenizer can be had, tokens are estimated from bytes. Such a model is served all
+the same, because its worker counts for itself; but limits by tokens are then rough, and the router
+cannot match what the worker tells of its cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from fairserve.engine.base import WorkerFacts
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
+from fairserve.platform.cluster.fleet import Desired
+from fairserve.platform.cluster.worker_spec import WorkerSpec
+from fairserve.platform.completions.models import Models, ServedModel
+from fairserve.platform.completions.prompt import (
+    BytesCounter,
+    PromptCounter,
+    PromptReader,
+    load_counter,
+)
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_CONTEXT = 1 << 31
+LOCAL_SOURCES = ("embedded", "settings")
+"""Whose models the setting ``model`` names."""
+
+
+@dataclass(slots=True)
+class _Pool:
+    context_tokens: dict[str, int] = field(default_factory=dict)
+    """By worker."""
+    last_context_tokens: int = UNKNOWN_CONTEXT
+    """While there is no worker: that of the last one."""
+    returning: set[str] = field(default_factory=set)
+    """Workers that left and are wanted again, at another place or with other fields."""
+    local: bool = False
+    tokenizer: str = ""
+    """What the reader is made of, or is being made of."""
+    reader: PromptReader | None = None
+    loading: asyncio.Task[None] | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class ModelPools:
+    """Keeps ``models`` up to date. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        models: Models,
+        *,
+        local_model: str = "",
+        on_ready: Callable[[], None] | None = None,
+        load: Callable[[str], PromptCounter] = load_counter,
+    ) -> None:
+        """``local_model`` is the setting ``model``; ``on_ready`` hears of the first model served."""
+        self._models = models
+        self._local_model = local_model
+        self._on_ready = on_ready
+        self._load = load
+        self._pools: dict[str, _Pool] = {}
+        self._desired = Desired()
+        self._draining: set[str] = set()
+        self._problems: dict[str, str] = {}
+        self._prefetched: asyncio.Task[PromptCounter] | None = None
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def worker_joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
+        """A worker says what it has. Raises ValueError if it does not fit what was said of it."""
+        try:
+            model = self._model_of(spec, facts)
+        except ValueError as error:
+            self._problems[spec.worker_id] = str(error)
+            raise
+        self._problems.pop(spec.worker_id, None)
+        self._draining.discard(spec.worker_id)
+        pool = self._pools.setdefault(model, _Pool())
+        known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
+        pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
+        self._leave(spec.worker_id, keep=model)  # it may have come back as another
+        self._has_returned(spec.worker_id)
+        worker = self._desired.workers.get(spec.worker_id)
+        pool.local = pool.local or worker is None or worker.source in LOCAL_SOURCES
+        self._publish(model)
+
+    def _model_of(self, spec: WorkerSpec, facts: WorkerFacts) -> str:
+        if not facts.models:
+            raise ValueError("it serves no model")
+        model = spec.model or facts.models[0]
+        if model not in facts.models:
+            raise ValueError(f"it does not serve {model!r}; it serves: {', '.join(facts.models)}")
+        if model in self._desired.aliases:
+            raise ValueError(f"it serves {model!r}, which is the name of an alias")
+        return model
+
+    def worker_drains(self, worker_id: str) -> None:
+        """The worker begins with no more calls."""
+        self._draining.add(worker_id)
+        for model in self.models_of(worker_id):
+            self._publish(model)
+
+    def worker_left(self, worker_id: str) -> None:
+        """The worker has gone. With its last worker a model is gone, too, unless one is to come."""
+        self._draining.discard(worker_id)
+        self._problems.pop(worker_id, None)
+        for model in self.models_of(worker_id):
+            if worker_id in self._desired.workers:
+                self._pools[model].returning.add(worker_id)
+        self._leave(worker_id)
+
+    def _leave(self, worker_id: str, keep: str = "") -> None:
+        for model, pool in list(self._pools.items()):
+            if model == keep:
+                continue
+            context_tokens = pool.context_tokens.pop(worker_id, None)
+            if context_tokens is not None:
+                pool.last_context_tokens = context_tokens
+                self._publish(model)
+
+    def _has_returned(self, worker_id: str) -> None:
+        for model, pool in list(self._pools.items()):
+            if worker_id in pool.returning:
+                pool.returning.discard(worker_id)
+                if not pool.context_tokens:
+                    self._publish(model)
+
+    def _is_awaited(self, model: str, pool: _Pool) -> bool:
+        """Whether a worker is to come: calls wait for it, as they do for one that was lost."""
+        return any(
+            worker.spec.model == model
+            or (not worker.spec.model and worker.spec.worker_id in pool.returning)
+            for worker in self._desired.workers.values()
+            if not worker.drained
+        )
+
+    def models_of(self, worker_id: str) -> list[str]:
+        """The model that a worker serves, if it has joined once."""
+        return [name for name, pool in self._pools.items() if worker_id in pool.context_tokens]
+
+    def problem_of(self, worker_id: str) -> str:
+        """Why a worker cannot join; empty if nothing is known against it."""
+        return self._problems.get(worker_id, "")
+
+    def workers(self) -> Mapping[str, Collection[str]]:
+        """All workers of each model, draining ones included."""
+        return {name: tuple(pool.context_tokens) for name, pool in self._pools.items()}
+
+    # --- the fleet --------------------------------------------------------------------------------
+
+    def set_fleet(self, desired: Desired) -> None:
+        """What holds from now on: aliases, tokenizers, and models that are to come."""
+        self._desired = desired
+        self._models.set_aliases({name: alias.targets for name, alias in desired.aliases.items()})
+        for model, pool in list(self._pools.items()):
+            pool.returning &= desired.workers.keys()
+            self._publish(model)
+        self._tell_expected()
+
+    def prefetch(self) -> None:
+        """Load the local model's tokenizer now: it takes as long as a worker's start."""
+        self._prefetched = asyncio.create_task(self._counter(self._local_model))
+
+    async def close(self) -> None:
+        """Stop loading and counting."""
+        tasks = [pool.loading for pool in self._pools.values() if pool.loading is not None]
+        others = [self._prefetched] if self._prefetched is not None else []
+        for task in (*tasks, *others):
+            task.cancel()
+        await asyncio.gather(*tasks, *others, return_exceptions=True)
+        for pool in self._pools.values():
+            if pool.reader is not None:
+                pool.reader.close()
+
+    # --- what is served ---------------------------------------------------------------------------
+
+    def _publish(self, model: str) -> None:
+        pool = self._pools[model]
+        if not pool.context_tokens and not self._is_awaited(model, pool):
+            # The reader is left to its calls: its threads end when nobody counts any more.
+            if pool.loading is not None:
+                pool.loading.cancel()
+            del self._pools[model]
+            self._models.drop(model)
+            self._tell_expected()
+            return
+        tokenizer = self._tokenizer_of(model, pool)
+        if tokenizer != pool.tokenizer or (pool.reader is None and pool.loading is None):
+            pool.tokenizer = tokenizer
+            if pool.loading is not None:
+                pool.loading.cancel()
+            pool.loading = asyncio.create_task(self._read(model, pool), name=f"tokenizer {model}")
+        self._tell_expected()
+        if pool.reader is None:
+            return
+        first = not len(self._models)
+        workers = frozenset(pool.context_tokens) - self._draining
+        context_tokens = min(pool.context_tokens.values(), default=pool.last_context_tokens)
+        names: tuple[str, ...] = (model,)
+        if pool.local and self._local_model not in ("", model):
+            names = (model, self._local_model)
+        self._models.serve(
+            ServedModel(names, model, context_tokens, pool.reader, workers, pool.created)
+        )
+        if first and self._on_ready is not None:
+            # After the worker that just told its facts has joined.
+            asyncio.get_running_loop().call_soon(self._on_ready)
+            self._on_ready = None
+
+    def _tell_expected(self) -> None:
+        self._models.set_expected(self._desired.declared_models() | set(self._pools))
+
+    def _tokenizer_of(self, model: str, pool: _Pool) -> str:
+        named = self._desired.tokenizers.get(model)
+        if named is not None:
+            return named
+        return self._local_model if pool.local and self._local_model else model
+
+    async def _read(self, model: str, pool: _Pool) -> None:
+        counter = await self._counter(pool.tokenizer)
+        pool.reader = PromptReader(counter)
+        pool.loading = None
+        if self._pools.get(model) is pool:
+            self._publish(model)
+
+    async def _counter(self, tokenizer: str) -> PromptCounter:
+        task = asyncio.current_task()
+        fetched, here = self._prefetched, tokenizer in (self._local_model, BUILTIN_MODEL_NAME)
+        if fetched is not None and fetched is not task and here:
+            self._prefetched = None
+            return await fetched
+        try:
+            if tokenizer in ("", BUILTIN_MODEL_NAME):
+                tokenizer = str(await asyncio.to_thread(ensure_builtin_model))
+            return await asyncio.to_thread(self._load, tokenizer)
+        except Exception as error:  # libraries of tokenizers raise what they like
+            logger.warning(
+                "no tokenizer from %s (%s): token counts are estimates; name one for the model",
+                tokenizer,
+                error,
+            )
+            return BytesCounter()

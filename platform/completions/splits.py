@@ -1,0 +1,46 @@
+"""Which version of a split answers: weighted rendezvous hashing of the run, without any state.
+
+A split divides the runs of one name among versions of a model by weight. Each version draws a number
+from a stable hash (BLAKE2b) of split, version and key, an exponential with its weight as rate, and
+the smallest wins (Thaler and Ravishankar's highest random weight, in its weighted form). So the same
+key gets the same version in every process and after every restart, shares follow the weights, and a
+change of one weight moves only the runs that it has to: to a version that grew, or from one that
+shrank.
+
+Weakness: shares are of runs, not of tokens, and hold on average only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Mapping
+
+Targets = Mapping[str, float]
+"""Models with their weights, all above zero; a plain alias has one."""
+
+
+def pick_version(split: str, targets: Targets, key: str) -> str:
+    """The version for a run. Raises ValueError if there is none."""
+    if len(targets) == 1:
+        return next(iter(targets))
+    return min(targets, key=lambda version: (_draw(split, version, key, targets[version]), version))
+
+
+def pick_available(split: str, targets: Targets, key: str, available: Collection[str]) -> str:
+    """The version for a run among those that are available; among all if none is.
+
+    Runs of the others keep theirs: only the runs of a missing version go elsewhere, by weight.
+    """
+    there = {version: weight for version, weight in targets.items() if version in available}
+    return pick_version(split, there or targets, key)
+
+
+def _draw(split: str, version: str, key: str, weight: float) -> float:
+    parts = (part.encode("utf-8", "surrogatepass") for part in (split, version, key))
+    digest = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "big") + part)
+    # Never 0 or 1: the middle of one of 2^53 equal steps, which a float holds exactly.
+    uniform = ((int.from_bytes(digest.digest(), "big") >> 11) + 0.5) / (1 << 53)
+    return -math.log(uniform) / weight

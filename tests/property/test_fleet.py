@@ -1,0 +1,158 @@
+"""The fleet's merging and the way to it: nothing is removed under its calls, and it gets there."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairserve.platform.cluster.fleet import (
+    SOURCES,
+    Desired,
+    DesiredWorker,
+    Drain,
+    FleetPart,
+    Join,
+    Present,
+    Remove,
+    after,
+    changes,
+    clashes,
+    merge,
+)
+from fairserve.platform.cluster.worker_spec import WorkerSpec
+
+ids = st.sampled_from("abcdef")
+specs = st.builds(
+    WorkerSpec,
+    worker_id=ids,
+    url=st.sampled_from([f"http://h{n}" for n in range(8)]),
+    model=st.sampled_from(["", "m", "n"]),
+    concurrency=st.sampled_from([8, 16]),
+)
+aliases = st.dictionaries(
+    st.sampled_from(["x", "y", "m"]),
+    st.dictionaries(st.sampled_from(["m", "n", "x"]), st.just(1.0), min_size=1),
+)
+parts = st.builds(
+    FleetPart,
+    workers=st.lists(specs, max_size=5, unique_by=lambda spec: spec.worker_id).map(tuple),
+    aliases=aliases,
+    drained=st.frozensets(ids),
+)
+fleets = st.dictionaries(st.sampled_from(SOURCES), parts).map(merge)
+desired_workers = st.builds(
+    lambda found: Desired({w.spec.worker_id: w for w in found}),
+    st.lists(
+        st.builds(
+            DesiredWorker,
+            specs,
+            st.sampled_from(["settings", "api", "file", "embedded"]),
+            st.booleans(),
+        )
+    ),
+)
+
+
+def wanted(desired):
+    return {
+        worker_id: worker.spec
+        for worker_id, worker in desired.workers.items()
+        if worker.source != "embedded" and not worker.drained
+    }
+
+
+@given(st.dictionaries(st.sampled_from(SOURCES), parts))
+def test_the_first_source_that_names_a_worker_has_it(said):
+    fleet = merge(said)
+    for worker_id, worker in fleet.workers.items():
+        before = SOURCES[: SOURCES.index(worker.source)]
+        assert worker.spec in said[worker.source].workers
+        assert worker.drained == (worker_id in said[worker.source].drained)
+        for source in before:
+            named = said.get(source, FleetPart()).workers
+            assert worker_id not in {spec.worker_id for spec in named}
+    assert set(fleet.workers) == {s.worker_id for part in said.values() for s in part.workers}
+    assert set(fleet.aliases) == {name for part in said.values() for name in part.aliases}
+
+
+@given(parts, fleets)
+def test_what_does_not_clash_is_merged_whole(part, others):
+    """And what clashes is told: then something of it would be lost, or an alias lead to an alias."""
+    if clashes(part, others):
+        return
+    known = set(others.workers) | set(others.aliases)
+    assert not known & {spec.worker_id for spec in part.workers}
+    together = {**others.aliases, **merge({"file": part}).aliases}
+    models = others.declared_models() | {spec.model for spec in part.workers}
+    for name, alias in together.items():
+        if name in part.aliases:
+            assert not set(alias.targets) & set(together)
+            assert name not in others.declared_models()
+    urls = [spec.url for spec in part.workers] + [w.spec.url for w in others.workers.values()]
+    own = {spec.url for spec in part.workers}
+    assert all(urls.count(url) == 1 for url in own)
+    assert not models & set(part.aliases) - {spec.model for spec in part.workers}
+
+
+@given(aliases, aliases)
+def test_aliases_that_do_not_clash_lead_to_models(given_here, given_there):
+    part, others = FleetPart(aliases=given_here), merge({"api": FleetPart(aliases=given_there)})
+    own = clashes(FleetPart(aliases=given_there), Desired())
+    if own or clashes(part, others):
+        return
+    together = {**given_here, **given_there}
+    assert len(together) == len(given_here) + len(given_there)
+    assert not set(together) & {target for targets in together.values() for target in targets}
+
+
+@given(st.lists(desired_workers, min_size=1, max_size=6), st.data())
+def test_every_way_is_safe_and_leads_there(stages, data):
+    """The wishes change at any time, calls end at any time."""
+    present: dict[str, Present] = {}
+    for desired in stages:
+        steps = changes(desired, present)
+        check(desired, present, steps)
+        present = after(present, steps)
+        ended = data.draw(st.sets(ids))
+        present = settle(present, ended)
+    last = stages[-1]
+    for _ in range(3):
+        steps = changes(last, present)
+        check(last, present, steps)
+        present = settle(after(present, steps), set("abcdef"))
+    assert {worker_id: there.spec for worker_id, there in present.items()} == wanted(last)
+    assert not any(there.draining for there in present.values())
+    assert changes(last, present) == []
+
+
+def settle(present, ended):
+    """Some of the draining workers have ended their calls."""
+    return {
+        worker_id: replace(there, idle=there.idle or worker_id in ended)
+        if there.draining
+        else there
+        for worker_id, there in present.items()
+    }
+
+
+def check(desired, present, steps):
+    gone = set()
+    for step in steps:
+        match step:
+            case Remove(worker_id):
+                assert present[worker_id].draining
+                assert present[worker_id].idle, "a worker is removed under its calls"
+                gone.add(worker_id)
+            case Drain(worker_id):
+                assert not present[worker_id].draining
+                assert wanted(desired).get(worker_id) != present[worker_id].spec
+            case Join(worker):
+                worker_id = worker.spec.worker_id
+                assert worker_id not in present or worker_id in gone, "joined twice"
+                assert wanted(desired)[worker_id] == worker.spec
+
+
+@given(desired_workers)
+def test_nothing_happens_to_what_stays(desired):
+    present = after({}, changes(desired, {}))
+    assert changes(desired, present) == []

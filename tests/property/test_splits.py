@@ -1,0 +1,104 @@
+"""Splits: shares follow the weights, a run stays, and a change moves as few runs as it has to."""
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairserve.platform.completions.splits import pick_available, pick_version
+
+RUNS = 20_000
+names = st.text(min_size=1, max_size=8)
+weights = st.floats(0.01, 1000)
+splits = st.dictionaries(names, weights, min_size=1, max_size=6)
+
+
+def picks(targets, runs=RUNS, split="chat"):
+    return [pick_version(split, targets, f"app/run-{n}") for n in range(runs)]
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [{"v1": 9, "v2": 1}, {"v1": 1, "v2": 1, "v3": 2}, {"v1": 0.5, "v2": 99.5}, {"v1": 7}],
+)
+def test_shares_follow_the_weights(targets):
+    found = picks(targets)
+    total = sum(targets.values())
+    for version, weight in targets.items():
+        share = weight / total
+        sigma = (share * (1 - share) / RUNS) ** 0.5
+        assert abs(found.count(version) / RUNS - share) <= 4 * sigma + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"v1": 9, "v2": 1}, {"v1": 8, "v2": 2}),
+        ({"v1": 9, "v2": 1}, {"v1": 1, "v2": 1}),
+        ({"v1": 2, "v2": 1, "v3": 1}, {"v1": 2, "v2": 1}),
+    ],
+)
+def test_no_more_runs_move_than_the_shares_do(before, after):
+    """The least that can move is what the shares of the growing versions gain."""
+    old, new = picks(before), picks(after)
+    moved = sum(a != b for a, b in zip(old, new, strict=True)) / RUNS
+    sums = sum(before.values()), sum(after.values())
+    least = sum(
+        max(0.0, weight / sums[1] - before.get(version, 0) / sums[0])
+        for version, weight in after.items()
+    )
+    assert abs(moved - least) < 0.015
+
+
+@given(splits, names, names, weights)
+def test_a_version_that_grows_only_gains(targets, split, key, more):
+    """Only its weight changes, so whoever had it keeps it, and nobody moves between the others."""
+    grown = next(iter(targets))
+    before = pick_version(split, targets, key)
+    after = pick_version(split, {**targets, grown: targets[grown] + more}, key)
+    assert after in (before, grown)
+
+
+@given(splits, names, names, weights)
+def test_the_order_and_the_scale_of_the_weights_do_not_matter(targets, split, key, factor):
+    found = pick_version(split, targets, key)
+    turned = {name: weight * 2 for name, weight in reversed(targets.items())}
+    assert pick_version(split, turned, key) == found
+
+
+@given(splits, names, names, st.data())
+def test_only_the_runs_of_a_missing_version_go_elsewhere(targets, split, key, data):
+    there = data.draw(st.sets(st.sampled_from(sorted(targets))))
+    found = pick_available(split, targets, key, there)
+    usual = pick_version(split, targets, key)
+    if usual in there or not there:
+        assert found == usual
+    else:
+        assert found in there
+
+
+@settings(max_examples=200)
+@given(names, names, names, names)
+def test_parts_of_the_hashed_text_do_not_run_into_each_other(split, more, key, other):
+    """``a`` + ``bc`` is not ``ab`` + ``c``: splits draw independently."""
+    targets = dict.fromkeys("abcdefgh", 1.0)
+    drawn = [pick_version(split + more, targets, f"{key}{n}") for n in range(64)]
+    again = [pick_version(split, targets, f"{more}{key}{n}") for n in range(64)]
+    assert drawn != again or not more
+
+
+def test_another_process_picks_the_same():
+    code = (
+        "from fairserve.platform.completions.splits import pick_version as p;"
+        "print([p('chat', {'v1': 3, 'v2': 2}, f'app/run-{n}') for n in range(50)])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == str(picks({"v1": 3, "v2": 2}, 50))
+
+
+def test_the_picks_are_those_of_the_first_release():
+    """A change of the hash would move runs between versions when a server is upgraded."""
+    found = "".join(v[-1] for v in picks({"v1": 3, "v2": 2}, 32))
+    assert found == "21122212111112111121221211122212"

@@ -1,0 +1,237 @@
+"""Which worker serves which model: context, tokenizer, and workers that come, drain and go."""
+
+import asyncio
+import threading
+
+import pytest
+from until import until
+
+from fairserve.engine.base import WorkerFacts
+from fairserve.platform.cluster.fleet import Desired, FleetPart, merge
+from fairserve.platform.cluster.model_pools import ModelPools
+from fairserve.platform.cluster.worker_spec import WorkerSpec
+from fairserve.platform.completions.models import Models
+from fairserve.platform.completions.prompt import BytesCounter
+from fairserve.platform.errors import NotFoundError, UnavailableError
+
+
+class Tokenizers:
+    """Loads what it is told, when it is told."""
+
+    def __init__(self):
+        self.loaded = []
+        self.slow = {}
+
+    def load(self, name):
+        self.loaded.append(name)
+        if name in self.slow:
+            assert self.slow[name].wait(30)
+        if name == "broken":
+            raise RuntimeError("no such tokenizer")
+        return Exact(name)
+
+
+class Exact:
+    def __init__(self, name):
+        self.name = name
+
+
+class World:
+    def __init__(self, **options):
+        self.up = set()
+        self.ready = []
+        self.tokenizers = Tokenizers()
+        self.models = Models(lambda worker_id: worker_id in self.up)
+        self.pools = ModelPools(
+            self.models,
+            on_ready=lambda: self.ready.append(len(self.models)),
+            load=self.tokenizers.load,
+            **options,
+        )
+
+    def join(self, worker_id, *models, context=None, kv=None, **spec):
+        self.pools.worker_joins(
+            WorkerSpec(worker_id, f"http://{worker_id}", **spec),
+            WorkerFacts(models or ("m",), context, kv),
+        )
+        self.up.add(worker_id)
+
+    async def served(self, name):
+        """The model once it is served."""
+        await until(lambda: name in self.models.names())
+        return self.models.resolve(name, "").model
+
+
+@pytest.fixture
+async def world():
+    world = World()
+    world.pools.set_fleet(Desired())
+    yield world
+    await world.pools.close()
+
+
+def fleet(**part):
+    return merge({"file": FleetPart(**part)})
+
+
+async def test_the_smallest_worker_sets_the_context(world):
+    world.join("a", context=4096, kv=100_000)
+    assert (await world.served("m")).context_tokens == 4096
+    world.join("b", context=4096, kv=2048)
+    assert (await world.served("m")).context_tokens == 2048
+    world.join("c", kv_tokens=1024)
+    assert (await world.served("m")).context_tokens == 1024
+    world.pools.worker_left("c")
+    assert (await world.served("m")).context_tokens == 2048
+    await asyncio.sleep(0)
+    assert world.ready == [1]
+
+
+async def test_several_models_each_with_its_own_tokenizer(world):
+    named = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b")
+    world.pools.set_fleet(fleet(workers=named, tokenizers={"m": "/of/m"}))
+    world.join("a", "m")
+    world.join("b", "n")
+    assert (await world.served("m")).reader._counter.name == "/of/m"
+    assert (await world.served("n")).reader._counter.name == "n"
+    assert (await world.served("m")).workers == {"a"}
+    assert world.pools.workers() == {"m": ("a",), "n": ("b",)}
+
+
+async def test_a_slow_tokenizer_holds_up_its_own_model_only(world):
+    world.tokenizers.slow["m"] = threading.Event()
+    world.join("a", "m")
+    world.join("b", "n")
+    await world.served("n")
+    with pytest.raises(UnavailableError):
+        world.models.resolve("m", "")
+    world.tokenizers.slow["m"].set()
+    await world.served("m")
+
+
+async def test_without_a_tokenizer_tokens_are_estimated(world, caplog):
+    world.pools.set_fleet(fleet(tokenizers={"m": "broken"}))
+    world.join("a")
+    reader = (await world.served("m")).reader
+    assert isinstance(reader._counter, BytesCounter)
+    assert not reader.exact
+    assert "token counts are estimates" in caplog.text
+
+
+async def test_a_tokenizer_that_is_named_later_takes_over(world):
+    world.join("a")
+    first = await world.served("m")
+    world.pools.set_fleet(fleet(tokenizers={"m": "/better"}))
+    assert (await world.served("m")).reader is first.reader, "until the new one is there"
+    await until(lambda: world.models.resolve("m", "").model.reader is not first.reader)
+    assert (await world.served("m")).reader._counter.name == "/better"
+    assert world.tokenizers.loaded == ["m", "/better"]
+
+
+async def test_a_worker_must_serve_the_model_that_was_said(world):
+    world.join("a", "m", "n", model="n")
+    assert (await world.served("n")).workers == {"a"}
+    with pytest.raises(ValueError, match=r"does not serve 'x'; it serves: m, n"):
+        world.join("b", "m", "n", model="x")
+    assert "does not serve 'x'" in world.pools.problem_of("b")
+    with pytest.raises(ValueError, match="serves no model"):
+        world.pools.worker_joins(WorkerSpec("c", "http://c"), WorkerFacts((), None, None))
+    world.pools.set_fleet(fleet(aliases={"chat": {"n": 1}}))
+    with pytest.raises(ValueError, match="'chat', which is the name of an alias"):
+        world.join("b", "chat")
+    world.join("b", "n")
+    assert world.pools.problem_of("b") == ""
+
+
+async def test_a_draining_worker_takes_no_share_and_the_last_one_takes_the_model(world):
+    world.join("a")
+    world.join("b")
+    await world.served("m")
+    world.pools.worker_drains("a")
+    assert (await world.served("m")).workers == {"b"}
+    world.pools.worker_drains("b")
+    assert world.models.workers_up("m") == 0
+    world.pools.worker_left("a")
+    world.pools.worker_left("b")
+    world.join("c", "n")
+    await world.served("n")
+    with pytest.raises(NotFoundError):
+        world.models.resolve("m", "")
+    world.join("a")
+    assert (await world.served("m")).workers == {"a"}, "it has come again, and is not draining"
+
+
+async def test_a_worker_that_comes_back_with_another_model(world):
+    world.join("a", "m")
+    await world.served("m")
+    world.join("a", "n")
+    assert (await world.served("n")).workers == {"a"}
+    assert world.models.names() == {"n"}
+
+
+async def test_a_model_stays_while_its_only_worker_moves(world):
+    """Its calls wait, as they do for a worker that was lost."""
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a"),)))
+    world.join("a", context=512)
+    first = await world.served("m")
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://elsewhere"),)))
+    world.pools.worker_drains("a")
+    world.pools.worker_left("a")
+    between = world.models.resolve("m", "").model
+    assert (between.workers, between.context_tokens) == (set(), 512)
+    assert between.reader is first.reader
+    world.join("a", context=256)
+    assert world.models.resolve("m", "").model.context_tokens == 256
+    world.pools.set_fleet(Desired())
+    assert (await world.served("m")).workers == {"a"}
+    world.pools.worker_left("a")
+    assert world.models.names() == set()
+
+
+async def test_a_model_is_not_awaited_once_its_worker_came_back_with_another(world):
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a"),)))
+    world.join("a", "m")
+    await world.served("m")
+    world.pools.worker_left("a")
+    assert world.models.names() == {"m"}
+    world.join("a", "n")
+    await world.served("n")
+    assert world.models.names() == {"n"}
+
+
+async def test_a_model_waits_for_a_worker_that_is_said_to_serve_it(world):
+    old, new = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b", model="m")
+    world.pools.set_fleet(fleet(workers=(old, new)))
+    world.join("a")
+    await world.served("m")
+    world.pools.set_fleet(fleet(workers=(new,)))
+    world.pools.worker_left("a")
+    assert world.models.names() == {"m"}
+    world.pools.set_fleet(Desired())
+    assert world.models.names() == set(), "nobody is to come any more"
+
+
+async def test_a_declared_model_is_expected(world):
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a", model="soon"),)))
+    world.join("b", "m")
+    await world.served("m")
+    with pytest.raises(UnavailableError):
+        world.models.resolve("soon", "")
+    with pytest.raises(NotFoundError):
+        world.models.resolve("never", "")
+
+
+async def test_the_setting_model_is_for_local_workers():
+    world = World(local_model="/models/mine")
+    static, named = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b")
+    world.pools.set_fleet(
+        merge({"settings": FleetPart(workers=(static,)), "file": FleetPart(workers=(named,))})
+    )
+    world.pools.prefetch()
+    world.join("a", "m")
+    world.join("b", "n")
+    assert (await world.served("m")).names == ("m", "/models/mine")
+    assert (await world.served("m")).reader._counter.name == "/models/mine"
+    assert (await world.served("n")).names == ("n",)
+    assert sorted(world.tokenizers.loaded) == ["/models/mine", "n"], "loaded once, ahead"
+    await world.pools.close()
