@@ -1,0 +1,141 @@
+"""Random traffic on a small pool, against Algorithm 1 done naively with the same hits and fits.
+
+At each offer, the naive walk matches every waiting call anew by vLLM's own look-up, sorts, and refills
+literally. What is refused is held against vLLM's own count of blocks, and so are steps in which the
+plug-in looks at nobody because it knows that nothing fits.
+"""
+
+import random
+
+import pytest
+from both_dlpm import BothDlpm
+from vllm_world import DLPMAsyncScheduler, DLPMScheduler, World
+
+from fairserve.scheduling.local.dlpm import DlpmOptions
+
+REQUESTS = 300
+LONGEST_PROMPT, LONGEST_OUTPUT = 130, 24
+CLIENTS = ["t/flood", "t/light", "u/some", "v"]
+
+
+class RandomWorld(World):
+    """Three hundred requests of four clients, one of which floods; shared prefixes; aborts."""
+
+    def __init__(self, kind, seed):
+        rng = self.rng = random.Random(seed)
+        super().__init__(
+            kind,
+            blocks=rng.choice([45, 60, 90]),
+            max_num_seqs=rng.choice([3, 6, 12]),
+            max_num_batched_tokens=rng.choice([24, 64, 200]),
+            watermark=rng.choice([0.0, 0.0, 0.05]),
+            environment={"FAIRSERVE_VICTIM": rng.choice(["fair", "fair", "latest"])},
+        )
+        self.options = DlpmOptions(
+            quantum=rng.choice([1.0, 60.0, 500.0]),
+            refill_when_stuck=rng.random() < 0.7,
+            max_bypass=rng.choice([0, 8, 64]),
+        )
+        self.both = BothDlpm(self.options, self.cached_tokens, self.check_refusal)
+        self.queue.local = self.both
+        self.most_running = 0
+        self.unlooked = 0
+        """Steps in which nobody was looked at though some waited and the batch had room."""
+
+    def cached_tokens(self, call):
+        """As vLLM will find it: without any memory."""
+        request = self.requests[call.call_id]
+        coordinator = self.scheduler.kv_cache_manager.coordinator
+        return coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)[1]
+
+    def fits(self, request):
+        """By the count of ``allocate_slots``, written out."""
+        manager = self.scheduler.kv_cache_manager
+        found, _, _ = manager.coordinator.find_longest_cache_hit(
+            request.block_hashes, request.num_tokens - 1
+        )
+        unused = sum(block.ref_cnt == 0 for block in found[0])
+        needed = -(-request.num_tokens // 4) - len(found[0]) + unused
+        spare = manager.watermark_blocks if self.scheduler.running else 0
+        return needed + spare <= self.pool.get_num_free_blocks()
+
+    def check_refusal(self, call):
+        assert not self.fits(self.requests[call.call_id])
+
+    def arrive(self):
+        rng, number = self.rng, len(self.requests)
+        client = rng.choice(["t/flood"] * 5 + CLIENTS)
+        prefix = range(10_000 * rng.randrange(3), 10_000 * rng.randrange(1, 4))
+        prompt = list(prefix[: rng.choice([0, 20, 60, 90])])
+        prompt += rng.choices(range(500), k=rng.randint(1, LONGEST_PROMPT - len(prompt)))
+        if rng.random() < 0.3 and self.requests:  # the next turn of another one
+            before = self.requests[rng.choice(sorted(self.requests))]
+            prompt = [*before.all_token_ids, *rng.choices(range(500), k=5)][:LONGEST_PROMPT]
+        self.add(f"{number:03}", prompt, rng.randint(1, LONGEST_OUTPUT), client)
+
+    def step(self):
+        passes = self.both.passes
+        waiting = [r for r in self.queue if r.request_id not in self.queue._apart]
+        entered = super().step()
+        self.both.close()
+        assert self.queue._offered is None
+        full = len(self.scheduler.running) >= self.scheduler.max_num_active_reqs
+        if self.both.passes == passes and waiting and not entered and not full:
+            self.unlooked += 1
+        self.most_running = max(self.most_running, len(self.scheduler.running))
+        u = LONGEST_PROMPT + 2 * self.most_running * LONGEST_OUTPUT
+        for client in [*CLIENTS, "t", "u"]:
+            assert -u <= self.both.deficit(client) <= self.options.quantum
+        return entered
+
+    def run(self):
+        rng = self.rng
+        while len(self.requests) < REQUESTS:
+            for _ in range(rng.choice([0, 0, 1, 3])):
+                self.arrive()
+            self.step()
+            alive = sorted(set(self.requests) - self.ended)
+            if alive and rng.random() < 0.08:
+                self.abort(rng.choice(alive))
+            if rng.random() < 0.01:
+                self.scheduler.reset_prefix_cache(reset_running_requests=rng.random() < 0.3)
+        self.drain()
+
+
+@pytest.mark.parametrize("kind", [DLPMScheduler, DLPMAsyncScheduler])
+def test_the_order_is_that_of_algorithm_1(kind):
+    preempted = unlooked = 0
+    for seed in range(12):
+        world = RandomWorld(kind, seed)
+        world.run()
+        assert world.both.offers > REQUESTS
+        preempted += sum(request.num_preemptions for request in world.requests.values())
+        unlooked += world.unlooked
+        for request_id, request in world.requests.items():
+            if request.is_finished() and len(world.generated.get(request_id, [])) > 0:
+                assert len(world.generated[request_id]) <= request.max_tokens + 1
+    assert preempted > 50
+    assert unlooked > 50
+
+
+@pytest.mark.parametrize("kind", [DLPMScheduler, DLPMAsyncScheduler])
+def test_what_is_charged_is_what_was_computed_first(kind):
+    """Every token that came out is charged once, every prompt once, whatever happened between."""
+    for seed in range(6):
+        world = RandomWorld(kind, 1000 + seed)
+        charged, both = {}, world.both
+        decoded, accept = both.decoded, both.accept
+
+        def count(call_id, tokens, charged=charged, decoded=decoded):
+            charged[call_id] = charged.get(call_id, 0) + tokens
+            decoded(call_id, tokens)
+
+        def look(cached, both=both, world=world, accept=accept):
+            request = world.requests[both.offered.call_id]
+            assert cached == request.num_computed_tokens < request.num_tokens
+            accept(cached)
+
+        both.decoded, both.accept = count, look
+        world.run()
+        for request_id in world.requests:
+            assert charged.get(request_id, 0) == len(world.generated.get(request_id, []))
