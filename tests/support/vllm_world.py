@@ -187,7 +187,7 @@ class World:
             self.update()
         return entered
 
-    def drain(self, steps=2000):
+    def drain(self, steps=20_000):
         """Until nothing is left, then look that nothing is left behind."""
         for _ in range(steps):
             if not self.scheduler.has_unfinished_requests():
