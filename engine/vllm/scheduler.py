@@ -3,7 +3,7 @@
     vllm serve MODEL --scheduler-cls fairserve.engine.vllm.scheduler.DLPMAsyncScheduler
 
 ``DLPMAsyncScheduler`` for servers that schedule ahead of the device, vLLM's default on GPUs;
-``DLPMScheduler`` for the others (with it vLLM turns scheduling ahead off). Which scheduler, its options,
+``DLPMScheduler`` for the others. Which scheduler, its options,
 and who is preempted come from the environment (:mod:`fairserve.engine.vllm.settings`); whose a request
 is comes from ``vllm_xargs`` (:mod:`fairserve.engine.vllm.callers`).
 
@@ -59,6 +59,7 @@ class _LocalSchedulerMixin:
             raise ValueError(
                 f"--scheduling-policy is {vllm.policy.value!r}; allowed with this scheduler: 'fcfs'"
             )
+        self._check_mode()
         self.waiting = WaitingQueue(self, local)
         self._fair_victim = settings.victim == "fair"
         options = getattr(local, "options", None)
@@ -68,6 +69,21 @@ class _LocalSchedulerMixin:
             dataclasses.asdict(options) if options is not None else "no options",
             settings.victim,
         )
+
+    def _check_mode(self) -> None:
+        """Whether the class is that of the server's mode: vLLM takes any."""
+        vllm: Any = self
+        ahead = bool(vllm.scheduler_config.async_scheduling)
+        if ahead and not isinstance(self, AsyncScheduler):
+            logger.warning(
+                "This server schedules ahead of its device, which DLPMScheduler cannot: "
+                "DLPMAsyncScheduler is faster."
+            )
+        elif not ahead and isinstance(self, AsyncScheduler) and vllm.num_spec_tokens:
+            raise ValueError(
+                "this server does not schedule ahead of its device; allowed then with "
+                "speculative decoding: DLPMScheduler"
+            )
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         """One step of vLLM, which is one pass of the local scheduler."""

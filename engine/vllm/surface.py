@@ -62,6 +62,7 @@ _SCHEDULER = (
     "max_num_active_reqs",
     "max_num_scheduled_tokens",
     "num_lookahead_tokens",
+    "num_spec_tokens",
     "num_waiting_for_streaming_input",
     "policy",
     "running",

@@ -72,7 +72,7 @@ def model_config():
     )
 
 
-def make_scheduler(kind, blocks=65, environment=None, groups=None, **options):
+def make_scheduler(kind, blocks=65, environment=None, groups=None, ahead=False, **options):
     """A scheduler over ``blocks`` blocks, one of which vLLM keeps for itself."""
     options = {"max_num_seqs": 8, "max_num_batched_tokens": 64, **options}
     config = VllmConfig(
@@ -85,6 +85,7 @@ def make_scheduler(kind, blocks=65, environment=None, groups=None, **options):
         ),
     )
     config.cache_config.num_gpu_blocks = blocks
+    config.scheduler_config.async_scheduling = ahead  # off on CPUs whatever was said
     spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
     groups = groups or [KVCacheGroupSpec(["layer"], spec)]
     with patch.dict(os.environ, environment or {}):

@@ -10,7 +10,7 @@ import random
 
 import pytest
 from both_dlpm import BothDlpm
-from vllm_world import BLOCK, DLPMScheduler, write_llama
+from vllm_world import BLOCK, DLPMAsyncScheduler, DLPMScheduler, write_llama
 
 from fairserve.scheduling.local.dlpm import DlpmOptions
 
@@ -24,7 +24,7 @@ CPU_BLOCK = 8 * BLOCK
 OPTIONS = DlpmOptions(quantum=300.0)
 
 
-class Recording(DLPMScheduler):
+class Recorded:
     """Compares each offer with the naive reference, and notes the order of admissions."""
 
     def __init__(self, *args, **kwargs):
@@ -45,6 +45,14 @@ class Recording(DLPMScheduler):
         clients = [request.sampling_params.extra_args["client_id"] for request in entered]
         self.admitted += clients
         return output
+
+
+class Recording(Recorded, DLPMScheduler):
+    pass
+
+
+class RecordingAsync(Recorded, DLPMAsyncScheduler):
+    """Its engine does not run ahead on a CPU; it serves there all the same."""
 
 
 def traffic():
@@ -107,13 +115,14 @@ def in_process(monkeypatch):
 def test_outputs_are_those_of_vllm_and_the_order_is_that_of_dlpm(in_process, tmp_path):
     folder = write_llama(tmp_path)
     expected, _ = run(folder, None)
-    outputs, scheduler = run(folder, Recording)
-    assert outputs == expected
-    assert [len(output) for output in outputs] == [4 + number % 9 for number in range(66)]
-    both = scheduler.both
-    assert both.offers >= 66
-    assert len(both) == 0
-    assert both.plain.waiting == both.plain.running == {}
-    assert len(scheduler.admitted) >= 66
-    last = max(at for at, client in enumerate(scheduler.admitted) if client == "light")
-    assert last < 30, "in the order of arrival they would be the last six"
+    assert [len(output) for output in expected] == [4 + number % 9 for number in range(66)]
+    for kind in (Recording, RecordingAsync):
+        outputs, scheduler = run(folder, kind)
+        assert outputs == expected
+        both = scheduler.both
+        assert both.offers >= 66
+        assert len(both) == 0
+        assert both.plain.waiting == both.plain.running == {}
+        assert len(scheduler.admitted) >= 66
+        last = max(at for at, client in enumerate(scheduler.admitted) if client == "light")
+        assert last < 30, "in the order of arrival they would be the last six"

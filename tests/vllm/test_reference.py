@@ -11,6 +11,7 @@ import pytest
 from both_dlpm import BothDlpm
 from vllm_world import DLPMAsyncScheduler, DLPMScheduler, World
 
+from fairserve.engine.vllm.waiting_queue import WaitingQueue
 from fairserve.scheduling.local.dlpm import DlpmOptions
 
 REQUESTS = 300
@@ -41,6 +42,7 @@ class RandomWorld(World):
         self.charged = {}
         """Output tokens by request."""
         self.both.decoded, self.both.accept = self.decoded, self.accept
+        self.queue.end_step = self.end_step
         self.most_running = 0
         self.unlooked = 0
         """Steps in which nobody was looked at though some waited and the batch had room."""
@@ -74,6 +76,10 @@ class RandomWorld(World):
         assert cached_tokens == request.num_computed_tokens < request.num_tokens
         assert cached_tokens % 4 == 0
         BothDlpm.accept(self.both, cached_tokens)
+
+    def end_step(self):
+        assert self.queue._offered is None or not self.queue._peeked, "what was offered fitted"
+        WaitingQueue.end_step(self.queue)
 
     def arrive(self):
         rng, number = self.rng, len(self.requests)

@@ -57,6 +57,30 @@ def test_vllms_priorities_are_refused():
         make_scheduler(DLPMScheduler, policy="priority")
 
 
+def test_the_class_for_servers_that_schedule_ahead(caplog):
+    logging.getLogger("vllm").propagate = True
+    for kind in (DLPMScheduler, DLPMAsyncScheduler):
+        make_scheduler(kind)
+    make_scheduler(DLPMAsyncScheduler, ahead=True)
+    assert "is faster" not in caplog.text
+    make_scheduler(DLPMScheduler, ahead=True)
+    assert "DLPMAsyncScheduler is faster" in caplog.text
+    with (
+        patch.object(DLPMAsyncScheduler, "num_spec_tokens", 2, create=True),
+        patch.object(DLPMAsyncScheduler, "__setattr__", _except("num_spec_tokens")),
+        pytest.raises(ValueError, match="allowed then with speculative decoding: DLPMScheduler"),
+    ):
+        make_scheduler(DLPMAsyncScheduler)
+
+
+def _except(ignored):
+    def set_attribute(thing, name, value):
+        if name != ignored:
+            object.__setattr__(thing, name, value)
+
+    return set_attribute
+
+
 def test_a_vllm_without_what_is_needed_is_told_apart():
     with (
         patch("fairserve.engine.vllm.surface._BLOCK_POOL", ("store_block",)),
