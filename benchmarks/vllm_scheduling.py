@@ -51,6 +51,7 @@ SYSTEMS = {
 }
 CALLS = {"flood": 120, "a": 30, "b": 30, "c": 30}
 PREFIX_TOKENS = 256
+MODEL = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 6}
 WAITING = (10, 1000, 5000)
 RUNNING = 64
 WARM_UP_STEPS, STEPS = 20, 60
@@ -144,14 +145,14 @@ def put(core, system):
 def shares(rounds):
     with tempfile.TemporaryDirectory() as folder:
         llm = LLM(
-            model=write_llama(folder),
+            model=write_llama(folder, **MODEL),
             load_format="dummy",
             dtype="float32",
             skip_tokenizer_init=True,
             enforce_eager=True,
             enable_prefix_caching=True,
             block_size=32,
-            num_gpu_blocks_override=73,
+            num_gpu_blocks_override=49,
             max_num_seqs=8,
             max_num_batched_tokens=256,
             max_model_len=1024,

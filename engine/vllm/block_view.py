@@ -15,7 +15,7 @@ Cost: a look-up per matched block for a match; a few look-ups per block stored o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -46,25 +46,23 @@ class BlockView:
         """Of a chain: blocks that were cached at the last match, and the name of the next."""
         self.followed = False
         """Whether a scheduler matches, and so hears of what is stored."""
-        self._watched: Collection[Hashable] = ()
+        self._watched: set[Hashable] = set()
         self.came = False
         """Whether a block that is watched for was stored."""
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
         """See :class:`~fairserve.scheduling.base.PrefixCache`."""
         request = self._requests[call.call_id]
-        if not self._manager.prefix_cache_lookup_enabled(request):
-            self._found[call.call_id] = (0, None)
-            return 0, None, None
         hashes = request.block_hashes
         if self.is_chain:
-            blocks, most = self._cached_blocks(request)
+            blocks, following = self._match_chain(request)
             tokens = max(0, blocks - self._dropped) * self.block_tokens
-            self._found[call.call_id] = (blocks, hashes[blocks] if blocks < most else None)
-        else:
-            _, tokens, _ = self._coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
-            size = self._pool.hash_block_size
-            blocks, most = tokens // size, min(len(hashes), (request.num_tokens - 1) // size)
+            return tokens, hashes[blocks - 1] if blocks else None, following
+        if not self._manager.prefix_cache_lookup_enabled(request):
+            return 0, None, None
+        _, tokens, _ = self._coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
+        size = self._pool.hash_block_size
+        blocks, most = tokens // size, min(len(hashes), (request.num_tokens - 1) // size)
         last = hashes[blocks - 1] if blocks else None
         return tokens, last, hashes[blocks] if blocks < most else None
 
@@ -87,8 +85,17 @@ class BlockView:
         self._watched = {following for _, following in self._found.values()}
         self.came = False
 
-    def _cached_blocks(self, request: Request) -> tuple[int, int]:
-        """Leading blocks that are cached now, and how many of them could be."""
+    def look(self, request: Request) -> None:
+        """Match one that came since, and watch for it, too."""
+        if self.is_chain:
+            self._match_chain(request)
+            self._watched.add(self._found[request.request_id][1])
+
+    def _match_chain(self, request: Request) -> tuple[int, Hashable]:
+        """Leading blocks that are cached now, and the name of the next; kept for later."""
+        if not self._manager.prefix_cache_lookup_enabled(request):
+            self._found[request.request_id] = (0, None)
+            return 0, None
         hashes = request.block_hashes
         most = min(len(hashes), (request.num_tokens - 1) // self.block_tokens)
         cached = self._pool.cached_block_hash_to_block.get_one_block
@@ -97,7 +104,9 @@ class BlockView:
             if cached(name + _FIRST_GROUP) is None:
                 break
             blocks += 1
-        return blocks, most
+        found = blocks, hashes[blocks] if blocks < most else None
+        self._found[request.request_id] = found
+        return found
 
     def _is_cached(self, name: Any) -> bool:
         return self._pool.cached_block_hash_to_block.get_one_block(name + _FIRST_GROUP) is not None

@@ -12,9 +12,9 @@ until they are ready: those that wait for a grammar or for input, and preempted 
 way, which vLLM delivers before it resumes them.
 
 Cost per step: what the scheduler's own pass costs; O(1) more per offer. A pass over W calls of which
-none fits costs O(W) once, and is not repeated before a call comes, a block that one lacks is stored,
-or as many blocks are free as the smallest of them needs. Weakness: where calls come at each step, it
-is repeated at each step.
+none fits costs O(W) once, and is not repeated before a call comes that fits, a block that one lacks
+is stored, or as many blocks are free as the smallest of them needs. Weakness: where small calls fit
+among many large ones, that is so at each step until ``max_bypass`` is reached.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class WaitingQueue(RequestQueue):
         self._least_blocks = 0
         """With fewer free blocks none of them fits."""
         self._hopeless = False
-        """The last pass found that nothing fits, and nothing has come since."""
+        """The last pass found that nothing fits, and nothing has changed that."""
+        self._came: list[Request] = []
+        """Who came since then."""
 
     # --- one step of vLLM -------------------------------------------------------------------------
 
@@ -95,6 +97,7 @@ class WaitingQueue(RequestQueue):
         fruitless = self._begun and self._over and not self._accepted
         if fruitless and self._refused == len(self.local) > 0 and self._view.followed:
             self._hopeless = True
+            self._came.clear()
             self._view.watch()
 
     def decoded(self, request: Request, tokens: int) -> None:
@@ -201,12 +204,25 @@ class WaitingQueue(RequestQueue):
         for request in [each for each in self._apart.values() if self._is_ready(each)]:
             del self._apart[request.request_id]
             self._enter(request)
-        if self._hopeless:
-            if not self._view.came and self._room.free_blocks() < self._least_blocks:
-                self._over = True
-                return
-            self._hopeless = False
+        if self._hopeless and self._stays_hopeless():
+            self._over = True
+            return
+        self._hopeless = False
         self.local.start_pass(self._view)
+
+    def _stays_hopeless(self) -> bool:
+        """Whether nobody fits, neither those who did not before nor who came since."""
+        room, view = self._room, self._view
+        if view.came or room.free_blocks() >= self._least_blocks:
+            return False
+        for request in self._came:
+            if request.request_id in self._members:
+                view.look(request)
+                if room.fits(request):
+                    return False
+                self._least_blocks = min(self._least_blocks, room.least_blocks(request))
+        self._came.clear()
+        return True
 
     def _refuse(self, request: Request) -> None:
         least = self._room.least_blocks(request)
@@ -254,7 +270,8 @@ class WaitingQueue(RequestQueue):
         else:
             return
         self._runs[request_id] = False
-        self._hopeless = False
+        if self._hopeless:
+            self._came.append(request)
 
     def _leave(self, request_id: str) -> None:
         self._members.pop(request_id, None)

@@ -54,11 +54,11 @@ LLAMA = {
 }
 
 
-def write_llama(folder):
+def write_llama(folder, **changes):
     """A tiny Llama's config, for which vLLM makes weights up."""
     path = os.path.join(folder, "config.json")
     with open(path, "w") as file:
-        json.dump(LLAMA, file)
+        json.dump({**LLAMA, **changes}, file)
     return str(folder)
 
 

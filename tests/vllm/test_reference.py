@@ -44,8 +44,8 @@ class RandomWorld(World):
         self.both.decoded, self.both.accept = self.decoded, self.accept
         self.queue.end_step = self.end_step
         self.most_running = 0
-        self.unlooked = 0
-        """Steps in which nobody was looked at though some waited and the batch had room."""
+        self.unlooked = self.passes_before = 0
+        """Steps in which no pass began, since nothing would fit."""
 
     def cached_tokens(self, call):
         """As vLLM will find it: without any memory."""
@@ -78,8 +78,14 @@ class RandomWorld(World):
         BothDlpm.accept(self.both, cached_tokens)
 
     def end_step(self):
-        assert self.queue._offered is None or not self.queue._peeked, "what was offered fitted"
-        WaitingQueue.end_step(self.queue)
+        queue = self.queue
+        assert queue._offered is None or not queue._peeked, "what was offered fitted"
+        if queue._begun and self.both.passes == self.passes_before:
+            self.unlooked += 1
+            for request in queue:
+                assert request.request_id in queue._apart or not self.fits(request)
+        self.passes_before = self.both.passes
+        WaitingQueue.end_step(queue)
 
     def arrive(self):
         rng, number = self.rng, len(self.requests)
@@ -93,14 +99,9 @@ class RandomWorld(World):
         self.add(f"{number:03}", prompt, rng.randint(1, LONGEST_OUTPUT), client)
 
     def step(self):
-        passes = self.both.passes
-        waiting = [r for r in self.queue if r.request_id not in self.queue._apart]
         entered = super().step()
         self.both.close()
         assert self.queue._offered is None
-        full = len(self.scheduler.running) >= self.scheduler.max_num_active_reqs
-        if self.both.passes == passes and waiting and not entered and not full:
-            self.unlooked += 1
         self.most_running = max(self.most_running, len(self.scheduler.running))
         u = LONGEST_PROMPT + 2 * self.most_running * LONGEST_OUTPUT
         for client in [*CLIENTS, "t", "u"]:
