@@ -3,7 +3,7 @@
     make test-vllm                      # sets up .venv-vllm
     .venv-vllm/bin/python benchmarks/vllm_scheduling.py --json benchmarks/results/vllm.json
 
-*Shares*: one engine on the CPU, a tiny Llama with made-up weights, a flood and three light clients, all
+*Shares*: one engine on the CPU, a tiny Llama with made-up weights, a flood and seven light clients, all
 there at once; the same requests under each scheduler, which is put into the same engine anew, in turns.
 Service is ``extend tokens + 2 * output tokens``, as the papers weigh it. While every client has
 something waiting or running, Jain's index of what each got; hit rate and speed are those of the whole.
@@ -49,7 +49,7 @@ SYSTEMS = {
     "vtc": (DLPMScheduler, {"FAIRSERVE_LOCAL_SCHEDULER": "vtc"}),
     "dlpm": (DLPMScheduler, {"FAIRSERVE_SCHEDULER_OPTIONS": QUANTUM}),
 }
-CALLS = {"flood": 120, "a": 30, "b": 30, "c": 30}
+CALLS = {"flood": 80, **dict.fromkeys("abcdefg", 20)}
 PREFIX_TOKENS = 256
 MODEL = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 6}
 WAITING = (10, 1000, 5000)
@@ -152,7 +152,7 @@ def shares(rounds):
             enforce_eager=True,
             enable_prefix_caching=True,
             block_size=32,
-            num_gpu_blocks_override=49,
+            num_gpu_blocks_override=65,
             max_num_seqs=8,
             max_num_batched_tokens=256,
             max_model_len=1024,
@@ -261,6 +261,15 @@ def costs(rounds):
 # --- the document -----------------------------------------------------------------------------------
 
 
+def processor():
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def figure(name, values, unit, digits=4):
     spread = [round(min(values), digits), round(max(values), digits)]
     return {
@@ -288,7 +297,7 @@ def document(rounds, only):
                 ours = [1e6 * value for value in own]
                 figures.append(figure(f"{state}_{waiting}_vllm", ours, "us per step", 1))
     machine = {
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "vllm": vllm.__version__,

@@ -8,12 +8,12 @@ and who is preempted come from the environment (:mod:`fairserve.engine.vllm.sett
 is comes from ``vllm_xargs`` (:mod:`fairserve.engine.vllm.callers`).
 
 DLPM paper, Algorithm 1, the same object that the embedded engine runs
-(:mod:`fairserve.scheduling.local.dlpm`). Its lines here: a new client and the walk by matched length
-(14-25) in the queue (:mod:`fairserve.engine.vllm.waiting_queue`); ``canAdd`` in
-:mod:`fairserve.engine.vllm.room`; the extend tokens (22) are the prompt less what vLLM found cached
-when it admitted the request; ``wq`` per token (28) for each that a request really generated, when its
-output comes back. So drafts that were refused, placeholders of steps under way and what is computed
-again after a preemption are never charged.
+(:mod:`fairserve.scheduling.local.dlpm`). Its lines here: the walk (14-25) is one ``schedule()`` of
+vLLM, through its queue (:mod:`fairserve.engine.vllm.waiting_queue`), and what can be added is told by
+:mod:`fairserve.engine.vllm.room`; the extend tokens of 26-29 are the prompt less what vLLM found cached
+when it admitted the request; 30-33 charge each token that a request really generated, when its output
+comes back. So drafts that were refused, placeholders of steps under way and what is computed again
+after a preemption are never charged.
 
 vLLM reserves no outputs; it preempts ``running[-1]`` where blocks run short. With ``victim=fair`` the
 running requests are put in the order of their clients' surplus in such a step, who is furthest over its

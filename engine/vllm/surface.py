@@ -58,7 +58,9 @@ _SCHEDULER = (
     "_is_blocked_waiting_status",
     "_update_after_schedule",
     "_update_request_with_output",
+    "is_encoder_decoder",
     "kv_holding_waiting",
+    "max_model_len",
     "max_num_active_reqs",
     "max_num_scheduled_tokens",
     "num_lookahead_tokens",
@@ -66,6 +68,7 @@ _SCHEDULER = (
     "num_waiting_for_streaming_input",
     "policy",
     "running",
+    "scheduler_config",
     "scheduler_reserve_full_isl",
     "waiting",
 )

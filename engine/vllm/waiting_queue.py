@@ -97,7 +97,6 @@ class WaitingQueue(RequestQueue):
         fruitless = self._begun and self._over and not self._accepted
         if fruitless and self._refused == len(self.local) > 0 and self._view.followed:
             self._hopeless = True
-            self._came.clear()
             self._view.watch()
 
     def decoded(self, request: Request, tokens: int) -> None:
@@ -208,6 +207,7 @@ class WaitingQueue(RequestQueue):
             self._over = True
             return
         self._hopeless = False
+        self._came.clear()
         self.local.start_pass(self._view)
 
     def _stays_hopeless(self) -> bool:

@@ -27,9 +27,9 @@ class RandomWorld(World):
         super().__init__(
             kind,
             blocks=rng.choice([45, 60, 90]),
-            max_num_seqs=rng.choice([3, 6, 12]),
+            max_num_seqs=rng.choice([4, 8, 12]),
             max_num_batched_tokens=rng.choice([24, 64, 200]),
-            watermark=rng.choice([0.0, 0.0, 0.05]),
+            watermark=0.1 * (seed % 2),
             environment={"FAIRSERVE_VICTIM": rng.choice(["fair", "fair", "latest"])},
         )
         self.options = DlpmOptions(
@@ -125,7 +125,7 @@ class RandomWorld(World):
 @pytest.mark.parametrize("kind", [DLPMScheduler, DLPMAsyncScheduler])
 def test_order_and_charges_are_those_of_algorithm_1(kind):
     preempted = unlooked = 0
-    for seed in range(4):
+    for seed in range(3):
         world = RandomWorld(kind, seed)
         world.run()
         assert world.both.offers > REQUESTS
