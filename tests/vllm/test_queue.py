@@ -126,16 +126,33 @@ def test_nothing_is_walked_again_while_nothing_can_fit():
     assert len(world.admitted) == 7
 
 
-def test_a_stored_block_ends_the_wait():
+@pytest.mark.parametrize("another_waits", [False, True])
+def test_a_stored_block_ends_the_wait(another_waits):
     """The next turn of an agent waits for a block of output that the turn before is yet to fill."""
     world = World(blocks=33)
     shared = list(range(5000, 5040))
     world.add("x", shared, max_tokens=30)
     world.step()
+    if another_waits:  # then it is known that nothing fits when the next turn comes
+        world.add("z", 120, max_tokens=1)
     world.step()
     world.add("y", [*shared, *[8] * 4, *range(6000, 6084)], max_tokens=1)
     entered = [world.step() for _ in range(3)]
     assert entered == [[], [], ["y"]], "32 blocks, and 11 of them are shared now, not 10"
+    world.drain()
+
+
+def test_what_one_stores_makes_room_for_the_next_in_the_same_step():
+    """vLLM stores the blocks of a prompt when it allocates them."""
+    world = World(blocks=33)
+    world.add("runs", 68, max_tokens=30)
+    world.step()
+    world.step()
+    shared = list(range(5000, 5040))
+    world.add("first", shared, max_tokens=1)
+    world.add("second", [*shared, *range(6000, 6008)], max_tokens=1)
+    assert world.pool.get_num_free_blocks() == 15, "1 for an output, 10 for the first, then 2"
+    assert world.step() == ["first", "second"]
     world.drain()
 
 
