@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock, patch
 
 import pytest
-import torch
+import vllm_world  # first: where vLLM is missing, it skips this file
 from vllm.pooling_params import PoolingParams
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
@@ -105,7 +105,7 @@ def test_every_local_scheduler_serves(name, kind):
 
 
 def test_no_prefix_caching():
-    with patch("vllm_world.CacheConfig", side_effect=_uncached):
+    with patch.object(vllm_world, "CacheConfig", side_effect=_uncached):
         world = World(max_num_seqs=2)
     ledger = watch(world)
     for number in range(6):
@@ -122,7 +122,12 @@ def _uncached(**options):
 
 def test_two_kinds_of_attention():
     """The order may be late there; nothing is lost, and charges are what vLLM found."""
-    shape = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}
+    shape = {
+        "block_size": BLOCK,
+        "num_kv_heads": 1,
+        "head_size": 8,
+        "dtype": vllm_world.torch.float32,
+    }
     groups = [
         KVCacheGroupSpec(["full"], FullAttentionSpec(**shape)),
         KVCacheGroupSpec(["window"], SlidingWindowSpec(sliding_window=12, **shape)),
