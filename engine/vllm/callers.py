@@ -1,0 +1,76 @@
+"""Whose request it is: client id and weight from ``vllm_xargs``.
+
+vLLM hands ``vllm_xargs`` of the HTTP body to the scheduler as ``sampling_params.extra_args``. Who sends
+none, or something that is not allowed, is the client ``default`` with weight 1: what one caller writes
+must not end the engine for all. Each kind of error is logged once.
+
+``call_id`` is the platform's own name for the call; here vLLM's request id is used, since the samples of
+one call share the xargs.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, NamedTuple
+
+from fairserve.engine.vllm.surface import Request
+
+DEFAULT_CLIENT = "default"
+_MOST_CHARACTERS = 1024
+_MOST_LEVELS = 8
+_LEAST_WEIGHT, _MOST_WEIGHT = 1e-6, 1e6
+"""Charges are divided by it: they must stay numbers that can be added."""
+
+logger = logging.getLogger("vllm.fairserve")
+
+
+class Caller(NamedTuple):
+    """Client id with its levels separated by slashes, and what its charges are divided by."""
+
+    client_id: str
+    weight: float
+
+
+class Callers:
+    """Reads who called."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def of(self, request: Request) -> Caller:
+        """Never raises, whatever the request carries."""
+        arguments: Any = getattr(request.sampling_params, "extra_args", None)
+        if not isinstance(arguments, dict):
+            return Caller(DEFAULT_CLIENT, 1.0)
+        return Caller(
+            self._client(arguments.get("client_id")), self._weight(arguments.get("weight"))
+        )
+
+    def _client(self, value: object) -> str:
+        if value is None or value == "":
+            return DEFAULT_CLIENT
+        if not isinstance(value, str):
+            self._tell("client_id", f"is of type {type(value).__name__}; allowed: a string")
+        elif len(value) > _MOST_CHARACTERS:
+            self._tell("client_id", f"is longer than allowed: {_MOST_CHARACTERS} characters")
+        elif value.count("/") >= _MOST_LEVELS:
+            self._tell("client_id", f"has more levels than allowed: {_MOST_LEVELS}")
+        else:
+            return value
+        return DEFAULT_CLIENT
+
+    def _weight(self, value: object) -> float:
+        if value is None:
+            return 1.0
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if _LEAST_WEIGHT <= value <= _MOST_WEIGHT:
+                return float(value)
+            self._tell("weight", f"is out of range; allowed: {_LEAST_WEIGHT} to {_MOST_WEIGHT:.0f}")
+        else:
+            self._tell("weight", f"is of type {type(value).__name__}; allowed: a number over 0")
+        return 1.0
+
+    def _tell(self, name: str, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            logger.warning("vllm_xargs.%s %s. Taken as not given; this is logged once.", name, what)

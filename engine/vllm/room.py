@@ -1,0 +1,97 @@
+"""Whether a waiting request fits: the blocks it needs against those that are free.
+
+vLLM's admission loop ends at the first allocation that fails, where DLPM passes over the call. So the
+queue offers what fits by the loop's own rule (``KVCacheManager.allocate_slots``): the whole prompt and
+what was generated before a preemption, less what is cached; cached blocks that nobody uses count as
+taken from the free ones; the watermark stays free while anything runs. Where vLLM is told to reserve no
+more than the next chunk (``scheduler_reserve_full_isl`` off), the largest chunk a step may have counts.
+
+Cost: O(1) where the bounds decide, else a match. Weakness: it knows of no blocks that an external
+cache (a KV connector) holds back, nor of limits that are not blocks; vLLM passes over such a request
+itself, or ends its pass there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairserve.engine.vllm.block_view import BlockView
+from fairserve.engine.vllm.surface import Request
+
+
+class Room:
+    """What fits into one scheduler's blocks now. Changes nothing."""
+
+    def __init__(self, scheduler: Any, view: BlockView) -> None:
+        self._scheduler = scheduler
+        self._manager = scheduler.kv_cache_manager
+        self._view = view
+        config = scheduler.scheduler_config
+        self._largest_chunk: int | None = None
+        if not scheduler.scheduler_reserve_full_isl:
+            limit = config.long_prefill_token_threshold
+            chunk: int = scheduler.max_num_scheduled_tokens
+            self._largest_chunk = min(chunk, limit) if limit > 0 else chunk
+
+    def free_blocks(self) -> int:
+        """Blocks that an admission may take now."""
+        free: int = self._manager.block_pool.get_num_free_blocks()
+        if self._scheduler.running:
+            free -= self._manager.watermark_blocks
+        return free
+
+    def fits(self, request: Request) -> bool:
+        """Whether an allocation for it would succeed now."""
+        free = self.free_blocks()
+        if self._view.is_chain and self._largest_chunk is None:
+            tokens = self._tokens(request, 0)
+            if -(-tokens // self._view.block_tokens) <= free:
+                return True
+            if self.least_blocks(request) > free:
+                return False
+        return self._needed_blocks(request) <= free
+
+    def least_blocks(self, request: Request) -> int:
+        """It fits with no less, until a block that its match lacks is stored; at least 1."""
+        reused = None
+        if self._view.is_chain and self._largest_chunk is None:
+            reused = self._view.most_reused_blocks(request)
+        if reused is None:
+            return 1
+        tokens = self._tokens(request, 0)
+        return max(1, -(-tokens // self._view.block_tokens) - reused)
+
+    def _tokens(self, request: Request, hit_tokens: int) -> int:
+        """Slots that are taken at its admission."""
+        scheduler = self._scheduler
+        tokens = request.num_tokens
+        if self._largest_chunk is not None:
+            tokens = min(tokens, hit_tokens + self._largest_chunk)
+        slots: int = min(tokens + scheduler.num_lookahead_tokens, scheduler.max_model_len)
+        return slots
+
+    def _needed_blocks(self, request: Request) -> int:
+        """By vLLM's own count."""
+        manager, scheduler = self._manager, self._scheduler
+        blocks, hit_tokens = manager.empty_kv_cache_blocks.blocks, 0
+        if manager.prefix_cache_lookup_enabled(request):
+            blocks, hit_tokens, _ = manager.coordinator.find_longest_cache_hit(
+                request.block_hashes, request.num_tokens - 1
+            )
+        slots = self._tokens(request, hit_tokens)
+        needed: int = manager.coordinator.get_num_blocks_to_allocate(
+            request_id=request.request_id,
+            num_tokens=slots,
+            new_computed_blocks=blocks,
+            num_encoder_tokens=_encoder_tokens(request) if scheduler.is_encoder_decoder else 0,
+            total_computed_tokens=hit_tokens,
+            num_local_computed_tokens=hit_tokens,
+            num_tokens_main_model=max(1, slots - scheduler.num_lookahead_tokens),
+            apply_admission_cap=self._largest_chunk is None,
+            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
+        )
+        return needed
+
+
+def _encoder_tokens(request: Any) -> int:
+    return sum(request.get_num_encoder_embeds(each) for each in range(request.num_encoder_inputs))

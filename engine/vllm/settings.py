@@ -1,0 +1,77 @@
+"""What the plug-in reads at start: which local scheduler, its options, and who is preempted.
+
+vLLM makes its scheduler itself, so there are no flags of ours: the environment of the server says it,
+or a JSON or TOML file that ``FAIRSERVE_SCHEDULER_CONFIG`` names, for example
+
+    local_scheduler = "dlpm"
+    victim = "fair"
+    [options]
+    quantum = 5000
+
+where the environment wins, option by option. What is not allowed raises ValueError with what is.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from fairserve.engine.local_scheduler import read_options
+
+Victim = Literal["fair", "latest"]
+
+SCHEDULER = "FAIRSERVE_LOCAL_SCHEDULER"
+OPTIONS = "FAIRSERVE_SCHEDULER_OPTIONS"
+VICTIM = "FAIRSERVE_VICTIM"
+CONFIG = "FAIRSERVE_SCHEDULER_CONFIG"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """``victim``: who is preempted when blocks run short, a call of the client that is furthest over
+    its share (``fair``), or the one admitted last (``latest``, vLLM's own choice).
+    """
+
+    local_scheduler: str = "dlpm"
+    options: Mapping[str, object] = field(default_factory=dict)
+    victim: Victim = "fair"
+
+
+def read_settings(environment: Mapping[str, str]) -> PluginSettings:
+    """The settings of a server with this environment. Raises ValueError, OSError for the file."""
+    values = _read_file(environment.get(CONFIG, ""))
+    name = environment.get(SCHEDULER) or values.get("local_scheduler", "dlpm")
+    if not isinstance(name, str):
+        raise ValueError(f"local_scheduler is {name!r}; allowed: a name")
+    options = values.get("options", {})
+    if not isinstance(options, dict):
+        raise ValueError(f"options are {options!r}; allowed: names with values")
+    items = [item for item in environment.get(OPTIONS, "").split(",") if item.strip()]
+    try:
+        given = read_options(items)
+    except ValueError as error:
+        raise ValueError(f"{OPTIONS}: {error}") from error
+    victim = environment.get(VICTIM) or values.get("victim", "fair")
+    if victim not in get_args(Victim):
+        allowed = ", ".join(get_args(Victim))
+        raise ValueError(f"victim is {victim!r}; allowed: {allowed}")
+    return PluginSettings(name, {**options, **given}, cast("Victim", victim))
+
+
+def _read_file(name: str) -> dict[str, object]:
+    if not name:
+        return {}
+    text = Path(name).read_text()
+    try:
+        values = tomllib.loads(text) if name.endswith(".toml") else json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{CONFIG} {name}: {error}") from error
+    known = ("local_scheduler", "options", "victim")
+    for key in values if isinstance(values, dict) else ["a list or a value"]:
+        if key not in known:
+            raise ValueError(f"{CONFIG} {name} has {key!r}; allowed: {', '.join(known)}")
+    return dict(values)

@@ -1,0 +1,278 @@
+"""vLLM's queue of waiting requests, in the order of a local scheduler.
+
+One ``schedule()`` of vLLM is one pass of the scheduler (scheduling/base.py). vLLM asks whether the
+queue is empty, peeks, allocates, and pops; a request stays the one on offer until it is popped, since
+allocation stores blocks that could change an order made anew. What a pop meant shows only afterwards:
+the request runs now, or holds blocks while its cache is fetched (accepted, with the cached tokens that
+vLLM found), or vLLM passes over it and puts it back at the end of the step (skipped). A request that
+was peeked and not popped did not fit after all, and ends the pass.
+
+Requests that could not be admitted whatever their turn stand apart and are no calls of the scheduler
+until they are ready: those that wait for a grammar or for input, and preempted ones with outputs under
+way, which vLLM delivers before it resumes them.
+
+Cost per step: what the scheduler's own pass costs; O(1) more per offer. A pass over W calls of which
+none fits costs O(W) once, and is not repeated before a call comes that fits, a block that one lacks
+is stored, or as many blocks are free as the smallest of them needs. Weakness: where small calls fit
+among many large ones, that is so at each step until ``max_bypass`` is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.request import RequestStatus
+
+from fairserve.engine.vllm.block_view import BlockView
+from fairserve.engine.vllm.callers import Callers
+from fairserve.engine.vllm.room import Room
+from fairserve.engine.vllm.surface import Request
+from fairserve.scheduling.base import LocalCall, LocalScheduler
+
+
+class WaitingQueue(RequestQueue):
+    """``scheduler`` is vLLM's, ``local`` ours. Not thread-safe, like vLLM's queues."""
+
+    def __init__(self, scheduler: Any, local: LocalScheduler) -> None:
+        self.local = local
+        self._scheduler = scheduler
+        self._members: dict[str, Request] = {}
+        """What vLLM sees in this queue."""
+        self._apart: dict[str, Request] = {}
+        """Members that are not ready."""
+        self._runs: dict[str, bool] = {}
+        """Calls of the local scheduler, and whether they were accepted."""
+        self._callers = Callers()
+        self._view = BlockView(scheduler.kv_cache_manager, self._members)
+        self._room = Room(scheduler, self._view)
+        self._is_blocked: Callable[[Any], bool] = scheduler._is_blocked_waiting_status
+        self._in_step = False
+        self._begun = False
+        """Whether the pass of this step has begun."""
+        self._over = False
+        """Whether it has come to its end."""
+        self._offered: Request | None = None
+        self._peeked = False
+        self._popped: Request | None = None
+        self._accepted = 0
+        self._refused = 0
+        """Calls of this pass that do not fit."""
+        self._least_blocks = 0
+        """With fewer free blocks none of them fits."""
+        self._hopeless = False
+        """The last pass found that nothing fits, and nothing has changed that."""
+        self._came: list[Request] = []
+        """Who came since then."""
+
+    # --- one step of vLLM -------------------------------------------------------------------------
+
+    def begin_step(self) -> None:
+        """A step of vLLM begins; the pass begins when it comes to what waits."""
+        self._in_step = True
+        self._begun = self._over = False
+        self._accepted = self._refused = 0
+
+    def settle(self) -> None:
+        """Tell the scheduler what became of the request that was popped last."""
+        request, self._popped = self._popped, None
+        if request is None:
+            return
+        if request.status in (RequestStatus.RUNNING, RequestStatus.WAITING_FOR_REMOTE_KVS):
+            self._runs[request.request_id] = True
+            self._accepted += 1
+            self._view.forget(request.request_id)
+            self.local.accept(request.num_computed_tokens)
+        else:
+            self.local.skip()
+
+    def end_step(self) -> None:
+        """Its step is over."""
+        self.settle()
+        if self._offered is not None and self._peeked:
+            self.local.skip()
+        self._offered = None
+        self._in_step = False
+        fruitless = self._begun and self._over and not self._accepted
+        if fruitless and self._refused == len(self.local) > 0 and self._view.followed:
+            self._hopeless = True
+            self._view.watch()
+
+    def decoded(self, request: Request, tokens: int) -> None:
+        """A running request generated so many tokens."""
+        if self._runs.get(request.request_id):
+            self.local.decoded(request.request_id, tokens)
+
+    def finish(self, request: Request) -> None:
+        """A request ended or was aborted, wherever it was."""
+        request_id = request.request_id
+        self._leave(request_id)
+        self._view.forget(request_id)
+        if self._runs.pop(request_id, None) is not None:
+            self.local.finish(request_id)
+        if request is self._offered:
+            self._offered = None
+
+    def surplus(self, request: Request) -> tuple[float, ...]:
+        """How far the client of a running request is ahead of the others."""
+        if self._runs.get(request.request_id):
+            return self.local.surplus(request.request_id)
+        return ()
+
+    # --- what vLLM puts in and takes out ----------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """A request arrives, or comes back."""
+        self._members[request.request_id] = request
+        if self._is_ready(request):
+            self._enter(request)
+        else:
+            self._apart[request.request_id] = request
+
+    def prepend_request(self, request: Request) -> None:
+        """A request was preempted; its place is the scheduler's affair."""
+        self.add_request(request)
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        """Requests come back that vLLM passed over."""
+        self.settle()
+        for request in requests:
+            self.add_request(request)
+
+    def peek_request(self) -> Request:
+        """The request on offer. Raises IndexError if there is none."""
+        request = self._offer() if self._in_step else next(iter(self._members.values()), None)
+        if request is None:
+            raise IndexError("peek from an empty queue")
+        self._peeked = True
+        return request
+
+    def pop_request(self) -> Request:
+        """Take out the request on offer. Raises IndexError if there is none."""
+        request = self.peek_request()
+        if self._in_step:
+            self._popped, self._offered = request, None
+        self._leave(request.request_id)
+        return request
+
+    def remove_request(self, request: Request) -> None:
+        """Take a request out, if it is here."""
+        self._leave(request.request_id)
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        """Take requests out, those that are here."""
+        for request in requests:
+            self._leave(request.request_id)
+
+    def __bool__(self) -> bool:
+        """Whether anything waits; within a step, whether anything more is offered."""
+        return self._offer() is not None if self._in_step else bool(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(list(self._members.values()))
+
+    # --- the pass ---------------------------------------------------------------------------------
+
+    def _offer(self) -> Request | None:
+        """The request that is on offer until it is popped; None when the pass is over."""
+        self.settle()
+        if self._offered is not None:
+            return self._offered
+        if not self._begun:
+            self._begin_pass()
+        if self._over or self._batch_is_full():
+            return None
+        local, members = self.local, self._members
+        while (call := local.peek()) is not None:
+            request = members.get(call.call_id)
+            if request is not None and self._room.fits(request):
+                self._offered, self._peeked = request, False
+                return request
+            if request is not None:
+                self._refuse(request)
+            local.skip()
+        self._over = True
+        return None
+
+    def _begin_pass(self) -> None:
+        self._begun = True
+        for request in [each for each in self._apart.values() if self._is_ready(each)]:
+            del self._apart[request.request_id]
+            self._enter(request)
+        if self._hopeless and self._stays_hopeless():
+            self._over = True
+            return
+        self._hopeless = False
+        self._came.clear()
+        self.local.start_pass(self._view)
+
+    def _stays_hopeless(self) -> bool:
+        """Whether nobody fits, neither those who did not before nor who came since."""
+        room, view = self._room, self._view
+        if view.came or room.free_blocks() >= self._least_blocks:
+            return False
+        for request in self._came:
+            if request.request_id in self._members:
+                view.look(request)
+                if room.fits(request):
+                    return False
+                self._least_blocks = min(self._least_blocks, room.least_blocks(request))
+        self._came.clear()
+        return True
+
+    def _refuse(self, request: Request) -> None:
+        least = self._room.least_blocks(request)
+        self._least_blocks = min(self._least_blocks, least) if self._refused else least
+        self._refused += 1
+
+    def _batch_is_full(self) -> bool:
+        scheduler = self._scheduler
+        running: int = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
+        full: bool = running >= scheduler.max_num_active_reqs
+        return full
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def _is_ready(self, request: Request) -> bool:
+        """Whether it could be admitted if it had its turn."""
+        if request.num_stale_output_tokens and not request.drop_stale_output:
+            return False
+        if not self._is_blocked(request.status):
+            return True
+        grammar = request.structured_output_request
+        return (
+            request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+            and grammar is not None
+            and grammar.grammar is not None
+        )
+
+    def _enter(self, request: Request) -> None:
+        """A ready request waits: a new call, one that was preempted, or one vLLM passed over."""
+        request_id = request.request_id
+        runs = self._runs.get(request_id)
+        if runs:
+            self.local.requeue(request_id)
+        elif runs is None:
+            client_id, weight = self._callers.of(request)
+            self.local.add(
+                LocalCall(
+                    request_id,
+                    client_id,
+                    request.num_prompt_tokens,
+                    request.max_tokens,
+                    weight=weight,
+                )
+            )
+        else:
+            return
+        self._runs[request_id] = False
+        if self._hopeless:
+            self._came.append(request)
+
+    def _leave(self, request_id: str) -> None:
+        self._members.pop(request_id, None)
+        self._apart.pop(request_id, None)

@@ -1,0 +1,128 @@
+"""The real engine, in this process: a tiny Llama with made-up weights, and two clients.
+
+One floods with a long shared prefix, one sends short prompts of its own. Whatever the order, greedy
+outputs are those of vLLM's own scheduler, and the order is that of Algorithm 1 done naively.
+"""
+
+import gc
+import importlib.util
+import random
+
+import pytest
+from both_dlpm import BothDlpm
+from vllm_world import BLOCK, DLPMAsyncScheduler, DLPMScheduler, write_llama
+
+from fairserve.scheduling.local.dlpm import DlpmOptions
+
+if importlib.util.find_spec("vllm._C") is None:
+    pytest.skip("this build of vLLM has no kernels for CPUs", allow_module_level=True)
+
+from vllm import LLM, SamplingParams
+from vllm.distributed import cleanup_dist_env_and_memory
+
+CPU_BLOCK = 8 * BLOCK
+OPTIONS = DlpmOptions(quantum=300.0)
+
+
+class Recorded:
+    """Compares each offer with the naive reference, and notes the order of admissions."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.waiting.local = self.both = BothDlpm(OPTIONS, self.cached_tokens)
+        self.admitted = []
+
+    def cached_tokens(self, call):
+        request = self.requests[call.call_id]
+        coordinator = self.kv_cache_manager.coordinator
+        return coordinator.find_longest_cache_hit(request.block_hashes, request.num_tokens - 1)[1]
+
+    def schedule(self, *args, **kwargs):
+        before = set(self.running)
+        output = super().schedule(*args, **kwargs)
+        self.both.close()
+        entered = [request for request in self.running if request not in before]
+        clients = [request.sampling_params.extra_args["client_id"] for request in entered]
+        self.admitted += clients
+        return output
+
+
+class Recording(Recorded, DLPMScheduler):
+    pass
+
+
+class RecordingAsync(Recorded, DLPMAsyncScheduler):
+    """Its engine does not run ahead on a CPU; it serves there all the same."""
+
+
+def traffic():
+    """All at once: sixty of the flood, and behind them six of the other."""
+    rng = random.Random(5)
+    shared = [rng.randrange(3, 500) for _ in range(6 * CPU_BLOCK)]
+    flood = [
+        (shared + rng.choices(range(3, 500), k=rng.randint(5, 60)), "flood") for _ in range(60)
+    ]
+    light = [(rng.choices(range(3, 500), k=rng.randint(20, 90)), "light") for _ in range(6)]
+    return [*flood, *light]
+
+
+def run(folder, scheduler):
+    """Outputs and the scheduler, which must have forgotten everything."""
+    llm = LLM(
+        model=folder,
+        load_format="dummy",
+        dtype="float32",
+        skip_tokenizer_init=True,
+        enforce_eager=True,
+        enable_prefix_caching=True,
+        block_size=CPU_BLOCK,
+        num_gpu_blocks_override=60,
+        max_num_seqs=8,
+        max_num_batched_tokens=256,
+        max_model_len=1024,
+        scheduler_cls=scheduler,
+        disable_log_stats=True,
+    )
+    prompts, parameters = [], []
+    for number, (tokens, client) in enumerate(traffic()):
+        prompts.append({"prompt_token_ids": tokens})
+        parameters.append(
+            SamplingParams(
+                temperature=0.0,
+                max_tokens=4 + number % 9,
+                ignore_eos=True,
+                detokenize=False,
+                extra_args={"client_id": client, "call_id": f"c{number}", "weight": 1.0},
+            )
+        )
+    answers = llm.generate(prompts, parameters, use_tqdm=False)
+    used = llm.llm_engine.engine_core.engine_core.scheduler
+    pool = used.kv_cache_manager.block_pool
+    assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+    assert not used.requests
+    del llm
+    gc.collect()
+    cleanup_dist_env_and_memory()
+    return [answer.outputs[0].token_ids for answer in answers], used
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+
+
+def test_outputs_are_those_of_vllm_and_the_order_is_that_of_dlpm(in_process, tmp_path):
+    folder = write_llama(tmp_path)
+    expected, _ = run(folder, None)
+    assert [len(output) for output in expected] == [4 + number % 9 for number in range(66)]
+    for kind in (Recording, RecordingAsync):
+        outputs, scheduler = run(folder, kind)
+        assert outputs == expected
+        both = scheduler.both
+        assert both.offers >= 66
+        assert len(both) == 0
+        assert both.plain.waiting == both.plain.running == {}
+        assert len(scheduler.admitted) >= 66
+        last = max(at for at, client in enumerate(scheduler.admitted) if client == "light")
+        assert last < 30, "in the order of arrival they would be the last six"
