@@ -1,10 +1,11 @@
 """A circuit breaker for one worker: a state machine without a clock.
 
-*Closed*: calls go there. Calls in a row that did not begin, or health looks in a row that failed, *open*
-it: the worker gets nothing for a pause. Then it is *half open*: one look at it decides. If that passes,
-the circuit is closed and the worker begins anew; if not, the next pause is twice as long, up to a bound.
-A worker that passes its looks and fails its calls therefore comes back less and less often: pauses begin
-from the first again when a call has begun there, or it has been closed for a while.
+*Closed*: calls go there. Calls in a row that did not begin, looks at its health in a row that failed, or
+one call that found nobody listening *open* it: the worker gets nothing for a pause. Then it is *half
+open*: one look at it decides. If that passes, the circuit is closed and the worker begins anew; if not,
+the next pause is twice as long, up to a bound. A worker that passes its looks and fails its calls
+therefore comes back less and less often: pauses begin from the first again when a call has begun there,
+or it has been closed for a while.
 
 Calls of an earlier life of the worker say nothing of this one: who reports gives the ``life`` in which
 the call was sent. Failures of calls while the circuit is not closed do not count twice.
@@ -70,14 +71,20 @@ class Circuit:
             self._failed_calls = 0
             self._pause_s = 0.0
 
-    def call_failed(self, life: int, reason: str, now_s: float) -> bool:
-        """A call did not begin; whether that opens the circuit."""
+    def call_failed(
+        self, life: int, reason: str, now_s: float, *, unreachable: bool = False
+    ) -> bool:
+        """A call did not begin; whether that opens the circuit. ``unreachable``: nobody listens there,
+        which one call knows as well as many.
+        """
         if life != self.life or self.state != "closed":
             return False
         self._failed_calls += 1
-        if self._failed_calls < self.options.calls:
+        if self._failed_calls < self.options.calls and not unreachable:
             return False
-        self._open(f"{self._failed_calls} calls in a row did not begin: {reason}", now_s)
+        if not unreachable:
+            reason = f"{self._failed_calls} calls in a row did not begin: {reason}"
+        self._open(reason, now_s)
         return True
 
     # --- looks ------------------------------------------------------------------------------------

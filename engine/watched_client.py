@@ -55,7 +55,9 @@ class WatchedClient:
 
     def failed(self, life: int, error: WorkerUnavailableError) -> None:
         """A call has not begun."""
-        if error.pause_s is None and self._circuit.call_failed(life, str(error), self._clock()):
+        if error.pause_s is None and self._circuit.call_failed(
+            life, str(error), self._clock(), unreachable=error.unreachable
+        ):
             self._on_open()
 
 

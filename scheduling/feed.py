@@ -89,12 +89,19 @@ class Feed:
                 break
             live = self._queued[call.call_id]
             if live.avoid:
-                open_workers = open_workers.without(live.avoid) or open_workers
+                open_workers = self._others(open_workers, live.avoid)
             worker_id = self._router.select(call, open_workers)
             if worker_id is None:
                 break
             commands.append(self._dispatch(live, self._pool.workers[worker_id]))
         return commands
+
+    def _others(self, open_workers: WorkerSet, avoid: list[str]) -> WorkerSet:
+        """Where a call may go that has failed before: not there again while another worker serves.
+
+        If those are all closed it waits for them, at the head of the queue.
+        """
+        return open_workers.without(avoid) if self._pool.serving().without(avoid) else open_workers
 
     def _is_hit(self, call: Call, cached_tokens: int) -> bool:
         share = self._hit_share

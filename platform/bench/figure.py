@@ -75,7 +75,7 @@ class Result:
             "name": self.figure.name,
             "value": self.value,
             "unit": self.figure.unit,
-            "spread": [min(self.values), max(self.values)],
+            "spread": [min(*self.values, self.value), max(*self.values, self.value)],
             "target": self.figure.target,
             "aim": self.figure.aim,
             "higher_is_better": self.figure.higher_is_better,

@@ -43,8 +43,6 @@ class _Pool:
     """By worker."""
     last_context_tokens: int = UNKNOWN_CONTEXT
     """While there is no worker: that of the last one."""
-    returning: set[str] = field(default_factory=set)
-    """Workers that left and are wanted again, at another place or with other fields."""
     local: bool = False
     tokenizer: str = ""
     """What the reader is made of, or is being made of."""
@@ -90,10 +88,11 @@ class ModelPools:
         known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
         pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
         self._leave(spec.worker_id, keep=model)  # it may have come back as another
-        self._has_returned(spec.worker_id)
         worker = self._desired.workers.get(spec.worker_id)
         pool.local = pool.local or worker is None or worker.source in LOCAL_SOURCES
         self._publish(model)
+        for other in [name for name, each in self._pools.items() if not each.context_tokens]:
+            self._publish(other)  # it was perhaps this worker that its calls waited for
 
     def _model_of(self, spec: WorkerSpec, facts: WorkerFacts) -> str:
         if not facts.models:
@@ -115,9 +114,6 @@ class ModelPools:
         """The worker has gone. With its last worker a model is gone, too, unless one is to come."""
         self._draining.discard(worker_id)
         self._problems.pop(worker_id, None)
-        for model in self.models_of(worker_id):
-            if worker_id in self._desired.workers:
-                self._pools[model].returning.add(worker_id)
         self._leave(worker_id)
 
     def _leave(self, worker_id: str, keep: str = "") -> None:
@@ -129,18 +125,14 @@ class ModelPools:
                 pool.last_context_tokens = context_tokens
                 self._publish(model)
 
-    def _has_returned(self, worker_id: str) -> None:
-        for model, pool in list(self._pools.items()):
-            if worker_id in pool.returning:
-                pool.returning.discard(worker_id)
-                if not pool.context_tokens:
-                    self._publish(model)
+    def _is_awaited(self, model: str) -> bool:
+        """Whether a worker is to come that serves the model, or may: it has not said what.
 
-    def _is_awaited(self, model: str, pool: _Pool) -> bool:
-        """Whether a worker is to come: calls wait for it, as they do for one that was lost."""
+        Calls wait for it, as they do for one that was lost.
+        """
         return any(
             worker.spec.model == model
-            or (not worker.spec.model and worker.spec.worker_id in pool.returning)
+            or not (worker.spec.model or self.models_of(worker.spec.worker_id))
             for worker in self._desired.workers.values()
             if not worker.drained
         )
@@ -163,8 +155,7 @@ class ModelPools:
         """What holds from now on: aliases, tokenizers, and models that are to come."""
         self._desired = desired
         self._models.set_aliases({name: alias.targets for name, alias in desired.aliases.items()})
-        for model, pool in list(self._pools.items()):
-            pool.returning &= desired.workers.keys()
+        for model in list(self._pools):
             self._publish(model)
         self._tell_expected()
 
@@ -187,7 +178,7 @@ class ModelPools:
 
     def _publish(self, model: str) -> None:
         pool = self._pools[model]
-        if not pool.context_tokens and not self._is_awaited(model, pool):
+        if not pool.context_tokens and not self._is_awaited(model):
             # The reader is left to its calls: its threads end when nobody counts any more.
             if pool.loading is not None:
                 pool.loading.cancel()

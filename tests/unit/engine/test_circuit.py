@@ -30,6 +30,15 @@ def test_what_opened_it_is_told():
     assert circuit.opened == 1
 
 
+def test_one_call_knows_that_nobody_listens():
+    circuit = Circuit(OPTIONS)
+    assert circuit.call_failed(0, "no connection: refused", 0.0, unreachable=True)
+    assert (circuit.state, circuit.reason) == ("open", "no connection: refused")
+    circuit = Circuit(OPTIONS)
+    assert not circuit.call_failed(1, "no connection: refused", 0.0, unreachable=True)
+    assert circuit.state == "closed", "that was in another life"
+
+
 def test_a_worker_that_passes_its_looks_and_fails_its_calls_comes_back_less_and_less_often():
     circuit, pauses, now_s = Circuit(OPTIONS), [], 0.0
     for _ in range(4):

@@ -37,8 +37,8 @@ class Client:
         self.closed += 1
 
 
-def watched(client, opened=None):
-    circuit = Circuit(CircuitOptions(calls=1))
+def watched(client, opened=None, calls=1):
+    circuit = Circuit(CircuitOptions(calls=calls))
     on_open = (lambda: None) if opened is None else lambda: opened.append(True)
     return WatchedClient(client, circuit, lambda: 3.0, on_open), circuit
 
@@ -54,6 +54,15 @@ async def test_a_call_that_fails_to_begin_opens_it():
         await client.open(request())
     assert (circuit.state, opened) == ("open", [True])
     assert circuit.until_s == 3.0 + circuit.options.first_pause_s
+
+
+@pytest.mark.parametrize("unreachable", [True, False])
+async def test_one_call_is_enough_where_nobody_listens(unreachable):
+    refused = WorkerUnavailableError("no connection", unreachable=unreachable)
+    client, circuit = watched(Client(refuses=refused), calls=5)
+    with pytest.raises(WorkerUnavailableError):
+        await client.open(request())
+    assert (circuit.state == "open") == unreachable
 
 
 @pytest.mark.parametrize(

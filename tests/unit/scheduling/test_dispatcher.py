@@ -229,3 +229,23 @@ def test_unknown_names_list_the_known_ones():
     changed = SYSTEMS["fairserve"].with_options({"local.quantum": 10, "feed_window": 0.1})
     assert changed.local_options == {"quantum": 10}
     assert changed.feed_window == 0.1
+
+
+def test_a_call_is_not_sent_again_where_it_failed_while_another_worker_serves():
+    """Its window may be full: the call waits for it, and goes first."""
+    cluster = VirtualCluster(SYSTEMS["fairserve"], workers=2, kv_tokens=600)
+    cluster.dispatcher.handle(ev.WorkerDraining("w1"), 0.0)
+    cluster.arrive(make_call("a"))
+    assert cluster.admitted["a"][-1][1] == "w0"
+    cluster.workers["w0"].end("a")
+    cluster.event(ev.CallReturned("a"))
+    assert cluster.admitted["a"][-1][1] == "w0", "there is no other one"
+    cluster.lose("w1")
+    cluster.join("w1", 600)
+    cluster.arrive(make_call("b"))  # fills the window of w1
+    assert cluster.admitted["b"][-1][1] == "w1"
+    cluster.workers["w0"].end("a")
+    cluster.event(ev.CallReturned("a"))
+    assert len(cluster.admitted["a"]) == 2
+    cluster.event(ev.CallStarted("b"))
+    assert [worker for _, worker in cluster.admitted["a"]] == ["w0", "w0", "w1"]

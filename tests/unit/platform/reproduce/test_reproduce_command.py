@@ -145,5 +145,5 @@ def test_the_same_command_writes_the_same_bytes_on_any_number_of_cores(tmp_path,
 def test_the_first_seed_of_a_recorded_trace_is_the_exact_model():
     costs = COST_MODELS["a10g-llama2-7b"]
     assert delayed(costs, 0) == costs
-    steps = [delayed(costs, seed).decode_base_s / costs.decode_base_s for seed in range(6)]
-    assert steps == pytest.approx([1.0, 1.01, 0.99, 1.02, 0.98, 1.0])
+    steps = [delayed(costs, seed).decode_base_s / costs.decode_base_s for seed in range(5)]
+    assert steps == pytest.approx([1.0, 1.01, 0.99, 1.02, 0.98])

@@ -1,0 +1,317 @@
+"""Two real vLLM servers with the plug-in behind the platform: ``make test-vllm`` runs this.
+
+The built-in model, on the CPU. What arrives there is what a client sent, what they cache moves the
+router's tree, and one of them may die at any time.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+import vllm_world  # noqa: F401, skips where vLLM is missing
+from live_server import LiveServer
+from processes import eventually, free_port
+
+if importlib.util.find_spec("vllm._C") is None:
+    pytest.skip("this build of vLLM has no kernels for CPUs", allow_module_level=True)
+
+from fairserve.engine.torch.builtin_model import ensure_builtin_model
+
+MODEL = "tiny"
+BLOCK = 32
+READY_S = 240
+LONG = 800
+"""Output tokens of a call that runs for some seconds."""
+
+
+class VllmServer:
+    """vLLM's API server with KV events, on free ports."""
+
+    def __init__(self, model, folder, sockets, name):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        events, replay = f"ipc://{sockets}/{name}-events", f"ipc://{sockets}/{name}-replay"
+        self.kv_events = f"{events} {replay}"
+        self.log_path = folder / f"{name}.log"
+        publisher = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": events,
+            "replay_endpoint": replay,
+        }
+        flags = {
+            "model": model,
+            "served-model-name": MODEL,
+            "dtype": "float32",
+            "max-model-len": 1024,
+            "block-size": BLOCK,
+            "num-gpu-blocks-override": 400,
+            "max-num-seqs": 4,
+            "host": "127.0.0.1",
+            "port": self.port,
+            "scheduler-cls": "fairserve.engine.vllm.scheduler.DLPMScheduler",
+            "kv-events-config": json.dumps(publisher),
+            "structured-outputs-config": json.dumps(
+                {"backend": "xgrammar", "disable_any_whitespace": True}
+            ),
+            "tool-call-parser": "hermes",
+        }
+        arguments = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+        log = self.log_path.open("wb")
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", *arguments),
+                *("--enforce-eager", "--enable-prefix-caching", "--enable-auto-tool-choice"),
+                *("--enable-prompt-tokens-details",),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # it has an engine process, which is to die with it
+            env={
+                **os.environ,
+                "VLLM_CPU_KVCACHE_SPACE": "1",
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+                "OMP_NUM_THREADS": "1",
+                "VLLM_LOGGING_LEVEL": "INFO",
+                "FAIRSERVE_SCHEDULER_OPTIONS": "quantum=500",
+            },
+        )
+        log.close()
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")[-4000:]
+
+    def ready(self):
+        assert self.process.poll() is None, self.log()
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self):
+        """At once, with its engine."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The built-in model: made-up weights, a tokenizer and its template."""
+    return str(ensure_builtin_model())
+
+
+@pytest.fixture(scope="module")
+def servers(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("servers")
+    sockets = tempfile.mkdtemp(prefix="fs-")  # a socket's path is short
+    started = [VllmServer(model, folder, sockets, f"w{number}") for number in range(2)]
+    try:
+        for server in started:
+            eventually(server.ready, server.log, deadline_s=READY_S)
+        yield started
+    finally:
+        for server in started:
+            server.kill()
+        shutil.rmtree(sockets)
+
+
+@pytest.fixture(scope="module")
+def platform(servers, model, tmp_path_factory):
+    settings = {
+        "worker_urls": ",".join(server.url for server in servers),
+        "worker_kv_events": ",".join(server.kv_events for server in servers),
+        "model": model,
+        "cache_isolation": "none",
+        "log_level": "info",
+    }
+    with LiveServer(tmp_path_factory.mktemp("platform"), **settings) as platform:
+        platform.wait_for(
+            "/admin/cluster",
+            platform.admin_key,
+            lambda cluster: sum(worker["ready"] for worker in cluster["workers"]) == 2,
+        )
+        yield platform
+
+
+@pytest.fixture(scope="module")
+def client(platform):
+    return platform.openai(platform.new_app()["api_key"])
+
+
+def workers(platform):
+    cluster = platform.admin("GET", "/admin/cluster")
+    return {worker["worker_id"]: worker for worker in cluster["workers"]}
+
+
+def test_the_plug_in_runs_in_the_servers(servers, platform):
+    assert all("in the order of dlpm" in server.log_path.read_text() for server in servers)
+    for worker in workers(platform).values():
+        assert worker["version"].startswith("0.3")
+        assert worker["model"] == MODEL
+        assert worker["cache_view"] == "worker"
+
+
+def test_response_format_arrives_untouched(client):
+    """The weights are made up: only the server's grammar makes this JSON."""
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Oslo", "Rome"]}, "far": {"type": "boolean"}},
+        "required": ["city", "far"],
+        "additionalProperties": False,
+    }
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "Where?"}],
+        max_tokens=100,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "place", "schema": schema, "strict": True},
+        },
+    )
+    place = json.loads(answer.choices[0].message.content)
+    assert place["city"] in ("Oslo", "Rome")
+    assert set(place) == {"city", "far"}
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_arrive_untouched(client, servers, stream):
+    """Made-up weights call no tool by themselves; the call is the one that the server makes directly."""
+    parameters = {
+        "type": "object",
+        "properties": {"unit": {"enum": ["metric", "imperial"]}},
+        "required": ["unit"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "How warm is it?"}],
+        "max_tokens": 120,
+        "temperature": 0,
+        "tools": [tool],
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+    }
+    direct = httpx.post(f"{servers[0].url}/v1/chat/completions", json=body, timeout=120).json()
+    expected = direct["choices"][0]["message"]["tool_calls"][0]["function"]
+    answer = client.chat.completions.create(**body, stream=stream)
+    if stream:
+        deltas = [chunk.choices[0].delta for chunk in answer if chunk.choices]
+        calls = [call.function for delta in deltas for call in delta.tool_calls or ()]
+    else:
+        calls = [call.function for call in answer.choices[0].message.tool_calls]
+    assert "".join(call.name or "" for call in calls) == expected["name"] == "weather"
+    arguments = "".join(call.arguments or "" for call in calls)
+    assert json.loads(arguments) == json.loads(expected["arguments"])
+
+
+def test_what_a_server_says_it_cached_moves_the_router(platform, servers, client):
+    """The prompt comes to the second server past the platform: only its news can tell of it."""
+    prompt = "A long report that only one of the servers has read. " * 12
+    before = workers(platform)["w1"]["kv_events"]["events"]
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+    answer = httpx.post(f"{servers[1].url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    eventually(lambda: workers(platform)["w1"]["kv_events"]["events"] > before)
+    for suffix in ("What does it say?", "Who wrote it?", "Is it true?"):
+        raw = client.completions.with_raw_response.create(
+            model=MODEL, prompt=prompt + suffix, max_tokens=2
+        )
+        assert raw.headers["x-fairserve-worker"] == "w1"
+        usage = raw.parse().usage
+        assert usage.prompt_tokens_details.cached_tokens >= 500, usage
+
+
+def test_the_servers_metrics_are_shown(platform):
+    """Among them what was not sent by the platform."""
+
+    def settled():
+        told = workers(platform)["w1"]["reported"]
+        hits = told["prefix_queried_tokens"] > told["prefix_hit_tokens"] > 0
+        return hits and told["running"] == told["waiting"] == 0
+
+    eventually(settled, platform.log)
+
+
+def test_one_server_dies_in_the_middle(platform, servers):
+    """What had begun there ends with an error event, what had not is answered by the other one."""
+    app = platform.new_app(name="crash")
+    headers = {"Authorization": f"Bearer {app['api_key']}"}
+    begun = {}
+    """Worker of each call that has begun to be answered and has not ended."""
+
+    def call(number):
+        body = {
+            "model": MODEL,
+            "prompt": f"Number {number}: " + f"{number} " * 40,
+            "max_tokens": LONG,
+            "user": f"u{number % 4}",
+            "stream": True,
+            "ignore_eos": True,
+        }
+        pieces, error, finish = 0, None, None
+        with httpx.stream(
+            "POST", f"{platform.url}/v1/completions", json=body, headers=headers, timeout=280
+        ) as answer:
+            assert answer.status_code == 200, answer.read()
+            begun[number] = worker = answer.headers["x-fairserve-worker"]
+            for line in answer.iter_lines():
+                if not line.startswith("data: ") or line == "data: [DONE]":
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                error = error or event.get("error")
+                for choice in event.get("choices") or ():
+                    pieces += 1
+                    finish = choice["finish_reason"] or finish
+            del begun[number]
+        return worker, pieces, error or finish
+
+    with ThreadPoolExecutor(14) as threads:
+        calls = [threads.submit(call, number) for number in range(14)]
+
+        def busy():
+            """Calls are answered there, and others wait there for their first token."""
+            running = list(begun.values()).count("w1")
+            return running >= 2 and workers(platform)["w1"]["calls"] > running
+
+        eventually(busy, platform.log)
+        servers[1].kill()
+        answers = [each.result() for each in calls]
+
+    broken = [answer for answer in answers if isinstance(answer[2], dict)]
+    whole = [answer for answer in answers if answer not in broken]
+    assert 2 <= len(broken) <= 4, answers
+    assert all(worker == "w1" and pieces > 0 for worker, pieces, _ in broken), broken
+    assert {error["code"] for _, _, error in broken} == {"worker_failed"}, broken
+    assert {finish for _, _, finish in whole} == {"length"}, whole
+    assert sum(worker == "w0" for worker, _, _ in whole) >= 8, whole
+
+    def rows():
+        with contextlib.closing(sqlite3.connect(platform.folder / "data/fairserve.sqlite3")) as db:
+            found = db.execute(
+                "SELECT outcome, output_tokens FROM ledger_calls WHERE app_id = ?", (app["id"],)
+            ).fetchall()
+        return sorted(found) if len(found) == 14 else None
+
+    failed = [tokens for outcome, tokens in eventually(rows) if outcome == "failed"]
+    assert len(failed) == len(broken)
+    assert min(failed) > 0
+    assert rows()[: len(whole)] == [("completed", LONG)] * len(whole)
+
+    def alone():
+        seen = workers(platform)
+        return seen["w1"]["state"] == "open circuit" and seen["w0"]["ready"]
+
+    eventually(alone, platform.log)
