@@ -212,3 +212,37 @@ def _tied(heap: list[Entry]) -> bool:
     """Whether another entry may have the smallest counter, too, so that exact arrivals decide."""
     value, size = heap[0][0], len(heap)
     return (size > 1 and heap[1][0] == value) or (size > 2 and heap[2][0] == value)
+
+
+def node_to_plain(node: Node) -> dict[str, Any]:
+    """A node and all below it as plain JSON values, without the heaps."""
+    plain: dict[str, Any] = {"name": node.name, "served": node.served, "reserved": node.reserved}
+    if node.line:
+        plain["path"] = list(node.path)
+        plain["queued"], plain["calls"] = node.queued, node.calls
+        plain["earliest"] = node.earliest
+    else:
+        plain["last_left"] = None if node.last_left is None else node.last_left.name
+        plain["children"] = [node_to_plain(child) for child in node.children.values()]
+    return plain
+
+
+def node_from_plain(plain: dict[str, Any], parent: Node | None) -> Node:
+    """The inverse of :func:`node_to_plain`, below ``parent``; the heaps are made anew."""
+    node = Node(plain["name"], parent)
+    node.served, node.reserved = plain["served"], plain["reserved"]
+    if "children" not in plain:
+        node.become_leaf(tuple(plain["path"]))
+        node.queued, node.calls = plain["queued"], plain["calls"]
+        node.earliest = plain["earliest"]
+        return node
+    children = [node_from_plain(child, node) for child in plain["children"]]
+    node.children = {child.name: child for child in children}
+    if plain["last_left"] is not None:
+        node.last_left = node.children[plain["last_left"]]
+    node.queued = sum(child.queued for child in children)
+    node.calls = sum(child.calls for child in children)
+    node.active = sum(1 for child in children if child.queued)
+    node.earliest = min((child.earliest for child in children if child.queued), default=0)
+    node.rank()
+    return node

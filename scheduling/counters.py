@@ -25,7 +25,7 @@ from heapq import heapreplace
 from typing import Any
 
 from fairserve.interactions.call import ClientPath
-from fairserve.scheduling.counter_node import Node
+from fairserve.scheduling.counter_node import Node, node_from_plain, node_to_plain
 
 _SWEEP_MIN = 1024
 """Idle nodes are looked through when there are about this many more nodes."""
@@ -354,14 +354,14 @@ class VirtualCounters:
     def snapshot(self) -> dict[str, Any]:
         """State as plain JSON values."""
         return {
-            "root": _node_to_plain(self._root),
+            "root": node_to_plain(self._root),
             "sweep_at": self._sweep_at,
             "predicting": self._predicting,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace the state by an earlier snapshot. Nodes that were returned before are void."""
-        self._root = _node_from_plain(state["root"], None)
+        self._root = node_from_plain(state["root"], None)
         self._nodes = sum(1 for _ in self._root.below())
         self._sweep_at = state["sweep_at"]
         self._predicting = state["predicting"]
@@ -376,35 +376,3 @@ def _fell(node: Node) -> None:
     """The counter is smaller than before: where the node is queued, it may be next."""
     if node.queued:
         node.parent.fell(node)
-
-
-def _node_to_plain(node: Node) -> dict[str, Any]:
-    plain: dict[str, Any] = {"name": node.name, "served": node.served, "reserved": node.reserved}
-    if node.line:
-        plain["path"] = list(node.path)
-        plain["queued"], plain["calls"] = node.queued, node.calls
-        plain["earliest"] = node.earliest
-    else:
-        plain["last_left"] = None if node.last_left is None else node.last_left.name
-        plain["children"] = [_node_to_plain(child) for child in node.children.values()]
-    return plain
-
-
-def _node_from_plain(plain: dict[str, Any], parent: Node | None) -> Node:
-    node = Node(plain["name"], parent)
-    node.served, node.reserved = plain["served"], plain["reserved"]
-    if "children" not in plain:
-        node.become_leaf(tuple(plain["path"]))
-        node.queued, node.calls = plain["queued"], plain["calls"]
-        node.earliest = plain["earliest"]
-        return node
-    children = [_node_from_plain(child, node) for child in plain["children"]]
-    node.children = {child.name: child for child in children}
-    if plain["last_left"] is not None:
-        node.last_left = node.children[plain["last_left"]]
-    node.queued = sum(child.queued for child in children)
-    node.calls = sum(child.calls for child in children)
-    node.active = sum(1 for child in children if child.queued)
-    node.earliest = min((child.earliest for child in children if child.queued), default=0)
-    node.rank()
-    return node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from until import until
 
 from fairserve.engine.base import WorkerRequest
 from fairserve.engine.circuit import CircuitOptions
@@ -73,9 +73,7 @@ class PoolWorld:
 
     async def until(self, condition):
         """Wait for the news, or the look, that make it true."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - the pool's own tasks make it true, untold
-                await asyncio.sleep(0.005)
+        await until(condition, DEADLINE_S)
 
     async def looks(self, server, count=3):
         """Wait until a server was looked at so often from now on."""

@@ -5,8 +5,9 @@ import asyncio
 import numpy as np
 import pytest
 from control_world import MemoryJournal
-from pool_world import CIRCUIT, DEADLINE_S, hasten
+from pool_world import CIRCUIT, hasten
 from scripted_server import ScriptedServer
+from until import until
 
 from fairserve.engine.base import WorkerRequest
 from fairserve.engine.client import worker_session
@@ -83,9 +84,7 @@ class World:
     async def serve(self, server, concurrency):
         spec = WorkerSpec("w", server.url, "openai", kv_tokens=10_000, concurrency=concurrency)
         self.pool.add(spec)
-        async with asyncio.timeout(DEADLINE_S):
-            while not self.pool.serving:  # noqa: ASYNC110  nothing tells of it
-                await asyncio.sleep(0.001)
+        await until(lambda: self.pool.serving)
 
     async def call(self, number, user, word="ok"):
         relay = Relay(Prepared(number, user, word), self.control, self.pool)
@@ -139,9 +138,7 @@ async def test_a_worker_that_breaks_before_the_first_token_is_tried_again(world,
     await world.serve(server, concurrency=1)
     server.failing = True
     calling = asyncio.create_task(world.call(0, "ann"))
-    async with asyncio.timeout(DEADLINE_S):
-        while not server.bodies:  # noqa: ASYNC110  nothing tells of it
-            await asyncio.sleep(0.001)
+    await until(lambda: server.bodies)
     server.failing = False
     assert await calling
     assert [row["outcome"] for row in world.journal.rows()] == ["completed"]
