@@ -6,90 +6,10 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_counters import PlainCounters
 
 from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.local.lcf import UnliftedCounters
-
-
-class Plain:
-    """Algorithm 2 lines 6-13 written down literally, once for the children of every node."""
-
-    def __init__(self, lift_when_idle=True):
-        self.lift_when_idle = lift_when_idle
-        self.value, self.reserved, self.calls, self.last_left = {}, {}, {}, {}
-        """By path; a path with queued calls has their arrival numbers in ``calls``."""
-
-    def total(self, path):
-        return self.value.get(path, 0.0) + self.reserved.get(path, 0.0)
-
-    def arrivals(self, path):
-        """Of the calls queued at or below a path."""
-        return [n for p, numbers in self.calls.items() if p[: len(path)] == path for n in numbers]
-
-    def children(self, path):
-        """Queued children of a path."""
-        depth = len(path)
-        waiting = [p for p, calls in self.calls.items() if calls and len(p) > depth]
-        return {p[: depth + 1] for p in waiting if p[:depth] == path}
-
-    def arrive(self, path, number):
-        for depth in range(len(path)):
-            parent, node = path[:depth], path[: depth + 1]
-            queued = self.children(parent)
-            if node not in queued:
-                self.value[node] = max(self.value.get(node, 0.0), self.level(parent))
-        self.calls.setdefault(path, []).append(number)
-        self.calls[path].sort()
-
-    def level(self, parent):
-        """What a child that arrives is lifted to."""
-        last = self.last_left.get(parent) if self.lift_when_idle else None
-        queued = [self.value[path] for path in self.children(parent)]
-        return min(queued, default=self.value.get(last, 0.0))
-
-    def elsewhere(self, path, cost):
-        """Served by others; who is not known begins as if it arrived."""
-        for depth in range(len(path)):
-            parent, node = path[:depth], path[: depth + 1]
-            if node not in self.value:
-                self.value[node] = self.level(parent)
-            self.value[node] = max(0.0, self.value[node] + cost)
-
-    def leave(self, path):
-        """The client's earliest call leaves; returns the arrival of its next one."""
-        before = [self.children(path[:depth]) for depth in range(len(path))]
-        self.calls[path].pop(0)
-        for depth, queued in enumerate(before):
-            if queued != self.children(path[:depth]):
-                self.last_left[path[:depth]] = path[: depth + 1]
-        return self.calls[path][0] if self.calls[path] else None
-
-    def add(self, path, cost, to=None):
-        """Change the counters of the whole path."""
-        counters = self.value if to is None else to
-        for depth in range(len(path)):
-            node = path[: depth + 1]
-            counters[node] = counters.get(node, 0.0) + cost
-
-    def take_back(self, path, cost):
-        for depth in range(len(path)):
-            node = path[: depth + 1]
-            self.value[node] = max(0.0, self.value[node] - cost)
-
-    def least(self):
-        """Smallest counter level by level, ties by arrival."""
-        path = ()
-        while queued := self.children(path):
-            path = min(queued, key=lambda p: (self.total(p), min(self.arrivals(p))))
-        return path
-
-    def within(self, path, slack):
-        return all(
-            self.total(path[: depth + 1])
-            <= min(self.total(p) for p in self.children(path[:depth])) + slack
-            for depth in range(len(path))
-        )
-
 
 PATHS = {
     1: [(f"c{n}",) for n in range(5)],
@@ -118,7 +38,7 @@ class Both:
     def __init__(self, levels, lift_when_idle=True):
         self.paths = PATHS[levels]
         self.counters = VirtualCounters(lift_when_idle=lift_when_idle)
-        self.plain = Plain(lift_when_idle)
+        self.plain = PlainCounters(lift_when_idle)
         self.nodes, self.running = {}, []
         """Nodes of clients that have calls; ``(path, arrival, reserved)`` of running calls."""
 
@@ -233,7 +153,7 @@ def test_a_snapshot_goes_on_as_the_original_does(levels, steps, middle):
     other.running = list(both.running)
     other.nodes = {path: restored.client(path) for path in both.nodes}
     shadow = json.loads(json.dumps([[list(p), v] for p, v in both.plain.value.items()]))
-    plain = Plain()
+    plain = PlainCounters()
     plain.value = {tuple(p): v for p, v in shadow}
     plain.reserved = dict(both.plain.reserved)
     plain.calls = {p: list(numbers) for p, numbers in both.plain.calls.items()}
@@ -251,7 +171,7 @@ def test_a_snapshot_goes_on_as_the_original_does(levels, steps, middle):
 def test_queued_counters_stay_within_one_call(seed, clients, levels):
     """Lemma 4.3 among siblings: max - min <= U over queued ones, a selection charging at most U."""
     rng = random.Random(seed)
-    counters, plain = VirtualCounters(), Plain()
+    counters, plain = VirtualCounters(), PlainCounters()
     paths = [(f"t{n % 2}", f"a{n % 3}", f"c{n}")[3 - levels :] for n in range(clients)]
     largest = 30.0
     for step in range(300):
