@@ -4,15 +4,18 @@
     .venv-vllm/bin/python benchmarks/vllm_scheduling.py --json benchmarks/results/vllm.json
 
 *Shares*: one engine on the CPU, a tiny Llama with made-up weights, a flood and seven light clients, all
-there at once; the same requests under each scheduler, which is put into the same engine anew, in turns.
+there at once; the same requests under each scheduler, which is put into the same engine anew, in turns;
+one client after another (``block``), and shuffled (``mixed``).
 Service is ``extend tokens + 2 * output tokens``, as the papers weigh it. While every client has
 something waiting or running, Jain's index of what each got; hit rate and speed are those of the whole,
-speed per second of the process's CPU time, on one thread.
+speed per second of the process's CPU time, on one thread, and as a share of ``fcfs`` in the same round.
 
 *Costs*: vLLM's scheduler without an engine, beside it the plug-in's with the same requests: CPU time of
 ``schedule`` and ``update_from_output`` per step, with 64 running. ``full``: nobody comes or goes.
 ``turnover``: each step one ends, one comes, one is admitted. ``blocked``: there is a place but not the
-blocks, and nobody comes. ``blocked_arrivals``: the same, and one comes at each step.
+blocks, and nobody comes. ``blocked_arrivals``: the same, and one comes at each step. ``overtaken``, with
+8 running: at each step a small one comes and is admitted past all who wait, whose prompts are too long
+for what is free; vLLM's own queue stops at the first of those. None is protected (``max_bypass=0``).
 ``first_``: the first step, in which all who wait are new.
 """
 
@@ -56,11 +59,15 @@ SYSTEMS = {
     "vtc": (DLPMScheduler, {"FAIRSERVE_LOCAL_SCHEDULER": "vtc"}),
     "dlpm": (DLPMScheduler, {"FAIRSERVE_SCHEDULER_OPTIONS": QUANTUM}),
 }
+ARRANGEMENTS = ("block", "mixed")
 CALLS = {"flood": 80, **dict.fromkeys("abcdefg", 20)}
 PREFIX_TOKENS = 256
 MODEL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
 WAITING = (10, 1000, 5000)
+STATES = ("full", "turnover", "blocked", "blocked_arrivals", "overtaken")
 RUNNING = 64
+SHORT, TOO_LONG = 8, 720
+"""Tokens of what fits and of what does not, in the state ``overtaken``."""
 WARM_UP_STEPS, STEPS = 20, 60
 
 
@@ -150,6 +157,7 @@ def put(core, system):
 
 
 def shares(rounds):
+    """``{(arrangement, system): {figure: [one per round]}}``."""
     with tempfile.TemporaryDirectory() as folder:
         llm = LLM(
             model=write_llama(folder, **MODEL),
@@ -166,25 +174,29 @@ def shares(rounds):
             disable_log_stats=True,
         )
     core = llm.llm_engine.engine_core.engine_core
-    prompts, parameters, priorities, _ = (list(each) for each in zip(*requests(), strict=True))
     found, answers = defaultdict(lambda: defaultdict(list)), {}
-    for number in range(rounds + 1):
-        for system in SYSTEMS:
-            service = Service(put(core, system))
-            options = {"priority": priorities} if system == "priority" else {}
-            began = time.process_time()
-            outputs = llm.generate(prompts, parameters, use_tqdm=False, **options)
-            took = time.process_time() - began
-            tokens = [output.outputs[0].token_ids for output in outputs]
-            assert answers.setdefault("tokens", tokens) == tokens, "the order changes no output"
-            if not number:
-                continue  # to warm up
-            got = service.at_first_end
-            figures = found[system]
-            figures["jain_index"].append(jain_index([got.get(client, 0.0) for client in CALLS]))
-            figures["prefix_hit_rate"].append(service.hit_tokens / service.prompt_tokens)
-            all_tokens = service.prompt_tokens + service.output_tokens
-            figures["tokens_per_cpu_s"].append(all_tokens / took)
+    for number, arrangement, system in itertools.product(range(rounds + 1), ARRANGEMENTS, SYSTEMS):
+        arrived = list(requests())
+        if arrangement == "mixed":
+            random.Random(5).shuffle(arrived)
+        prompts, parameters, priorities, _ = (list(each) for each in zip(*arrived, strict=True))
+        service = Service(put(core, system))
+        options = {"priority": priorities} if system == "priority" else {}
+        began = time.process_time()
+        outputs = llm.generate(prompts, parameters, use_tqdm=False, **options)
+        took = time.process_time() - began
+        tokens = [output.outputs[0].token_ids for output in outputs]
+        assert answers.setdefault(arrangement, tokens) == tokens, "the order changes no output"
+        if not number:
+            continue  # to warm up
+        got = service.at_first_end
+        figures = found[arrangement, system]
+        figures["jain_index"].append(jain_index([got.get(client, 0.0) for client in CALLS]))
+        figures["prefix_hit_rate"].append(service.hit_tokens / service.prompt_tokens)
+        all_tokens = service.prompt_tokens + service.output_tokens
+        figures["tokens_per_cpu_s"].append(all_tokens / took)
+        of_fcfs = found[arrangement, "fcfs"]["tokens_per_cpu_s"][-1]
+        figures["speed_of_fcfs"].append(all_tokens / took / of_fcfs)
     return found
 
 
@@ -197,37 +209,39 @@ class Timed(World):
     def __init__(self, kind, state, waiting):
         blocked = state.startswith("blocked")
         steps = WARM_UP_STEPS + STEPS
-        growth = RUNNING * (steps // 4 + 1)
+        overtaken = state == "overtaken"
+        running = 8 if overtaken else RUNNING
+        growth = running * (steps // 4 + 1)
         super().__init__(
             kind,
-            blocks=RUNNING * 16 + growth + (2 if blocked else 4000),
-            max_num_seqs=RUNNING + (1 if blocked else 0),
+            blocks=running * 16 + growth + (4 if blocked or overtaken else 4000),
+            max_num_seqs=running + (1 if blocked or overtaken else 0),
             max_num_batched_tokens=8192,
-            watermark=growth / (RUNNING * 16 + growth) if blocked else 0.0,
+            watermark=growth / (running * 16 + growth) if blocked else 0.0,
             environment={"FAIRSERVE_SCHEDULER_OPTIONS": "max_bypass=0"},
         )
         self.state, self.number = state, itertools.count()
-        for index in range(RUNNING):
+        for index in range(running):
             ends = index + 2 if state == "turnover" else steps + 1
             self.add(f"run{index}", 64, ends, "r")
-        while len(self.running()) < RUNNING:
+        while len(self.running()) < running:
             self.step()
         for _ in range(waiting):
-            self.arrive()
+            self.arrive(TOO_LONG if overtaken else 35)
 
-    def arrive(self):
+    def arrive(self, tokens=35, ends=RUNNING):
         number = next(self.number)
-        prompt = [
-            *range(number % 50 * 1000, number % 50 * 1000 + 32),
-            7,
-            number % 997,
-            number % 991,
-        ]
-        self.add(f"w{number}", prompt, RUNNING, f"c{number % 20}")
+        prompt = [number % 997, number % 991, *range(tokens - 2)]
+        if tokens > 32:  # with a prefix that others share
+            shared = range(number % 50 * 1000, number % 50 * 1000 + 32)
+            prompt = [*shared, *prompt[: tokens - 32]]
+        self.add(f"w{number}", prompt, ends, f"c{number % 20}")
 
     def timed_step(self):
         if self.state in ("turnover", "blocked_arrivals"):
             self.arrive()
+        elif self.state == "overtaken":
+            self.arrive(SHORT, ends=1)
         scheduler, clock = self.scheduler, time.thread_time
         began = clock()
         output = scheduler.schedule()
@@ -246,22 +260,24 @@ class Timed(World):
 
 
 def costs(rounds):
-    """Seconds per step: ``{(state, waiting, who): [one per round]}``; the first step of ``blocked``."""
+    """Seconds per step: ``{(state, waiting, who): [one per round]}``, and of each state's first step.
+
+    vLLM's own and the plug-in's take their steps in turn; the median over a round's steps.
+    """
     found = defaultdict(list)
-    states = ("full", "turnover", "blocked", "blocked_arrivals")
-    for _ in range(rounds):
-        for state, waiting in itertools.product(states, WAITING):
-            for who, kind in (("vllm", Scheduler), ("plugin", DLPMScheduler)):
-                world = Timed(kind, state, waiting)
-                gc.collect()
-                gc.disable()
-                first = world.timed_step()
-                for _ in range(WARM_UP_STEPS - 1):
-                    world.timed_step()
-                times = [world.timed_step() for _ in range(STEPS)]
-                gc.enable()
-                found[state, waiting, who].append(statistics.mean(times))
-                found[f"first_{state}", waiting, who].append(first)
+    for _, state, waiting in itertools.product(range(rounds), STATES, WAITING):
+        worlds = {"vllm": Timed(Scheduler, state, waiting)}
+        worlds["plugin"] = Timed(DLPMScheduler, state, waiting)
+        gc.collect()
+        gc.disable()
+        times = {who: [] for who in worlds}
+        for _ in range(WARM_UP_STEPS + STEPS):
+            for who, world in worlds.items():
+                times[who].append(world.timed_step())
+        gc.enable()
+        for who, took in times.items():
+            found[state, waiting, who].append(statistics.median(took[WARM_UP_STEPS:]))
+            found[f"first_{state}", waiting, who].append(took[0])
     return found
 
 
@@ -287,15 +303,15 @@ def figure(name, values, unit, digits=4):
     }
 
 
-def document(rounds, only):
+def document(shares_rounds, costs_rounds):
     figures = []
-    if "shares" in only:
-        for system, found in shares(rounds).items():
+    if shares_rounds:
+        for (arrangement, system), found in shares(shares_rounds).items():
             for name, values in found.items():
                 unit = "tok/s" if name == "tokens_per_cpu_s" else "1"
-                figures.append(figure(f"{system}_{name}", values, unit))
-    if "costs" in only:
-        found = costs(rounds)
+                figures.append(figure(f"{arrangement}_{system}_{name}", values, unit))
+    if costs_rounds:
+        found = costs(costs_rounds)
         for (state, waiting, who), values in found.items():
             if who == "plugin":
                 own = found[state, waiting, "vllm"]
@@ -309,18 +325,17 @@ def document(rounds, only):
         "python": platform.python_version(),
         "vllm": vllm.__version__,
     }
+    rounds = {"shares": shares_rounds, "costs": costs_rounds}
     return {"machine": machine, "rounds": rounds, "figures": figures}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="where to write the document")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--only", nargs="+", default=["shares", "costs"], choices=["shares", "costs"]
-    )
+    parser.add_argument("--shares-rounds", type=int, default=15, help="0: none of these")
+    parser.add_argument("--costs-rounds", type=int, default=5, help="0: none of these")
     values = parser.parse_args()
-    result = document(values.rounds, values.only)
+    result = document(values.shares_rounds, values.costs_rounds)
     for each in result["figures"]:
         low, high = each["spread"]
         print(f"{each['name']:32} {each['value']:>12} {each['unit']:12} {low} to {high}")
