@@ -3,7 +3,9 @@
 Each worker has a task that looks at it (:mod:`fairserve.platform.cluster.watch`). Well and unknown to
 control: it joins, with what it says of itself. Its circuit opens when calls do not begin there, or when
 it does not answer: then it is lost to control, and joins again once it is well. The same loop serves
-supervised processes and servers anywhere. A worker that drains is kept until its last call has ended.
+supervised processes and servers anywhere. A worker that drains gets no calls and stays until it is
+removed: when its last call has ended is the fleet's affair
+(:mod:`fairserve.platform.cluster.running_fleet`).
 """
 
 from __future__ import annotations
@@ -38,9 +40,6 @@ from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 logger = logging.getLogger(__name__)
 
-DRAIN_LOOK_S = 0.25
-"""Between looks at whether a draining worker has calls left."""
-
 
 class WorkerPool(Mapping[str, WorkerClient]):
     """Clients by worker id, of the workers that are there: a lost one is not in the mapping.
@@ -73,7 +72,6 @@ class WorkerPool(Mapping[str, WorkerClient]):
         self._circuit = circuit
         self._clock = clock
         self._members: dict[str, Member] = {}
-        self._drains: dict[str, asyncio.Task[None]] = {}
 
     def __getitem__(self, worker_id: str) -> WorkerClient:
         member = self._members[worker_id]
@@ -131,48 +129,26 @@ class WorkerPool(Mapping[str, WorkerClient]):
         self._watch.lose(member, there=True)
 
     def drain(self, worker_id: str) -> None:
-        """The worker gets no new calls and leaves when its last one has ended.
-
-        One that has not joined leaves at once. Unknown ids are ignored. A drain has no end of its own:
-        :meth:`remove` ends it.
-        """
+        """The worker gets no new calls; it stays until :meth:`remove`. Unknown ids are ignored."""
         member = self._members.get(worker_id)
         if member is None or member.draining:
             return
-        if not member.ready:
-            self.remove(worker_id)
-            return
         member.draining = True
-        self._control.post(ev.WorkerDraining(worker_id))
-        self._drains[worker_id] = asyncio.create_task(
-            self._drain(member), name=f"drain {worker_id}"
-        )
-
-    async def _drain(self, member: Member) -> None:
-        """Wait until control knows of no call there; then it leaves."""
-        while member.ready:
-            view = await self._control.cluster()
-            if not any(w.calls for w in view.workers if w.worker_id == member.worker_id):
-                break
-            await asyncio.sleep(DRAIN_LOOK_S)
-        del self._drains[member.worker_id]
-        logger.info("worker %s has no calls left and leaves", member.worker_id)
-        self.remove(member.worker_id)
+        if member.ready:
+            self._control.post(ev.WorkerDraining(worker_id))
 
     def remove(self, worker_id: str) -> None:
         """The worker is gone: control hears it at once. Unknown ids are ignored."""
         member = self._members.pop(worker_id, None)
         if member is None:
             return
-        for task in (member.watch, self._drains.pop(worker_id, None)):
-            if task is not None:
-                task.cancel()
+        if member.watch is not None:
+            member.watch.cancel()
         self._watch.lose(member, there=False)
 
     async def close(self) -> None:
         """Stop watching."""
         tasks = [m.watch for m in self._members.values() if m.watch is not None]
-        tasks += self._drains.values()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

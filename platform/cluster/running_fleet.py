@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -130,16 +130,20 @@ class RunningFleet:
         """Remove workers that have drained, for ever."""
         while True:
             await self._draining.wait()
+            draining = [worker_id for worker_id, each in self.present.items() if each.draining]
             try:
-                self._look(await self._cluster())
+                self._look(draining, await self._cluster())
             except Exception:
                 logger.exception("a look at the draining workers failed")
             await asyncio.sleep(self._look_s)
 
-    def _look(self, view: ClusterView) -> None:
+    def _look(self, draining: Collection[str], view: ClusterView) -> None:
+        """``draining``: those that drained when control was asked; it may not know of others."""
         busy = {worker.worker_id for worker in view.workers if worker.calls}
         self.present = {
-            worker_id: replace(there, idle=worker_id not in busy) if there.draining else there
+            worker_id: replace(there, idle=worker_id not in busy)
+            if there.draining and worker_id in draining
+            else there
             for worker_id, there in self.present.items()
         }
         self._step()

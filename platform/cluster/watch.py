@@ -158,6 +158,7 @@ class Watch:
 
     async def _join(self, member: Member) -> None:
         if member.draining:
+            member.circuit.look_passed(self._clock())
             return
         try:
             facts = await facts_of(member.spec, member.http)

@@ -6,7 +6,6 @@ from until import until
 
 from fairserve.engine.base import WorkerRequest
 from fairserve.engine.circuit import CircuitOptions
-from fairserve.platform.cluster import pool as pool_module
 from fairserve.platform.cluster import watch
 from fairserve.platform.cluster.pool import WorkerPool
 from fairserve.platform.cluster.worker_spec import WorkerSpec
@@ -21,7 +20,6 @@ def hasten(monkeypatch):
     """Looks follow one another at once, as far as a test is concerned."""
     for name in ("LOOK_S", "REPORT_S", "AWAY_S"):
         monkeypatch.setattr(watch, name, 0.01)
-    monkeypatch.setattr(pool_module, "DRAIN_LOOK_S", 0.01)
 
 
 def request(word="ok", name="call", **body):

@@ -266,38 +266,38 @@ async def test_what_others_hold_there_is_reported(world, server):
 # --- leaving ----------------------------------------------------------------------------------------
 
 
-async def test_a_draining_worker_leaves_with_its_last_call(world, server):
+async def test_a_draining_worker_ends_its_calls_and_begins_none(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     stream = await world.pool["w"].open(request("hold"))
-    world.calls["w"] = 1
     world.pool.drain("w")
     world.pool.drain("w")
+    world.pool.drain("unknown")
     assert kinds(world) == ["WorkerJoined", "WorkerDraining"]
     await world.looks(server, 6)
     assert (world.state(), "w" in world.pool, world.pool.serving) == ("draining", True, 0)
     server.released.set()
     assert [chunk async for chunk in stream]
-    assert world.pool.members(), "control has not heard yet"
-    world.calls["w"] = 0
-    await world.until(lambda: not world.pool.members())
+    world.pool.remove("w")
     assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerLost"]
 
 
 async def test_a_draining_worker_that_dies_does_not_come_back(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
-    world.calls["w"] = 1
     world.pool.drain("w")
     server.healthy = False
-    await world.until(lambda: not world.pool.members())
+    await world.until(lambda: "w" not in world.pool)
+    server.healthy = True
+    await world.looks(server, 6)
     assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerLost"]
 
 
-async def test_one_that_has_not_joined_leaves_at_once(world, server):
-    world.add(server, model="other")
+async def test_one_that_drains_before_it_joins_never_joins(world, server):
+    world.add(server)
     world.pool.drain("w")
-    world.pool.drain("unknown")
+    await world.looks(server, 6)
+    world.pool.remove("w")
     world.pool.remove("unknown")
     assert (world.pool.members(), world.events) == ([], [])
 

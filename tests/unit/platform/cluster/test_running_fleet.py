@@ -72,6 +72,28 @@ async def test_a_worker_is_drained_before_it_goes(world):
     assert set(world.fleet.present) == {"b"}
 
 
+async def test_an_answer_from_before_it_drained_removes_nobody(world):
+    world.fleet.set_part("file", FleetPart(workers=(A, B)))
+    world.calls = {"a": 1, "b": 0}
+    world.fleet.set_part("file", FleetPart(workers=(B,)))
+    answered = world.fleet._cluster
+
+    async def slow():
+        answer = await answered()
+        if world.fleet.present["b"].draining:
+            return answer
+        world.calls["b"] = 1  # it begins a call, then drains; the answer does not know
+        world.fleet.set_part("file", FleetPart())
+        return answer
+
+    world.fleet._cluster = slow
+    await world.look()
+    await world.look()
+    assert set(world.fleet.present) == {"a", "b"}
+    world.calls = {}
+    await until(lambda: not world.fleet.present)
+
+
 async def test_a_changed_worker_drains_and_joins_at_its_new_place(world):
     world.fleet.set_part("file", FleetPart(workers=(A,)))
     world.calls = {"a": 1}
