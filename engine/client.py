@@ -248,11 +248,20 @@ async def _read_some(response: aiohttp.ClientResponse, limit: int) -> bytes:
 def _context_of(models: Mapping[str, Mapping[str, Any]], name: str) -> int | None:
     """Of a model, of the one that it adapts (LoRA), or the least of all."""
     parent = models.get(str(models[name].get("parent")), {})
-    for length in (models[name].get("max_model_len"), parent.get("max_model_len")):
-        if isinstance(length, int):
+    for entry in (models[name], parent):
+        if (length := _length_of(entry)) is not None:
             return length
-    lengths = [entry.get("max_model_len") for entry in models.values()]
-    return min((length for length in lengths if isinstance(length, int)), default=None)
+    lengths = map(_length_of, models.values())
+    return min((length for length in lengths if length is not None), default=None)
+
+
+def _length_of(entry: Mapping[str, Any]) -> int | None:
+    """As vLLM and SGLang tell it, or as llama.cpp does."""
+    meta = entry.get("meta")
+    more = meta.get("n_ctx") if isinstance(meta, dict) else None
+    return next(
+        (each for each in (entry.get("max_model_len"), more) if isinstance(each, int)), None
+    )
 
 
 def _pause_of(headers: Mapping[str, str]) -> float:

@@ -1,4 +1,9 @@
-"""The events of one worker's answer, parsed as they come."""
+"""The events of one worker's answer, parsed as they come.
+
+It is complete when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun. There are
+servers that end the stream as usual where they gave a call up (llama-cpp-python's, which lets a new call
+interrupt the one under way): that is an answer broken off, not a short one.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,8 @@ class HttpWorkerStream:
         self._buffer = b""
         self._events: deque[bytes] = deque()
         self._begun = False
+        self._choices: set[int] = set()
+        self._finished: set[int] = set()
 
     def __aiter__(self) -> HttpWorkerStream:
         return self
@@ -37,6 +44,8 @@ class HttpWorkerStream:
             self._feed(received)
         raw = self._events.popleft()
         if raw == b"[DONE]":
+            if not self._finished or self._choices - self._finished:
+                raise self._broken("it ended without a finish_reason")
             # Not released to the pool before its end was read: a worker that sends more is wrong.
             self._response.release()
             raise StopAsyncIteration
@@ -51,6 +60,11 @@ class HttpWorkerStream:
             message = error.get("message") if isinstance(error, dict) else error
             raise self._broken(f"it reported: {message}")
         self._begun = True
+        for choice in data.get("choices") or ():
+            index = choice.get("index", 0)
+            self._choices.add(index)
+            if choice.get("finish_reason") is not None:
+                self._finished.add(index)
         return WorkerChunk(data, raw)
 
     def close(self) -> None:

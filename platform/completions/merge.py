@@ -23,7 +23,7 @@ class Merger:
             index = choice.get("index", 0)
             self._choices.setdefault(index, _Choice()).add(choice)
 
-    def answer(self, model: str, usage: dict[str, Any] | None) -> dict[str, Any]:
+    def answer(self, model: str, usage: dict[str, Any]) -> dict[str, Any]:
         """The whole answer, in OpenAI's shape."""
         kind = self._head.get("object", "")
         chat = kind != "text_completion"
@@ -31,8 +31,7 @@ class Merger:
         answer["choices"] = [
             self._choices[index].whole(index, chat=chat) for index in sorted(self._choices)
         ]
-        if usage is not None:
-            answer["usage"] = usage
+        answer["usage"] = usage
         return answer
 
 

@@ -20,7 +20,7 @@ from fairserve.platform.completions.answer import Sink
 from fairserve.platform.completions.headers import call_headers
 from fairserve.platform.completions.merge import Merger
 from fairserve.platform.completions.relay import Relay
-from fairserve.platform.completions.sse import DONE, KEEP_ALIVE, ChunkWriter, error_event
+from fairserve.platform.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
 from fairserve.platform.errors import FairServeError
 from fairserve.throttling.base import LimitUse
 
@@ -96,7 +96,7 @@ class Producer:
             if waiting is not None:
                 await _ended(waiting)
         await self._start_stream(sink)
-        await sink.write(DONE)
+        await sink.write(writer.end(self._relay.meter.answer()))
 
     async def _keep_alive(self, sink: Sink) -> None:
         while True:
@@ -109,7 +109,7 @@ class Producer:
         async with aclosing(self._relay.chunks()) as chunks:
             async for chunk in chunks:
                 merger.add(chunk.data)
-        answer = merger.answer(self._relay.prepared.answer_name, self._relay.meter.told)
+        answer = merger.answer(self._relay.prepared.answer_name, self._relay.meter.answer())
         body = orjson.dumps(answer)
         self._started = True
         headers = self._headers(JSON)

@@ -12,6 +12,7 @@ from fairserve.platform.errors import FairServeError
 
 KEEP_ALIVE = b": waiting for a worker\n\n"
 DONE = b"data: [DONE]\n\n"
+_HEAD = ("id", "object", "created")
 
 
 class ChunkWriter:
@@ -24,12 +25,17 @@ class ChunkWriter:
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self._model = model
         self._include_usage = include_usage
+        self._head: dict[str, Any] = {}
+        """What all chunks of the answer have in common."""
+        self._usage_sent = False
 
     def event(self, chunk: WorkerChunk) -> bytes:
         """The event of a chunk; empty if the client is not to see it."""
         data = chunk.data
         if not self._include_usage and "usage" not in data and data.get("model") == self._model:
             return b"data: " + chunk.raw + b"\n\n"
+        if self._include_usage and not self._head:
+            self._head = {name: data[name] for name in _HEAD if name in data}
         changed = dict(data)
         usage = changed.pop("usage", None)
         choices = data.get("choices") or []
@@ -37,6 +43,7 @@ class ChunkWriter:
             if not self._include_usage:
                 return b""
             changed["usage"] = usage
+            self._usage_sent = self._usage_sent or usage is not None
         else:
             if not any(_visible(choice) for choice in choices):
                 return b""  # it was sent for its usage only
@@ -44,6 +51,13 @@ class ChunkWriter:
                 changed["usage"] = None
         changed["model"] = self._model
         return b"data: " + orjson.dumps(changed) + b"\n\n"
+
+    def end(self, usage: dict[str, Any]) -> bytes:
+        """What ends a complete answer; ``usage`` is sent where the worker has sent none by itself."""
+        if not self._include_usage or self._usage_sent:
+            return DONE
+        chunk = {**self._head, "model": self._model, "choices": [], "usage": usage}
+        return b"data: " + orjson.dumps(chunk) + b"\n\n" + DONE
 
 
 def error_event(error: FairServeError) -> bytes:

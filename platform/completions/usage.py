@@ -31,7 +31,7 @@ class UsageMeter:
         self.started = False
         """Whether the worker has begun with the prompt."""
         self.cached_told = False
-        self.told: dict[str, Any] | None = None
+        self._told: dict[str, Any] | None = None
         """The last usage object of the worker."""
 
     def read(self, chunk: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class UsageMeter:
             self._output_chunks += output_chunks(chunk)
             self._output_bytes += output_bytes(chunk)
             return
-        self.told = usage
+        self._told = usage
         self._prompt_tokens = _number(usage, "prompt_tokens") or self._prompt_tokens
         self._output_tokens = max(self._output_tokens, _number(usage, "completion_tokens"))
         details = usage.get("prompt_tokens_details")
@@ -63,8 +63,19 @@ class UsageMeter:
             input_tokens=self._prompt_tokens - system,
             system_tokens=system,
             cached_tokens=min(self._cached_tokens, self._prompt_tokens),
-            output_tokens=self._output_tokens if self.told else self._guess(),
+            output_tokens=self._output_tokens if self._told else self._guess(),
         )
+
+    def answer(self) -> dict[str, Any]:
+        """The usage of a complete answer as its client sees it: the worker's, or what was counted."""
+        if self._told is not None:
+            return self._told
+        used = self.usage()
+        return {
+            "prompt_tokens": used.prompt_tokens,
+            "completion_tokens": used.output_tokens,
+            "total_tokens": used.prompt_tokens + used.output_tokens,
+        }
 
     def _guess(self) -> int:
         if not self._ended:

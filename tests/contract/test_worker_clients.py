@@ -139,9 +139,10 @@ async def test_a_refusal_is_the_workers_own(world):
     assert world.at_rest()
 
 
-async def test_an_answer_that_breaks_off(world):
+@pytest.mark.parametrize("word", ["break", "cut", "nothing"])
+async def test_an_answer_that_breaks_off(world, word):
     with pytest.raises(WorkerStreamError):
-        await read(world, "break")
+        await read(world, word)
     assert world.at_rest()
 
 
@@ -215,6 +216,8 @@ async def test_facts(world):
     assert (facts.models, facts.model) == (("base", "adapter"), "adapter")
     assert facts.context_tokens == 100
     assert (await world.http.facts()).model == "base", "the first that it tells"
+    world.server.lengths = {"base": {"meta": {"n_ctx": 200, "n_ctx_train": 900}}}
+    assert (await world.http.facts()).context_tokens == 200, "as llama.cpp tells it"
     told = (1024, "0.33.0") if world.http.dialect == "vllm" else (None, None)
     assert (facts.kv_capacity_tokens, facts.version) == told
     with pytest.raises(ValueError, match="does not serve 'other'; it serves base, adapter"):

@@ -3,8 +3,8 @@
 What it does to a call is the first word of its prompt: ``ok`` answers three tokens, ``many`` three in
 one chunk, ``silent`` three without any usage, ``hold`` waits for ``released`` after the first chunk,
 ``stall`` before the header, ``die`` breaks the connection before anything, ``empty`` ends it after the
-header, ``break`` after two tokens, ``busy`` answers 503, ``later`` 429, ``refuse`` 400, ``away``
-redirects.
+header, ``break`` after two tokens, ``cut`` ends the stream there as if it were complete, ``nothing``
+before the first, ``busy`` answers 503, ``later`` 429, ``refuse`` 400, ``away`` redirects.
 """
 
 from __future__ import annotations
@@ -140,6 +140,11 @@ class ScriptedServer:
         await send({"role": "assistant", "content": ""}, 0)
         if word == "hold":
             await self.released.wait()
+        if word in ("cut", "nothing"):
+            for text in ("one ", "two ")[: 2 * (word == "cut")]:
+                await send({"content": text}, 1)
+            await response.write(b"data: [DONE]\n\n")
+            return response
         if word == "many":
             await send({"content": "one two three"}, 3)
         else:

@@ -12,12 +12,12 @@ from fairserve.platform.completions.sse import ChunkWriter
 from fairserve.platform.completions.usage import UsageMeter
 
 
-def chunk(*choices, kind="chat.completion.chunk", **more):
+def chunk(*choices, kind="chat.completion.chunk", model="worker", **more):
     return {
         "id": "x",
         "object": kind,
         "created": 1,
-        "model": "worker",
+        "model": model,
         "choices": list(choices),
         **more,
     }
@@ -170,6 +170,34 @@ def test_the_running_usage_is_the_platform_s_own(asked):
     else:
         assert len(told) == 2
         assert all("usage" not in each for each in told)
+
+
+@pytest.mark.parametrize("told_with_a_choice", [False, True])
+def test_a_client_that_asked_gets_usage_whatever_the_worker_tells(told_with_a_choice):
+    """A worker may tell none, or with its last choice, where OpenAI has a chunk of its own."""
+    writer, meter = ChunkWriter("model", include_usage=True), UsageMeter(10, 0)
+    more = {"usage": USAGE} if told_with_a_choice else {}
+    for each in (
+        chunk(delta(content="eight by")),
+        chunk(delta(content="tes a"), **more),
+        chunk(delta(finish_reason="stop"), **more),
+    ):
+        meter.read(each)
+        writer.event(worker_chunk(each))
+    meter.ended()
+    counted = {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14}
+    last, done = writer.end(meter.answer()).split(b"\n\n", 1)
+    assert done == b"data: [DONE]\n\n"
+    assert json.loads(last.removeprefix(b"data: ")) == chunk(
+        model="model", usage=USAGE if told_with_a_choice else counted
+    )
+
+
+def test_usage_is_sent_once_and_only_to_who_asked():
+    asked, silent = (ChunkWriter("model", include_usage=each) for each in (True, False))
+    for writer in (asked, silent):
+        writer.event(worker_chunk(chunk(usage=USAGE)))
+        assert writer.end(USAGE) == b"data: [DONE]\n\n"
 
 
 def test_a_chunk_that_needs_no_change_is_passed_on_byte_for_byte():
