@@ -245,6 +245,37 @@ def test_the_servers_metrics_are_shown(platform):
     eventually(settled, platform.log)
 
 
+def test_a_server_that_is_no_more_than_openai_compatible(servers, model, tmp_path):
+    """One of them, taken for a server of any other kind: two calls at a time, the rest in our queue."""
+    fleet = {
+        "workers": [
+            {"id": "plain", "url": servers[0].url, "kind": "openai", "model": MODEL}
+            | {"concurrency": 2, "kv_tokens": 400 * BLOCK}
+        ],
+        "models": {MODEL: {"tokenizer": model}},
+    }
+    path = tmp_path / "fleet.json"
+    path.write_text(json.dumps(fleet))
+    with LiveServer(tmp_path, fleet_file=path) as platform, ThreadPoolExecutor(6) as threads:
+        client = platform.openai(platform.new_app()["api_key"])
+
+        def call(number):
+            body = {"model": MODEL, "prompt": f"{number} " * 50, "max_tokens": 200}
+            return client.completions.create(**body, extra_body={"ignore_eos": True}).usage
+
+        calls = [threads.submit(call, number) for number in range(6)]
+        queues = []
+
+        def full():
+            queues.append(workers(platform)["plain"]["local_queue"])
+            return queues[-1]["waiting"] > 0
+
+        eventually(full, platform.log)
+        usages = [each.result() for each in calls]
+    assert {(usage.prompt_tokens, usage.completion_tokens) for usage in usages} == {(100, 200)}
+    assert max(queue["sent"] for queue in queues) == 2
+
+
 def test_one_server_dies_in_the_middle(platform, servers):
     """What had begun there ends with an error event, what had not is answered by the other one."""
     app = platform.new_app(name="crash")
