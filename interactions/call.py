@@ -59,7 +59,7 @@ class Call:
     """One LLM request. ``stage`` and ``expected_output_tokens`` are set once, when it is attached.
 
     ``parents`` names calls of the same interaction that ended before this one began; ``None`` means
-    that the caller did not say (the tracker then infers them).
+    that the caller did not say (the tracker then infers them, by ``history`` and ``tool_results`` too).
     """
 
     call_id: str
@@ -75,6 +75,11 @@ class Call:
     samples: int = 1
     agent: str | None = None
     parents: tuple[str, ...] | None = None
+    history: tuple[int, ...] = ()
+    """Keys of the conversations that it may continue, the longest first
+    (:mod:`fairserve.interactions.conversation`)."""
+    tool_results: tuple[int, ...] = ()
+    """Keys of the tool calls whose results it brings."""
     single: bool = False
     """The interaction was made for this call alone: it is complete when the call ends."""
     final: bool = False
@@ -131,6 +136,7 @@ def call_to_plain(call: Call) -> dict[str, Any]:
     plain["block_keys"] = None if call.block_keys is None else list(call.block_keys)
     plain["parents"] = None if call.parents is None else list(call.parents)
     plain["client"] = list(call.client)
+    plain["history"], plain["tool_results"] = list(call.history), list(call.tool_results)
     return plain
 
 
@@ -139,5 +145,7 @@ def call_from_plain(plain: Mapping[str, Any]) -> Call:
     values = dict(plain)
     values["token_ids"] = np.asarray(plain["token_ids"], dtype=np.uint32)
     values["parents"] = None if plain["parents"] is None else tuple(plain["parents"])
+    for name in ("history", "tool_results"):
+        values[name] = tuple(plain.get(name, ()))
     values["client"] = tuple(plain["client"])
     return Call(**values)

@@ -9,6 +9,7 @@ never joins another's run (:func:`core_run_id`, :func:`core_call_id`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ DYNAMO_PARENT = "x-dynamo-parent-session-id"
 DYNAMO_FINAL = "x-dynamo-session-final"
 CLAUDE_CODE_SESSION = "x-claude-code-session-id"
 CLAUDE_CODE_AGENT = "x-claude-code-agent-id"
+
+TRACEPARENT = "traceparent"
 
 ALIASES = (
     *LITELLM,
@@ -62,11 +65,18 @@ class CallIdentity:
     final: bool = False
 
 
-def identify(headers: Mapping[str, str], metadata: Mapping[str, Any] | None = None) -> CallIdentity:
+def identify(
+    headers: Mapping[str, str],
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    traceparent: bool = False,
+) -> CallIdentity:
     """Read a call's identity. ``headers`` has lower-case names.
 
-    Metadata keys are ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list
-    or comma separated) and ``agent``; a header wins over its key. Raises IdentityError.
+    With ``traceparent`` the trace of a W3C ``traceparent`` header is the run of a call that nothing else
+    names one for; what is not well-formed there is ignored, as that standard wants it. Metadata keys
+    are ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list or comma
+    separated) and ``agent``; a header wins over its key. Raises IdentityError.
     """
     told = _Told(headers, metadata or {})
     run_id, source = told.text(RUN_HEADER, "interaction_id")
@@ -76,6 +86,9 @@ def identify(headers: Mapping[str, str], metadata: Mapping[str, Any] | None = No
         run_id, source, alias_agent, alias_final = _alias(headers)
         agent = agent or alias_agent
         final = final or alias_final
+    if run_id is None and traceparent:
+        run_id = _trace(headers.get(TRACEPARENT, "").strip())
+        source = TRACEPARENT if run_id else ""
     call_id, call_source = told.text(CALL_HEADER, "call_id")
     if call_id is not None and "," in call_id:
         raise IdentityError(call_source, "a call id has no comma")
@@ -154,6 +167,14 @@ class _Told:
         if len(value) > MAX_PARENTS:
             raise IdentityError(source, f"names {len(value)} calls; allowed: {MAX_PARENTS}")
         return tuple(dict.fromkeys(checked_id(part, source) for part in value))
+
+
+def _trace(text: str) -> str | None:
+    """The trace id of a ``traceparent`` (W3C Trace Context 2, section 3.2.2)."""
+    found = re.fullmatch(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", text)
+    if found is None or found[1] == "ff" or (found[1] == "00" and found[4] is not None):
+        return None
+    return found[2] if int(found[2], 16) and int(found[3], 16) else None
 
 
 def _alias(headers: Mapping[str, str]) -> tuple[str | None, str, str | None, bool]:

@@ -2,12 +2,17 @@
 
 A run is *open* once a client names it, *under way* once one of its calls was accepted, and ends
 *complete*, *cancelled*, *aborted* or *expired* (FairServe 3.4 and 4.2: what matters to throttling is
-whether a call belongs to an interaction under way). A call's stage is 1 + the longest path from a
-root; where the caller names no parents, the calls that have already ended are taken as its parents.
-Attaching is O(parents). State per live call is one integer; ended runs are remembered for a bounded
+whether a call belongs to an interaction under way). Few clients say that a run is over. One that has
+been idle for its app's time-out is complete if its last call was and nothing is missing; it has expired
+if it never had a call, if its declared sink never came, or if its last answer asked for tools with
+whose results nobody has come back. A late call reopens a run that idled to its end, for a while
+(``reopen_grace_s``); one that its client closed stays closed.
+
+Where a call stands in its run is :mod:`fairserve.interactions.run`. Each operation is O(1) in the number
+of runs, but for the heap of time-outs. All tables are bounded; ended runs are remembered for a bounded
 number of runs so that a late reuse of their id is told from a new run.
 
-Weakness: without declared parents a call that merely follows another in time counts as its child.
+Weakness: a run that reopens has ended twice for those who were told; the later end replaces the earlier.
 """
 
 from __future__ import annotations
@@ -15,46 +20,24 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from fairserve.interactions.call import Call
+from fairserve.interactions.errors import (
+    CycleError,
+    DuplicateCallError,
+    ForeignInteractionError,
+    InteractionClosedError,
+    InteractionNotFoundError,
+    TrackerFullError,
+    UnknownParentError,
+)
 from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.run import Run, RunState, WasteCause
 
-RunState = Literal["open", "under_way", "complete", "cancelled", "aborted", "expired"]
-WasteCause = Literal["", "throttled", "cancelled", "failed", "expired"]
-
-
-class InteractionError(ValueError):
-    """A call or a request does not fit its interaction; nothing was changed."""
-
-
-class UnknownParentError(InteractionError):
-    """A parent is not a call of this interaction."""
-
-
-class CycleError(InteractionError):
-    """The call would depend on itself."""
-
-
-class DuplicateCallError(InteractionError):
-    """The interaction has a call of this id already."""
-
-
-class InteractionClosedError(InteractionError):
-    """The interaction has ended."""
-
-
-class InteractionNotFoundError(InteractionError):
-    """There is no such interaction."""
-
-
-class ForeignInteractionError(InteractionError):
-    """The interaction belongs to another user or app."""
-
-
-class TrackerFullError(InteractionError):
-    """Too many interactions, or calls in one of them, are live."""
+Owner = tuple[str, str, str]
+"""Tenant, app and user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +48,8 @@ class TrackerLimits:
     calls_per_run: int = 10_000
     remembered_runs: int = 20_000
     """Ended runs whose ids are still known."""
+    dormant_runs: int = 20_000
+    """Runs that idled to their end and may be reopened."""
 
 
 class Attachment(NamedTuple):
@@ -74,6 +59,8 @@ class Attachment(NamedTuple):
     under_way: bool
     immune: bool
     """Under way and within the immunity budget: it must not be throttled by load."""
+    parents: tuple[int, ...] = ()
+    """Numbers of calls of its run, given or inferred (:meth:`~fairserve.interactions.run.Run.name`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,53 +78,44 @@ class RunEnd:
     cause: WasteCause
 
 
-@dataclass(slots=True)
-class Run:
-    """A live interaction."""
-
-    interaction_id: str
-    tenant: str
-    app: str
-    user: str
-    opened_s: float
-    last_active_s: float
-    single: bool = False
-    stages: dict[str, int] = field(default_factory=dict)
-    """Stage of every accepted call; the call is live while its id is in ``live``."""
-    live: set[str] = field(default_factory=set)
-    ended_stage: int = 0
-    """Highest stage among calls that have ended."""
-    tokens: int = 0
-    trouble: WasteCause = ""
-    """Why the run would have failed if it ended now."""
-    closing: RunState | None = None
-    """It ends with this state as soon as its last live call has ended."""
-    closing_final: str | None = None
-    """The call whose end completes the run."""
-    watched: bool = False
-    """It has an entry in the expiry heap."""
-
-    @property
-    def state(self) -> RunState:
-        """Open or under way; a run that has ended is not kept."""
-        return "under_way" if self.stages else "open"
-
-
 class Tracker:
     """All live interactions. ``now_s`` is monotonic seconds, given by the caller."""
 
-    def __init__(self, limits: TrackerLimits = TrackerLimits(), immunity_factor: float = 4.0):
-        if not immunity_factor > 0:
-            raise ValueError(f"immunity_factor is {immunity_factor}; allowed: over 0")
+    def __init__(
+        self,
+        limits: TrackerLimits = TrackerLimits(),
+        immunity_factor: float = 4.0,
+        *,
+        infer: bool = True,
+        reopen_grace_s: float = 600.0,
+    ) -> None:
+        """``infer``: calls that name no parents are placed by what they say and when they come."""
+        if not reopen_grace_s >= 0:
+            raise ValueError(f"reopen_grace_s is {reopen_grace_s}; allowed: 0 or more")
         self._limits = limits
-        self._immunity_factor = immunity_factor
+        self.immunity_factor = immunity_factor
+        self._infer = infer
+        self._reopen_grace_s = reopen_grace_s
         self._runs: dict[str, Run] = {}
         self._ended: OrderedDict[str, RunState] = OrderedDict()
+        self._dormant: OrderedDict[str, tuple[float, Run]] = OrderedDict()
+        """Runs that idled to their end, until when they may be reopened; the first ones end first."""
         self._expiry: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
         """Number of live interactions."""
         return len(self._runs)
+
+    @property
+    def immunity_factor(self) -> float:
+        """Immunity ends at so many times the app's profile; over 0."""
+        return self._immunity_factor
+
+    @immunity_factor.setter
+    def immunity_factor(self, factor: float) -> None:
+        if not factor > 0:
+            raise ValueError(f"immunity_factor is {factor}; allowed: over 0")
+        self._immunity_factor = factor
 
     def get(self, interaction_id: str) -> Run | None:
         """A live run, to be read only."""
@@ -145,66 +123,75 @@ class Tracker:
 
     # --- the life of a run ------------------------------------------------------------------------
 
-    def open(self, interaction_id: str, owner: tuple[str, str, str], now_s: float) -> None:
-        """Open an empty run of ``(tenant, app, user)``. Raises if the id was used before."""
+    def open(
+        self, interaction_id: str, owner: Owner, now_s: float, sink: str | None = None
+    ) -> None:
+        """Open an empty run, complete with the call ``sink`` if one is named.
+
+        Raises an InteractionError if the id was used before.
+        """
         if interaction_id in self._runs:
             raise DuplicateCallError(f"interaction {interaction_id!r} exists already")
         self._require_not_ended(interaction_id)
-        self._new_run(interaction_id, owner, now_s)
+        self._new_run(interaction_id, owner, now_s).closing_final = sink
 
-    def attach(self, call: Call, profile: AppProfile) -> Attachment:
+    def attach(self, call: Call, profile: AppProfile, now_s: float) -> Attachment:
         """Where the call would stand. Checks everything, changes nothing. Raises InteractionError."""
-        run = self._runs.get(call.interaction_id)
-        parents = call.parents
-        if parents is not None and call.call_id in parents:
+        interaction_id, parents = call.interaction_id, call.parents
+        run = self._runs.get(interaction_id)
+        if parents and call.call_id in parents:
             raise CycleError(f"call {call.call_id!r} names itself as its parent")
         if run is None:
-            self._require_not_ended(call.interaction_id)
-            if parents:
-                raise UnknownParentError(f"parent {parents[0]!r} is not a call of this interaction")
+            run = self._reopenable(interaction_id, now_s)
             if len(self._runs) >= self._limits.live_runs:
                 raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
-            return Attachment(stage=1, under_way=False, immune=False)
+            if run is None:
+                self._require_not_ended(interaction_id)
+                if parents:
+                    raise _unknown(parents[0])
+                return Attachment(stage=1, under_way=False, immune=False)
         if (run.tenant, run.app, run.user) != (call.tenant, call.app, call.user):
-            raise ForeignInteractionError(
-                f"interaction {call.interaction_id!r} belongs to another user"
-            )
-        if call.call_id in run.stages:
+            raise ForeignInteractionError(f"interaction {interaction_id!r} belongs to another user")
+        if call.call_id in run:
             raise DuplicateCallError(f"the interaction has a call {call.call_id!r} already")
         if run.closing is not None:
-            raise InteractionClosedError(f"interaction {call.interaction_id!r} is closed")
-        if len(run.stages) >= self._limits.calls_per_run:
-            raise TrackerFullError(f"the interaction has {len(run.stages)} calls, the most allowed")
-        if parents is None:
-            stage = 1 + run.ended_stage
+            raise InteractionClosedError(f"interaction {interaction_id!r} is closed")
+        calls = len(run)
+        if calls >= self._limits.calls_per_run:
+            raise TrackerFullError(f"the interaction has {calls} calls, the most allowed")
+        if parents is not None:
+            unknown = next((parent for parent in parents if parent not in run), None)
+            if unknown is not None:
+                raise _unknown(unknown)
+            numbers = tuple(map(run.number, parents))
         else:
-            unknown = [parent for parent in parents if parent not in run.stages]
-            if unknown:
-                raise UnknownParentError(f"parent {unknown[0]!r} is not a call of this interaction")
-            stage = 1 + max((run.stages[parent] for parent in parents), default=0)
-        under_way = bool(run.stages)
-        return Attachment(stage, under_way, under_way and self._within_budget(run, profile))
-
-    def _within_budget(self, run: Run, profile: AppProfile) -> bool:
-        """ALGORITHMS 4: immunity ends at a multiple of the profile's calls or tokens."""
+            numbers = run.inferred_parents(call) if self._infer else ()
         factor = self._immunity_factor
-        return (
-            len(run.stages) < factor * profile.calls_per_interaction
+        immune = (  # ALGORITHMS 4: immunity ends at a multiple of the profile's calls or tokens
+            0 < calls < factor * profile.calls_per_interaction
             and run.tokens <= factor * profile.tokens_per_interaction
         )
+        return Attachment(run.stage_after(numbers), calls > 0, immune, numbers)
 
-    def accept(self, call: Call, now_s: float) -> None:
-        """The call was admitted by the throttle; ``call.stage`` is set. Must follow ``attach``."""
+    def accept(self, call: Call, attachment: Attachment, now_s: float) -> None:
+        """The call was admitted by the throttle. ``attachment`` is what :meth:`attach` has just said."""
         run = self._runs.get(call.interaction_id)
+        if run is None:
+            run = self._reopen(call.interaction_id, now_s)
         if run is None:
             owner = (call.tenant, call.app, call.user)
             run = self._new_run(call.interaction_id, owner, now_s)
             run.single = call.single
-        run.stages[call.call_id] = call.stage
-        run.live.add(call.call_id)
+        run.add(call.call_id, attachment.stage, attachment.parents)
         run.last_active_s = now_s
+        run.asks = False
         if call.final:
             run.closing_final = call.call_id
+
+    def parent_ids(self, call: Call, attachment: Attachment) -> tuple[str, ...]:
+        """The parents of an accepted call, by their ids."""
+        run = self._runs[call.interaction_id]
+        return tuple(map(run.name, attachment.parents))
 
     def refuse(self, call: Call, now_s: float) -> bool:
         """The call was refused. Returns whether this cut a run that was under way."""
@@ -212,23 +199,32 @@ class Tracker:
         if run is None:
             return False
         run.last_active_s = now_s
-        if not run.stages:
+        if not len(run):
             return False
         run.trouble = "throttled"
         return True
 
     def finish(
-        self, call: Call, outcome: str, tokens: int, profile: AppProfile, now_s: float
+        self,
+        call: Call,
+        outcome: str,
+        tokens: int,
+        profile: AppProfile,
+        now_s: float,
+        *,
+        answers: tuple[int, ...] = (),
+        asks: bool = False,
     ) -> RunEnd | None:
         """An accepted call ended. ``outcome`` as in scheduling.events; ``tokens`` it used in all.
 
-        Returns the end of the run if this ended it. Raises KeyError for a call that is not live.
+        ``answers`` are the keys of what it said, ``asks`` whether it asked for tools. Returns the end of
+        the run if this ended it. Raises KeyError for a call that is not live.
         """
         run = self._runs[call.interaction_id]
-        run.live.remove(call.call_id)
-        run.ended_stage = max(run.ended_stage, run.stages[call.call_id])
+        run.end(call.call_id, answers)
         run.tokens += tokens
         run.last_active_s = now_s
+        run.asks = asks
         if run.closing is not None:
             pass  # what ended it came before: calls that are cancelled with their run are no cause
         elif outcome == "completed":
@@ -259,11 +255,13 @@ class Tracker:
             state = "aborted" if run.trouble in ("throttled", "failed") else "cancelled"
         run.closing = state
         if run.live:
-            return None, sorted(run.live)
+            return None, run.live_calls
         return self._end(run, state), []
 
     def expire(self, profile_of: Callable[[str], AppProfile], now_s: float) -> list[RunEnd]:
         """End the runs that were idle for their app's time-out. O(ended * log live)."""
+        while self._dormant and next(iter(self._dormant.values()))[0] <= now_s:
+            self._dormant.popitem(last=False)
         due: list[tuple[float, str]] = []
         while self._expiry and self._expiry[0][0] <= now_s:
             _, interaction_id = heapq.heappop(self._expiry)
@@ -278,20 +276,42 @@ class Tracker:
                 self._watch(run, due_s)
             else:
                 due.append((due_s, interaction_id))
-        return [self._expire(self._runs[interaction_id]) for _, interaction_id in sorted(due)]
+        return [self._idled(self._runs[run_id], now_s) for _, run_id in sorted(due)]
 
-    def _expire(self, run: Run) -> RunEnd:
-        return self._end(run, "aborted" if run.trouble else "expired")
+    def _idled(self, run: Run, now_s: float) -> RunEnd:
+        if run.trouble:
+            state: RunState = "aborted"
+        elif not len(run) or run.asks or run.closing_final is not None:
+            state = "expired"
+        else:
+            state = "complete"
+        if self._reopen_grace_s:
+            self._dormant[run.interaction_id] = now_s + self._reopen_grace_s, run
+            while len(self._dormant) > self._limits.dormant_runs:
+                self._dormant.popitem(last=False)
+        return self._end(run, state)
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _new_run(self, interaction_id: str, owner: tuple[str, str, str], now_s: float) -> Run:
+    def _new_run(self, interaction_id: str, owner: Owner, now_s: float) -> Run:
         if len(self._runs) >= self._limits.live_runs:
             raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
-        tenant, app, user = owner
-        run = Run(interaction_id, tenant, app, user, opened_s=now_s, last_active_s=now_s)
-        self._runs[interaction_id] = run
+        run = self._runs[interaction_id] = Run(interaction_id, owner, now_s)
         self._watch(run, now_s)  # the first look sets the time of the next
+        return run
+
+    def _reopenable(self, interaction_id: str, now_s: float) -> Run | None:
+        """A run that idled to its end and takes a late call still."""
+        until_s, run = self._dormant.get(interaction_id, (now_s, None))
+        return run if until_s > now_s else None
+
+    def _reopen(self, interaction_id: str, now_s: float) -> Run | None:
+        run = self._reopenable(interaction_id, now_s)
+        if run is not None:
+            del self._dormant[interaction_id]
+            self._ended.pop(interaction_id, None)
+            self._runs[interaction_id] = run
+            self._watch(run, now_s)
         return run
 
     def _watch(self, run: Run, due_s: float) -> None:
@@ -318,7 +338,7 @@ class Tracker:
             app=run.app,
             user=run.user,
             state=state,
-            calls=len(run.stages),
+            calls=len(run),
             tokens=run.tokens,
             wasted_tokens=0 if state == "complete" else run.tokens,
             cause=cause,
@@ -329,51 +349,28 @@ class Tracker:
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """State as plain JSON values; ages, not times."""
         return {
-            "runs": [
-                {
-                    "id": run.interaction_id,
-                    "owner": [run.tenant, run.app, run.user],
-                    "opened_age_s": now_s - run.opened_s,
-                    "idle_age_s": now_s - run.last_active_s,
-                    "single": run.single,
-                    "stages": dict(run.stages),
-                    "live": sorted(run.live),
-                    "ended_stage": run.ended_stage,
-                    "tokens": run.tokens,
-                    "trouble": run.trouble,
-                    "closing": run.closing,
-                    "closing_final": run.closing_final,
-                }
-                for run in self._runs.values()
+            "runs": [run.to_plain(now_s) for run in self._runs.values()],
+            "dormant": [
+                [until_s - now_s, run.to_plain(now_s)] for until_s, run in self._dormant.values()
             ],
             "ended": list(self._ended.items()),
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
-        self._runs = {}
         self._expiry = []
         self._ended = OrderedDict((key, value) for key, value in state["ended"])
-        for plain in state["runs"]:
-            tenant, app, user = plain["owner"]
-            run = Run(
-                plain["id"],
-                tenant,
-                app,
-                user,
-                opened_s=now_s - plain["opened_age_s"],
-                last_active_s=now_s - plain["idle_age_s"],
-                single=plain["single"],
-                stages=dict(plain["stages"]),
-                live=set(plain["live"]),
-                ended_stage=plain["ended_stage"],
-                tokens=plain["tokens"],
-                trouble=plain["trouble"],
-                closing=plain["closing"],
-                closing_final=plain["closing_final"],
-            )
-            self._runs[run.interaction_id] = run
+        self._runs = {plain["id"]: Run.from_plain(plain, now_s) for plain in state["runs"]}
+        for run in self._runs.values():
             self._watch(run, run.last_active_s)
+        self._dormant = OrderedDict(
+            (plain["id"], (now_s + left_s, Run.from_plain(plain, now_s)))
+            for left_s, plain in state["dormant"]
+        )
+
+
+def _unknown(parent: str) -> UnknownParentError:
+    return UnknownParentError(f"parent {parent!r} is not a call of this interaction")
 
 
 def _cause(outcome: str) -> WasteCause:

@@ -208,7 +208,23 @@ class Settings(BaseSettings):
         300.0,
         gt=0,
         le=7 * 86_400,
-        description="A run without a call for this long expires, where its app names no time-out.",
+        description="A run without a call for this long ends, where its app names no time-out.",
+    )
+
+    interaction_reopen_grace_s: float = Field(
+        600.0,
+        ge=0,
+        le=7 * 86_400,
+        description="A call that comes at most so long after its run idled to its end reopens it.",
+    )
+    infer_parents: bool = Field(
+        True,
+        description="Calls that name no parents are placed in their run by their messages and by time. "
+        "Off: such a call is a root.",
+    )
+    run_from_traceparent: bool = Field(
+        False,
+        description="A call for which nothing else names a run belongs to that of its W3C traceparent.",
     )
 
     idempotency_retention_s: float = Field(

@@ -118,6 +118,8 @@ class Platform:
                 max_queue_wait_s=settings.max_queue_wait_s,
                 max_queued_calls=settings.max_queued_calls,
                 lease_s=settings.lease_s,
+                infer_parents=settings.infer_parents,
+                reopen_grace_s=settings.interaction_reopen_grace_s,
             ),
             seed=seed,
             on_ended=None if self.traffic is None else self.traffic.ended,
@@ -151,7 +153,12 @@ class Platform:
             self.pool,
             self.answers,
             self.models,
-            prepare_options=PrepareOptions(settings.default_max_tokens, settings.cache_isolation),
+            prepare_options=PrepareOptions(
+                default_max_tokens=settings.default_max_tokens,
+                cache_isolation=settings.cache_isolation,
+                infer_parents=settings.infer_parents,
+                run_from_traceparent=settings.run_from_traceparent,
+            ),
             keepalive_s=settings.keepalive_s,
         )
         await self._start_fleet(from_api, system)

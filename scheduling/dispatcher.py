@@ -44,12 +44,27 @@ def _not_dispatched(call_id: str) -> UnknownCallError:
 
 
 class Dispatcher:
-    """One system at work. ``seed`` keys the prefix hashes: keep it secret in production."""
+    """One system at work. ``seed`` keys the prefix hashes: keep it secret in production.
 
-    def __init__(self, system: SystemConfig, *, seed: int = 0, block_tokens: int = 16) -> None:
+    ``infer_parents`` and ``reopen_grace_s`` are the tracker's.
+    """
+
+    def __init__(
+        self,
+        system: SystemConfig,
+        *,
+        seed: int = 0,
+        block_tokens: int = 16,
+        infer_parents: bool = True,
+        reopen_grace_s: float = 600.0,
+    ) -> None:
         self.system = system
         self.directory = Directory()
-        self.tracker = Tracker(immunity_factor=system.immunity_factor)
+        self.tracker = Tracker(
+            immunity_factor=system.immunity_factor,
+            infer=infer_parents,
+            reopen_grace_s=reopen_grace_s,
+        )
         self.throttle: ThrottlingPolicy = THROTTLES[system.throttle](**system.throttle_options)
         self._live: dict[str, LiveCall] = {}
         self._block_tokens = block_tokens
@@ -158,7 +173,7 @@ class Dispatcher:
         if call.call_id in self._live:
             raise ValueError(f"call {call.call_id!r} is live already")
         profile = self.directory.profile(call.app)
-        attachment = self.tracker.attach(call, profile)
+        attachment = self.tracker.attach(call, profile, now_s)
         call.client = client_path(call, self.system.levels)
         call.stage = attachment.stage
         expected = max(1, round(profile.stage(call.stage).output_tokens))
@@ -179,7 +194,8 @@ class Dispatcher:
             mid_run = self.tracker.refuse(call, now_s)
             return [ev.Refuse(call.call_id, decision, mid_run)]
 
-        self.tracker.accept(call, now_s)
+        self.tracker.accept(call, attachment, now_s)
+        call.parents = self.tracker.parent_ids(call, attachment)
         live = self._live[call.call_id] = LiveCall(call)
         return pool.queue(live)
 
@@ -241,18 +257,24 @@ class Dispatcher:
         pool, usage = self._pool_of(live), event.usage
         pool.leave(live, usage.output_tokens, now_s)
         pool.feeder.finish(event.call_id, usage)
-        commands = self._finish(live.call, event.outcome, usage, now_s)
+        commands = self._finish(live.call, event.outcome, usage, now_s, event.answers, event.asks)
         return commands + pool.feed.pump()
 
     def _finish(
-        self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage, now_s: float
+        self,
+        call: Call,
+        outcome: ev.CallOutcome,
+        usage: TokenUsage,
+        now_s: float,
+        answers: tuple[int, ...] = (),
+        asks: bool = False,
     ) -> list[ev.Command]:
         """Forget a call and let its interaction know."""
         del self._live[call.call_id]
         self.pools[call.pool].locality.forget(call.call_id)
         tokens = usage.prompt_tokens + usage.output_tokens
         profile = self.directory.profile(call.app)
-        end = self.tracker.finish(call, outcome, tokens, profile, now_s)
+        end = self.tracker.finish(call, outcome, tokens, profile, now_s, answers=answers, asks=asks)
         return [] if end is None else [self._ended(end)]
 
     def _ended(self, end: RunEnd) -> RunEnd:
@@ -280,7 +302,8 @@ class Dispatcher:
     # --- interactions -----------------------------------------------------------------------------
 
     def _on_interaction_opened(self, event: ev.InteractionOpened, now_s: float) -> list[ev.Command]:
-        self.tracker.open(event.interaction_id, (event.tenant, event.app, event.user), now_s)
+        owner = (event.tenant, event.app, event.user)
+        self.tracker.open(event.interaction_id, owner, now_s, event.sink)
         return []
 
     def _on_interaction_closed(self, event: ev.InteractionClosed, now_s: float) -> list[ev.Command]:

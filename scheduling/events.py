@@ -70,6 +70,10 @@ class CallEnded:
     call_id: str
     outcome: CallOutcome
     usage: TokenUsage
+    answers: tuple[int, ...] = ()
+    """Keys by which a later call tells that it continues this one."""
+    asks: bool = False
+    """It asked for tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +93,13 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class InteractionOpened:
-    """A client opened an empty run."""
+    """A client opened an empty run; ``sink`` is the call with which it is complete."""
 
     interaction_id: str
     tenant: str
     app: str
     user: str
+    sink: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,18 @@ class Merger:
             index = choice.get("index", 0)
             self._choices.setdefault(index, _Choice()).add(choice)
 
+    def messages(self) -> list[dict[str, Any]]:
+        """What each sample of a chat call said, as messages."""
+        return [
+            self._choices[index].whole(index, chat=True)["message"]
+            for index in sorted(self._choices)
+        ]
+
+    @property
+    def asks(self) -> bool:
+        """Whether any sample asked for tools."""
+        return any(choice.asks for choice in self._choices.values())
+
     def answer(self, model: str, usage: dict[str, Any]) -> dict[str, Any]:
         """The whole answer, in OpenAI's shape."""
         kind = self._head.get("object", "")
@@ -46,6 +58,10 @@ class _Choice:
         self._tool_calls: dict[int, dict[str, Any]] = {}
         self._logprobs: dict[str, Any] | None = None
         self._rest: dict[str, Any] = {}
+
+    @property
+    def asks(self) -> bool:
+        return bool(self._tool_calls)
 
     def add(self, choice: dict[str, Any]) -> None:
         for name, value in choice.items():

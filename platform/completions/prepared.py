@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from fairserve.engine.base import CompletionPath, WorkerRequest
 from fairserve.interactions.call import Call, client_id
+from fairserve.interactions.conversation import Conversation
 from fairserve.interactions.identity import (
     CallIdentity,
     IdentityError,
@@ -60,6 +61,8 @@ class PreparedCall:
     fingerprint: str
     repeated: bool
     """The client library says that it sends this again."""
+    conversation: Conversation | None = None
+    """Of a call whose parents are inferred."""
 
     def submit(self) -> Submit:
         """The message for control."""
@@ -90,6 +93,8 @@ class PrepareOptions:
 
     default_max_tokens: int = 256
     cache_isolation: CacheIsolation = "tenant"
+    infer_parents: bool = True
+    run_from_traceparent: bool = False
 
 
 def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own: str | None) -> str:
@@ -118,7 +123,7 @@ async def prepare(
     """Read a request. Raises a FairServeError that names the field that is wrong."""
     plain, body = await off_loop(len(raw), _parse, path, raw)
     try:
-        identity = identify(headers, body.metadata)
+        identity = identify(headers, body.metadata, traceparent=options.run_from_traceparent)
     except IdentityError as error:
         raise InvalidRequestError(str(error), param=error.source) from error
     record_id = new_id("call")
@@ -141,6 +146,12 @@ async def prepare(
     isolation = options.cache_isolation
     call, run_id, call_id = _call(principal, body, identity, prompt, limit, record_id, isolation)
     call.pool = model.worker_name
+    conversation: Conversation | None = None
+    infer = options.infer_parents and identity.run_id is not None
+    if infer and isinstance(body, ChatBody):
+        # Also of a call that names its parents: others may continue it.
+        conversation = await off_loop(len(raw), Conversation, plain["messages"])
+        call.history, call.tool_results = conversation.history, conversation.tool_results
     return PreparedCall(
         path=path,
         call=call,
@@ -154,6 +165,7 @@ async def prepare(
         include_usage=body.include_usage,
         fingerprint=fingerprint,
         repeated=retry is not None and retry.strip() not in ("", "0"),
+        conversation=conversation,
     )
 
 

@@ -18,7 +18,6 @@ import orjson
 
 from fairserve.platform.completions.answer import Sink
 from fairserve.platform.completions.headers import call_headers
-from fairserve.platform.completions.merge import Merger
 from fairserve.platform.completions.relay import Relay
 from fairserve.platform.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
 from fairserve.platform.errors import FairServeError
@@ -105,10 +104,11 @@ class Producer:
             await sink.write(KEEP_ALIVE)
 
     async def _whole(self, sink: Sink) -> None:
-        merger = Merger()
         async with aclosing(self._relay.chunks()) as chunks:
-            async for chunk in chunks:
-                merger.add(chunk.data)
+            async for _ in chunks:
+                pass
+        merger = self._relay.merger
+        assert merger is not None, "the relay merges what is not streamed"
         answer = merger.answer(self._relay.prepared.answer_name, self._relay.meter.answer())
         body = orjson.dumps(answer)
         self._started = True

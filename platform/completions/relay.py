@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from fairserve.engine.base import (
     WorkerChunk,
@@ -26,6 +27,7 @@ from fairserve.engine.base import (
 )
 from fairserve.engine.chunk_output import has_content
 from fairserve.interactions.call import TokenUsage
+from fairserve.platform.completions.merge import Merger
 from fairserve.platform.completions.prepared import PreparedCall
 from fairserve.platform.completions.refusals import PassedOnError, refusal
 from fairserve.platform.completions.usage import UsageMeter
@@ -63,6 +65,8 @@ class Relay:
         self.delivered = False
         """Set by the reader once the client was sent something of the answer."""
         self.meter = UsageMeter(prepared.call.prompt_tokens, prepared.call.system_tokens)
+        self.merger: Merger | None = None
+        """The whole answer so far, of a call that is not streamed or may be continued."""
         self._control = control
         self._workers = workers
         self._clock = clock
@@ -91,6 +95,8 @@ class Relay:
             self.meter = UsageMeter(
                 self.prepared.call.prompt_tokens, self.prepared.call.system_tokens
             )
+            if self.prepared.conversation is not None or not self.prepared.stream:
+                self.merger = Merger()
             try:
                 # Closed here and now: left to the collector, its release would come late.
                 async with aclosing(self._attempt(grant, last=attempt == MAX_ATTEMPTS)) as chunks:
@@ -156,9 +162,18 @@ class Relay:
                         ttft_s=self._ttft_s,
                         error=end.error,
                         delivered=end.delivered or self.delivered,
+                        **self._said(end.outcome),
                     )
                 )
         await self._control.recorded()  # before its client hears that it is complete
+
+    def _said(self, outcome: CallOutcome) -> dict[str, Any]:
+        """What of a complete answer tells whether another call continues it."""
+        conversation = self.prepared.conversation
+        if outcome != "completed" or conversation is None or self.merger is None:
+            return {}
+        answers = conversation.answered(self.merger.messages())
+        return {"answers": answers, "asks": self.merger.asks}
 
     async def _read(self, grant: Grant) -> AsyncGenerator[WorkerChunk]:
         worker = self._workers.get(grant.worker_id)
@@ -170,6 +185,8 @@ class Relay:
         held: list[WorkerChunk] = []
         async for chunk in self._stream:
             self.meter.read(chunk.data)
+            if self.merger is not None:
+                self.merger.add(chunk.data)
             if self.queue_s is None:
                 self.queue_s = self._clock() - self._submitted_s
             self._report(grant)

@@ -50,6 +50,8 @@ class ControlOptions:
     max_queued_calls: int = 10_000
     """For each model."""
     lease_s: float = 60.0
+    infer_parents: bool = True
+    reopen_grace_s: float = 600.0
 
 
 class CallLifecycle:
@@ -168,6 +170,8 @@ class CallLifecycle:
                 ttft_s=message.ttft_s,
                 error=message.error,
                 delivered=message.delivered,
+                answers=message.answers,
+                asks=message.asks,
             )
             return None
         logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
@@ -301,6 +305,8 @@ class CallLifecycle:
         error: str = "",
         delivered: bool = False,
         journaled: bool = True,
+        answers: tuple[int, ...] = (),
+        asks: bool = False,
     ) -> None:
         """A live call ends: the dispatcher first, then its row, then what follows for others."""
         call_id = live.call.call_id
@@ -308,7 +314,7 @@ class CallLifecycle:
         if live.worker_id is None:
             event = ev.CancelRequested(call_id, outcome)
         else:
-            event = ev.CallEnded(call_id, outcome, live.usage)
+            event = ev.CallEnded(call_id, outcome, live.usage, answers, asks)
         commands = self._dispatcher.handle(event, self._clock())
         self._forget(live)
         if journaled:

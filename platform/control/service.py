@@ -64,7 +64,11 @@ class ControlService:
         self._parameters = dict(parameters or {})
         self._seed = seed
         self._dispatcher = Dispatcher(
-            system.with_options(self._parameters), seed=seed, block_tokens=BLOCK_TOKENS
+            system.with_options(self._parameters),
+            seed=seed,
+            block_tokens=BLOCK_TOKENS,
+            infer_parents=options.infer_parents,
+            reopen_grace_s=options.reopen_grace_s,
         )
         self._journal = journal
         self._clock = clock

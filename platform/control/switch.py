@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from fairserve.interactions.call import Call, TokenUsage, client_path
-from fairserve.interactions.tracker import Tracker
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.model_pool import ModelPool
@@ -44,8 +43,6 @@ def switch_system(
     throttle = dispatcher.throttle
     if (system.throttle, system.throttle_options) != (before.throttle, before.throttle_options):
         throttle = _built(THROTTLES[system.throttle], **system.throttle_options)
-    tracker = Tracker(immunity_factor=system.immunity_factor)
-    tracker.restore(dispatcher.tracker.snapshot(now_s), now_s)
 
     block_tokens = dispatcher.first.locality.block_tokens
     # New throughout: a feeder that is replaced would go on to follow the old one's tree.
@@ -73,7 +70,8 @@ def switch_system(
         pool.restore(state, [call for call, _, _ in own], now_s)
         if not same_router:
             _fill_router(pool.router, pool.pool, own)
-    dispatcher.system, dispatcher.throttle, dispatcher.tracker = system, throttle, tracker
+    dispatcher.system, dispatcher.throttle = system, throttle
+    dispatcher.tracker.immunity_factor = system.immunity_factor
     dispatcher.first = first
     dispatcher.compose(pools if dispatcher.pools else {})
     if not same_feeder:  # they share by now what they charge

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fairserve.interactions import tracker
+from fairserve.interactions import errors
 from fairserve.interactions.call import Call
 from fairserve.platform.errors import (
     ConflictError,
@@ -15,14 +15,14 @@ from fairserve.platform.errors import (
     UnprocessableError,
 )
 
-_ERRORS: dict[type[tracker.InteractionError], tuple[type[FairServeError], str, str | None]] = {
-    tracker.UnknownParentError: (UnprocessableError, "unknown_parent", "X-Parent-Ids"),
-    tracker.CycleError: (ConflictError, "call_cycle", "X-Parent-Ids"),
-    tracker.DuplicateCallError: (ConflictError, "duplicate_call", "X-Call-Id"),
-    tracker.InteractionClosedError: (ConflictError, "interaction_closed", "X-Interaction-Id"),
-    tracker.InteractionNotFoundError: (NotFoundError, "interaction_not_found", None),
-    tracker.ForeignInteractionError: (NotFoundError, "interaction_not_found", "X-Interaction-Id"),
-    tracker.TrackerFullError: (UnavailableError, "too_many_interactions", None),
+_ERRORS: dict[type[errors.InteractionError], tuple[type[FairServeError], str, str | None]] = {
+    errors.UnknownParentError: (UnprocessableError, "unknown_parent", "X-Parent-Ids"),
+    errors.CycleError: (ConflictError, "call_cycle", "X-Parent-Ids"),
+    errors.DuplicateCallError: (ConflictError, "duplicate_call", "X-Call-Id"),
+    errors.InteractionClosedError: (ConflictError, "interaction_closed", "X-Interaction-Id"),
+    errors.InteractionNotFoundError: (NotFoundError, "interaction_not_found", None),
+    errors.ForeignInteractionError: (NotFoundError, "interaction_not_found", "X-Interaction-Id"),
+    errors.TrackerFullError: (UnavailableError, "too_many_interactions", None),
 }
 
 
@@ -31,14 +31,14 @@ def interaction_errors(call: Call | None, app: str = "") -> Iterator[None]:
     """Turn an InteractionError into a FairServeError whose text has the client's ids."""
     try:
         yield
-    except tracker.InteractionError as error:
+    except errors.InteractionError as error:
         text = str(error)
         if call is not None:
             text = text.replace(f"{call.interaction_id}/", "")
             app = call.app
         text = text.replace(f"{app}/", "")
         kind, code, param = _ERRORS.get(type(error), (ConflictError, "conflict", None))
-        if isinstance(error, tracker.ForeignInteractionError):
+        if isinstance(error, errors.ForeignInteractionError):
             text = "there is no such interaction for this user"
         headers = {"Retry-After": "5"} if kind is UnavailableError else {}
         raise kind(text, code=code, param=param, headers=headers) from error

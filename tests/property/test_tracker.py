@@ -1,5 +1,6 @@
 """The tracker against networkx: a stage is the longest path, whatever the order of operations."""
 
+import contextlib
 import json
 import random
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_cluster import make_call
 
+from fairserve.interactions import errors
 from fairserve.interactions import tracker as tr
 from fairserve.interactions.profile import AppProfile, StageProfile
 
@@ -16,28 +18,66 @@ PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_
 
 
 def accept(tracker, call, now_s=0.0):
-    attachment = tracker.attach(call, PROFILE)
+    attachment = tracker.attach(call, PROFILE, now_s)
     call.stage = attachment.stage
-    tracker.accept(call, now_s)
+    tracker.accept(call, attachment, now_s)
     return attachment
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32), st.integers(1, 30))
-def test_stage_is_the_longest_path(seed, calls):
+@given(st.integers(0, 2**32), st.integers(1, 40), st.booleans())
+def test_stage_is_the_longest_path(seed, calls, infer):
+    """Parents given, or inferred from time, histories and tools; with ends and snapshots in between."""
     rng = random.Random(seed)
-    tracker, graph = tr.Tracker(), nx.DiGraph()
+    tracker, graph, live, keys = tr.Tracker(infer=infer), nx.DiGraph(), [], []
     for number in range(calls):
         known = list(graph)
-        parents = tuple(rng.sample(known, rng.randint(0, min(3, len(known)))))
+        parents = None
+        if rng.random() < 0.4:
+            parents = tuple(rng.sample(known, rng.randint(0, min(3, len(known)))))
+        history = tuple(rng.sample(keys, min(len(keys), rng.randint(0, 2))))
         call = make_call(f"c{number}", run="R", parents=parents)
-        accept(tracker, call)
+        call.history, call.tool_results = history[:1], history[1:]
+        attachment = accept(tracker, call)
+        named = tracker.parent_ids(call, attachment)
+        if parents is not None:
+            assert named == parents
+        elif not infer:
+            assert named == ()
         graph.add_node(call.call_id)
-        graph.add_edges_from((parent, call.call_id) for parent in parents)
-        if rng.random() < 0.5:
-            tracker.finish(call, "completed", 1, PROFILE, 0.0)
+        graph.add_edges_from((parent, call.call_id) for parent in named)
+        live.append(call)
+        while live and rng.random() < 0.45:
+            ended = live.pop(rng.randrange(len(live)))
+            keys.append(rng.randrange(20))  # answers may be equal
+            tracker.finish(ended, "completed", 1, PROFILE, 0.0, answers=(keys[-1],))
+        if rng.random() < 0.1:
+            state = json.loads(json.dumps(tracker.snapshot(0.0)))
+            tracker = tr.Tracker(infer=infer)
+            tracker.restore(state, 0.0)
+            assert tracker.snapshot(0.0) == state
         ancestors = graph.subgraph(nx.ancestors(graph, call.call_id) | {call.call_id})
         assert call.stage == 1 + nx.dag_longest_path_length(ancestors)
+    assert nx.is_directed_acyclic_graph(graph)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 60))
+def test_by_time_a_call_follows_all_that_has_ended(seed, calls):
+    """Whatever had ended when it came is an ancestor, nothing else is, and no parent is superfluous."""
+    rng = random.Random(seed)
+    tracker, graph, live, ended = tr.Tracker(), nx.DiGraph(), [], []
+    for number in range(calls):
+        call = make_call(f"c{number}", run="R")
+        named = tracker.parent_ids(call, accept(tracker, call))
+        graph.add_node(call.call_id)
+        graph.add_edges_from((parent, call.call_id) for parent in named)
+        assert nx.ancestors(graph, call.call_id) == set(ended)
+        assert len(nx.transitive_reduction(graph).edges) == len(graph.edges)
+        live.append(call)
+        while live and rng.random() < 0.5:
+            ended.append(live.pop(rng.randrange(len(live))).call_id)
+            tracker.finish(make_call(ended[-1], run="R"), "completed", 1, PROFILE, 0.0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,8 +85,16 @@ def test_stage_is_the_longest_path(seed, calls):
 def test_every_run_ends_once_and_leaves_nothing(seed):
     """Random lives with refusals, cancels and expiries; a snapshot at any point changes nothing."""
     rng = random.Random(seed)
-    tracker = tr.Tracker()
-    live, ended, now_s, number = [], [], 0.0, 0
+    options = {"reopen_grace_s": rng.choice([0, 5])}
+    tracker = tr.Tracker(**options)
+    live, now_s, number, open_runs, ends = [], 0.0, 0, set(), []
+
+    def note(*found):
+        for end in found:
+            if end is not None:
+                open_runs.remove(end.interaction_id)  # once, unless a late call reopened it
+                ends.append(end)
+
     for _ in range(150):
         now_s += rng.random()
         action = rng.random()
@@ -54,42 +102,40 @@ def test_every_run_ends_once_and_leaves_nothing(seed):
             number += 1
             call = make_call(f"c{number}", run=f"R{rng.randrange(8)}", final=rng.random() < 0.1)
             try:
-                attachment = tracker.attach(call, PROFILE)
-            except tr.InteractionClosedError:
+                attachment = tracker.attach(call, PROFILE, now_s)
+            except errors.InteractionClosedError:
                 continue
             call.stage = attachment.stage
             if rng.random() < 0.2:
                 tracker.refuse(call, now_s)
             else:
-                tracker.accept(call, now_s)
+                tracker.accept(call, attachment, now_s)
+                open_runs.add(call.interaction_id)
                 live.append(call)
         elif action < 0.85 and live:
             call = live.pop(rng.randrange(len(live)))
             outcome = rng.choice(["completed", "completed", "failed", "cancelled", "expired"])
-            end = tracker.finish(call, outcome, 10, PROFILE, now_s)
-            ended += [end] if end else []
+            note(tracker.finish(call, outcome, 10, PROFILE, now_s, asks=rng.random() < 0.2))
         elif action < 0.9:
             run = f"R{rng.randrange(8)}"
-            try:
-                end, _ = tracker.close(run, cancel=rng.random() < 0.5)
-                ended += [end] if end else []
-            except tr.InteractionError:
-                pass
+            with contextlib.suppress(errors.InteractionError):
+                note(tracker.close(run, cancel=rng.random() < 0.5)[0])
         else:
-            ended += tracker.expire(lambda app: PROFILE, now_s)
+            note(*tracker.expire(lambda app: PROFILE, now_s))
         if rng.random() < 0.1:
             state = json.loads(json.dumps(tracker.snapshot(now_s)))
-            tracker = tr.Tracker()
+            tracker = tr.Tracker(**options)
             tracker.restore(state, now_s)
     for call in live:
-        end = tracker.finish(call, "completed", 10, PROFILE, now_s)
-        ended += [end] if end else []
-    ended += tracker.expire(lambda app: PROFILE, now_s)
-    ended += tracker.expire(lambda app: PROFILE, now_s + 11)
-    assert len(tracker) == 0
-    ids = [end.interaction_id for end in ended]
-    assert len(ids) == len(set(ids))
-    for end in ended:
+        note(tracker.finish(call, "completed", 10, PROFILE, now_s))
+    note(*tracker.expire(lambda app: PROFILE, now_s))
+    note(*tracker.expire(lambda app: PROFILE, now_s + 11))
+    assert (len(tracker), open_runs) == (0, set())
+    assert tracker.expire(lambda app: PROFILE, now_s + 30) == []
+    assert tracker.snapshot(now_s)["dormant"] == [], "nothing is left but the ids of ended runs"
+    if not options["reopen_grace_s"]:
+        assert len({end.interaction_id for end in ends}) == len(ends)
+    for end in ends:
         assert end.wasted_tokens == (0 if end.state == "complete" else end.tokens)
         assert (end.cause == "") == (end.state == "complete")
 
@@ -106,12 +152,12 @@ def test_without_parents_a_call_follows_what_has_ended():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"parents": ("x",)}, tr.CycleError, "names itself"),
-        ({"parents": ("nobody",)}, tr.UnknownParentError, "'nobody' is not a call"),
-        ({"user": "other"}, tr.ForeignInteractionError, "another user"),
-        ({"app": "other"}, tr.ForeignInteractionError, "another user"),
-        ({"tenant": "other"}, tr.ForeignInteractionError, "another user"),
-        ({"call_id": "first"}, tr.DuplicateCallError, "'first' already"),
+        ({"parents": ("x",)}, errors.CycleError, "names itself"),
+        ({"parents": ("nobody",)}, errors.UnknownParentError, "'nobody' is not a call"),
+        ({"user": "other"}, errors.ForeignInteractionError, "another user"),
+        ({"app": "other"}, errors.ForeignInteractionError, "another user"),
+        ({"tenant": "other"}, errors.ForeignInteractionError, "another user"),
+        ({"call_id": "first"}, errors.DuplicateCallError, "'first' already"),
     ],
 )
 def test_bad_calls_change_nothing(change, error, message):
@@ -120,7 +166,7 @@ def test_bad_calls_change_nothing(change, error, message):
     before = tracker.snapshot(0.0)
     call_id = change.pop("call_id", "x")
     with pytest.raises(error, match=message):
-        tracker.attach(make_call(call_id, run="R", **change), PROFILE)
+        tracker.attach(make_call(call_id, run="R", **change), PROFILE, 0.0)
     assert tracker.snapshot(0.0) == before
 
 
@@ -129,13 +175,13 @@ def test_an_ended_run_is_not_reused():
     call = make_call("a", run="R")
     accept(tracker, call)
     tracker.close("R", cancel=False)
-    with pytest.raises(tr.InteractionClosedError, match="is closed"):
-        tracker.attach(make_call("b", run="R"), PROFILE)
+    with pytest.raises(errors.InteractionClosedError, match="is closed"):
+        tracker.attach(make_call("b", run="R"), PROFILE, 0.0)
     end = tracker.finish(call, "completed", 5, PROFILE, 0.0)
     assert end.state == "complete"
-    with pytest.raises(tr.InteractionClosedError, match="has ended"):
-        tracker.attach(make_call("b", run="R"), PROFILE)
-    with pytest.raises(tr.InteractionNotFoundError):
+    with pytest.raises(errors.InteractionClosedError, match="has ended"):
+        tracker.attach(make_call("b", run="R"), PROFILE, 0.0)
+    with pytest.raises(errors.InteractionNotFoundError):
         tracker.close("nobody", cancel=False)
 
 
@@ -144,11 +190,11 @@ def test_memory_is_bounded():
     tracker = tr.Tracker(limits)
     for number in range(2):
         accept(tracker, make_call(f"c{number}", run=f"R{number}"))
-    with pytest.raises(tr.TrackerFullError, match="2 interactions"):
-        tracker.attach(make_call("x", run="R9"), PROFILE)
+    with pytest.raises(errors.TrackerFullError, match="2 interactions"):
+        tracker.attach(make_call("x", run="R9"), PROFILE, 0.0)
     accept(tracker, make_call("y", run="R0"))
-    with pytest.raises(tr.TrackerFullError, match="2 calls"):
-        tracker.attach(make_call("z", run="R0"), PROFILE)
+    with pytest.raises(errors.TrackerFullError, match="2 calls"):
+        tracker.attach(make_call("z", run="R0"), PROFILE, 0.0)
 
 
 def test_immunity_is_bounded_by_calls_and_tokens():
@@ -159,8 +205,8 @@ def test_immunity_is_bounded_by_calls_and_tokens():
     assert not accept(tracker, make_call("c6", run="R")).immune
     big = make_call("b0", run="B")
     accept(tracker, big)
-    assert tracker.attach(make_call("b1", run="B"), PROFILE).immune
+    assert tracker.attach(make_call("b1", run="B"), PROFILE, 0.0).immune
     tracker.finish(big, "completed", 10_000, PROFILE, 0.0)
-    after = tracker.attach(make_call("b1", run="B"), PROFILE)
+    after = tracker.attach(make_call("b1", run="B"), PROFILE, 0.0)
     assert after.under_way
     assert not after.immune

@@ -181,14 +181,17 @@ def test_the_feed_window_bounds_what_waits_at_a_worker():
     assert 0 < most < 0.05 * 4000 + size
 
 
-def test_an_idle_run_expires_with_its_tokens_wasted():
+@pytest.mark.parametrize(("sink", "state", "wasted"), [(None, "complete", 0), ("z", "expired", 40)])
+def test_a_run_ends_when_it_has_been_idle(sink, state, wasted):
     cluster = with_limits("fairserve", user_rpm=None)
-    cluster.at(0.0, make_call("a", run="R"))
+    call = make_call("a", run="R")
+    cluster.event(ev.InteractionOpened("R", call.tenant, call.app, call.user, sink))
+    cluster.at(0.0, call)
     cluster.run(29)
     assert "R" not in cluster.interactions
     cluster.run(35)
-    assert cluster.interactions["R"].state == "expired"
-    assert cluster.interactions["R"].wasted_tokens == 40
+    assert cluster.interactions["R"].state == state
+    assert cluster.interactions["R"].wasted_tokens == wasted
 
 
 def test_a_silent_worker_is_lost():

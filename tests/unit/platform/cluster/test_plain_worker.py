@@ -25,6 +25,8 @@ PROMPT_TOKENS = 64
 class Prepared:
     """A call of its own run, with a prompt that no other one shares."""
 
+    stream, conversation = True, None
+
     def __init__(self, number, user, word):
         name = f"{user}-{number}"
         first = number * 1000 + (500_000 if user == "light" else 0)

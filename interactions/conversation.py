@@ -1,0 +1,122 @@
+"""How a call tells that it continues an earlier one: keys of what was said.
+
+An agent's next call repeats the messages of its last one, the answer, and what came since. So every
+prefix of a conversation that ends with an answer has a key, a hash chained over its messages, and what a
+call says extends its own chain by one. A call that brings results of tools names the call that asked for
+them by the ids of the tool calls.
+
+Messages are compared as clients send them back: white space around a text, the order of keys in the
+arguments of a tool call, and null for an empty text make no difference. System and developer messages
+are left out, because they change with the agent when a conversation is handed over, and with the hour.
+Keys are only compared within one run.
+
+Cost: one pass over the text, in C. Weakness: clients that shorten or rewrite their history are known by
+their tool results alone, or not at all; text completions are never known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_UNSAID = ("system", "developer")
+_KEY_BYTES = 8
+
+
+class Conversation:
+    """The messages of one chat request in OpenAI's shape. What is malformed makes no key."""
+
+    __slots__ = ("_hasher", "history", "tool_results")
+
+    def __init__(self, messages: Iterable[Mapping[str, Any]]) -> None:
+        hasher = self._hasher = hashlib.blake2b(digest_size=_KEY_BYTES)
+        history: list[int] = []
+        results: list[int] = []
+        for message in messages:
+            role = message.get("role")
+            if role in _UNSAID:
+                continue
+            hasher.update(_said(message))
+            if role == "assistant":
+                history.append(_key(hasher.digest()))
+                results = []
+            elif role == "tool":
+                results += _tool_keys([message.get("tool_call_id")])
+        self.history = tuple(reversed(history))
+        """Keys of what it may continue, the longest first."""
+        self.tool_results = tuple(dict.fromkeys(results))
+        """Keys of the tool calls whose results came since the last answer."""
+
+    def answered(self, answers: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
+        """Keys of this conversation with each of these answers, and of the tools they ask for.
+
+        ``answers`` are assistant messages, one a sample.
+        """
+        keys: list[int] = []
+        for answer in answers:
+            hasher = self._hasher.copy()
+            hasher.update(_said({**answer, "role": "assistant"}))
+            keys.append(_key(hasher.digest()))
+            keys += _tool_keys(call.get("id") for call in _tool_calls(answer))
+        return tuple(dict.fromkeys(keys))
+
+
+def _key(digest: bytes) -> int:
+    return int.from_bytes(digest, "big")
+
+
+def _tool_keys(ids: Iterable[Any]) -> list[int]:
+    return [
+        _key(hashlib.blake2b(each.encode(), digest_size=_KEY_BYTES, person=b"tool").digest())
+        for each in ids
+        if isinstance(each, str) and each
+    ]
+
+
+def _said(message: Mapping[str, Any]) -> bytes:
+    parts = [str(message.get("role")), _text(message.get("content"))]
+    for call in _tool_calls(message):
+        function = call.get("function")
+        function = function if isinstance(function, Mapping) else {}
+        arguments = _arguments(function.get("arguments"))
+        parts += [str(call.get("id")), str(function.get("name")), arguments]
+    if message.get("tool_call_id") is not None:
+        parts.append(str(message["tool_call_id"]))
+    # Lengths go before texts, so that no text can look like two.
+    return "".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _tool_calls(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    calls = message.get("tool_calls")
+    return [each for each in calls if isinstance(each, Mapping)] if isinstance(calls, list) else []
+
+
+def _text(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content.strip()
+    if not isinstance(content, list):
+        return _plain(content)
+    texts = [
+        part["text"] if isinstance(part, Mapping) and isinstance(part.get("text"), str) else None
+        for part in content
+    ]
+    if None in texts:
+        return _plain(content)
+    return "".join(text for text in texts if text is not None).strip()
+
+
+def _arguments(arguments: Any) -> str:
+    if not isinstance(arguments, str):
+        return _plain(arguments)
+    try:
+        return _plain(json.loads(arguments))
+    except (ValueError, RecursionError):
+        return arguments.strip()
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)

@@ -1,0 +1,35 @@
+"""What does not fit its interaction: raised before anything has changed."""
+
+from __future__ import annotations
+
+
+class InteractionError(ValueError):
+    """A call or a request does not fit its interaction; nothing was changed."""
+
+
+class UnknownParentError(InteractionError):
+    """A parent is not a call of this interaction."""
+
+
+class CycleError(InteractionError):
+    """The call would depend on itself."""
+
+
+class DuplicateCallError(InteractionError):
+    """The interaction has a call of this id already."""
+
+
+class InteractionClosedError(InteractionError):
+    """The interaction has ended."""
+
+
+class InteractionNotFoundError(InteractionError):
+    """There is no such interaction."""
+
+
+class ForeignInteractionError(InteractionError):
+    """The interaction belongs to another user or app."""
+
+
+class TrackerFullError(InteractionError):
+    """Too many interactions, or calls in one of them, are live."""

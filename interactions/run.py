@@ -1,0 +1,263 @@
+"""One live run: its calls, their stages and parents, and what its next call would follow.
+
+A stage is 1 + the longest path from a root. A call that names no parents is placed by what it says and
+when it comes (with ``infer``; without, it is a root):
+
+- It continues the call whose conversation and answer it repeats, or that asked for the tools whose
+  results it brings (:mod:`fairserve.interactions.conversation`). What that call set going and what has
+  ended meanwhile, sub-agents for example, comes before it, too.
+- Otherwise it follows what has ended, and calls that overlap are parallel.
+
+State is compact, since there are many runs: of a call its id, an integer each for its stage and its
+parents, and two for each key of its answer. Attaching is O(parents) and, for a conversation that is
+continued, a scan of the run's keys in C and of the calls since (``SINCE_CALLS`` at most).
+
+Weakness: two conversations of one run that only tell each other by time look as if they followed one
+another; a call whose parents are many more than ``MOST_PARENTS`` is given the latest of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Literal
+
+from fairserve.interactions.call import Call
+
+RunState = Literal["open", "under_way", "complete", "cancelled", "aborted", "expired"]
+WasteCause = Literal["", "throttled", "cancelled", "failed", "expired"]
+
+MOST_PARENTS = 64
+"""Of a call that names none."""
+_HALF = 32
+_STAGE = (1 << _HALF) - 1
+SINCE_CALLS = 256
+"""If more calls came since the one that is continued, nothing is sought between them."""
+
+
+class Run:
+    """A live interaction. Changed by the tracker alone."""
+
+    __slots__ = (
+        "_calls",
+        "_front",
+        "_index",
+        "_keys",
+        "_names",
+        "_parents",
+        "app",
+        "asks",
+        "closing",
+        "closing_final",
+        "deepest",
+        "interaction_id",
+        "last_active_s",
+        "live",
+        "opened_s",
+        "single",
+        "tenant",
+        "tokens",
+        "trouble",
+        "user",
+        "watched",
+    )
+
+    def __init__(self, interaction_id: str, owner: tuple[str, str, str], now_s: float) -> None:
+        self.interaction_id = interaction_id
+        self.tenant, self.app, self.user = owner
+        self.opened_s = self.last_active_s = now_s
+        self.single = False
+        self.live: set[int] = set()
+        """Numbers of the calls that have not ended."""
+        self.tokens = 0
+        self.trouble: WasteCause = ""
+        """Why the run would have failed if it ended now."""
+        self.asks = False
+        """The last answer asked for tools, and nobody has come back with what they said."""
+        self.closing: RunState | None = None
+        """It ends with this state as soon as its last live call has ended."""
+        self.closing_final: str | None = None
+        """The call whose end completes the run."""
+        self.watched = False
+        """It has an entry in the expiry heap."""
+        self.deepest = -1
+        """The call of the highest stage among those that have ended, the latest of them."""
+        self._index: dict[str, int] = {}
+        """Calls by id, numbered as they were accepted: parents have lower numbers."""
+        self._names: list[str] = []
+        self._calls = array("Q", [0])
+        """By number: where its parents begin in ``_parents``, and in the lower half its stage. The entry
+        beyond the last call has the end of its parents."""
+        self._parents = array("I")
+        self._front: dict[int, None] = {}
+        """Calls that have ended, of whose children none has; in the order of their ends."""
+        self._keys = array("Q")
+        """Pairs of a key by which a later call can tell that it continues one, and this one's number."""
+
+    def __len__(self) -> int:
+        """Number of accepted calls."""
+        return len(self._names)
+
+    def __contains__(self, call_id: object) -> bool:
+        return call_id in self._index
+
+    @property
+    def owner(self) -> tuple[str, str, str]:
+        """Tenant, app and user."""
+        return self.tenant, self.app, self.user
+
+    @property
+    def state(self) -> RunState:
+        """Open or under way; a run that has ended is not kept."""
+        return "under_way" if self._names else "open"
+
+    @property
+    def live_calls(self) -> list[str]:
+        """Ids of the calls that have not ended, in the order of their acceptance."""
+        return [self._names[number] for number in sorted(self.live)]
+
+    def name(self, number: int) -> str:
+        """The id of a call."""
+        return self._names[number]
+
+    def number(self, call_id: str) -> int:
+        """The number of an accepted call. Raises KeyError."""
+        return self._index[call_id]
+
+    def parents(self, number: int) -> array[int]:
+        """The numbers of a call's parents."""
+        calls = self._calls
+        return self._parents[calls[number] >> _HALF : calls[number + 1] >> _HALF]
+
+    # --- where a call would stand -----------------------------------------------------------------
+
+    def stage_after(self, parents: Iterable[int]) -> int:
+        """The stage of a call with these parents."""
+        calls = self._calls
+        deepest = 0
+        for number in parents:
+            stage = calls[number] & _STAGE
+            if stage > deepest:
+                deepest = stage
+        return deepest + 1
+
+    def inferred_parents(self, call: Call) -> tuple[int, ...]:
+        """What a call that names no parents follows."""
+        front = self._front
+        if not front:
+            return ()
+        continued = self._continued(call)
+        if not continued:
+            if len(front) <= MOST_PARENTS:
+                return tuple(front)
+            latest = set(islice(reversed(front), MOST_PARENTS - 1))
+            return tuple(sorted(latest | {self.deepest}))
+        found: dict[int, None] = {}
+        for number in continued:
+            found.update(dict.fromkeys(self._set_going_by(number)))
+        return tuple(found)
+
+    def _continued(self, call: Call) -> list[int]:
+        """The call whose conversation this one goes on with, or those whose tools have answered."""
+        for key in call.history:
+            number = self._owner_of(key)
+            if number is not None:
+                return [number]
+        found: dict[int, None] = {}
+        for key in call.tool_results:
+            number = self._owner_of(key)
+            if number is not None:
+                found[number] = None
+        return list(found)
+
+    def _owner_of(self, key: int) -> int | None:
+        """The latest call that left this key."""
+        owner, at, keys = None, -1, self._keys
+        try:
+            while True:
+                at = keys.index(key, at + 1)
+                if not at % 2:  # else it is a call's number
+                    owner = keys[at + 1]
+        except ValueError:
+            return owner
+
+    def _set_going_by(self, number: int) -> list[int]:
+        """What has ended and descends from a call, less what came before other such; or the call."""
+        front = self._front
+        if number in front or len(self._names) - number > SINCE_CALLS:
+            return [number]
+        descends = {number}
+        for later in range(number + 1, len(self._names)):
+            if not descends.isdisjoint(self.parents(later)):
+                descends.add(later)
+        found = [each for each in front if each in descends]
+        return found[-MOST_PARENTS:] or [number]
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def add(self, call_id: str, stage: int, parents: Iterable[int]) -> None:
+        """A call was accepted."""
+        number = len(self._names)
+        self._index[call_id] = number
+        self._names.append(call_id)
+        self._calls[number] |= stage
+        self._parents.extend(parents)
+        self._calls.append(len(self._parents) << _HALF)
+        self.live.add(number)
+
+    def end(self, call_id: str, answers: Iterable[int] = ()) -> None:
+        """A live call ended; ``answers`` are the keys of what it said. Raises KeyError."""
+        number = self._index[call_id]
+        self.live.remove(number)
+        front = self._front
+        calls = self._calls
+        entry = calls[number]
+        for parent in self._parents[entry >> _HALF : calls[number + 1] >> _HALF]:
+            front.pop(parent, None)
+        front[number] = None
+        if self.deepest < 0 or entry & _STAGE >= calls[self.deepest] & _STAGE:
+            self.deepest = number
+        for key in answers:
+            self._keys.append(key)
+            self._keys.append(number)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def to_plain(self, now_s: float) -> dict[str, Any]:
+        """As plain JSON values; ages, not times."""
+        return {
+            "id": self.interaction_id,
+            "owner": list(self.owner),
+            "opened_age_s": now_s - self.opened_s,
+            "idle_age_s": now_s - self.last_active_s,
+            "single": self.single,
+            "tokens": self.tokens,
+            "trouble": self.trouble,
+            "asks": self.asks,
+            "closing": self.closing,
+            "closing_final": self.closing_final,
+            "deepest": self.deepest,
+            "calls": self._names,
+            "stages": [entry & _STAGE for entry in self._calls[:-1]],
+            "parents": [self.parents(number).tolist() for number in range(len(self._names))],
+            "live": sorted(self.live),
+            "front": list(self._front),
+            "keys": self._keys.tolist(),
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any], now_s: float) -> Run:
+        """The inverse of :meth:`to_plain`."""
+        run = cls(plain["id"], tuple(plain["owner"]), now_s - plain["opened_age_s"])
+        run.last_active_s = now_s - plain["idle_age_s"]
+        for name in ("single", "tokens", "trouble", "asks", "closing", "closing_final", "deepest"):
+            setattr(run, name, plain[name])
+        for call_id, stage, parents in zip(
+            plain["calls"], plain["stages"], plain["parents"], strict=True
+        ):
+            run.add(call_id, stage, parents)
+        run.live = set(plain["live"])
+        run._front = dict.fromkeys(plain["front"])
+        run._keys.extend(plain["keys"])
+        return run

@@ -1,0 +1,175 @@
+"""How runs end: by their client, by a declared sink, or by nobody; and how late calls reopen them."""
+
+import json
+
+import pytest
+from virtual_cluster import make_call
+
+from fairserve.interactions import errors
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.tracker import Tracker, TrackerLimits
+
+IDLE_S = 10
+PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_timeout_s=IDLE_S)
+OWNER = ("tenant", "app", "ann")
+
+
+def profile_of(app):
+    return PROFILE
+
+
+class Life:
+    """One run, ``R``, whose calls begin and end."""
+
+    def __init__(self, **options):
+        self.tracker = Tracker(**options)
+
+    def begin(self, name="a", now_s=0.0, **more):
+        call = make_call(name, run="R", **more)
+        self.tracker.accept(call, self.tracker.attach(call, PROFILE, now_s), now_s)
+        return call
+
+    def end(self, call, outcome="completed", now_s=0.0, **more):
+        return self.tracker.finish(call, outcome, 10, PROFILE, now_s, **more)
+
+    def call(self, name="a", outcome="completed", now_s=0.0, **more):
+        return self.end(self.begin(name, now_s), outcome, now_s, **more)
+
+    def expire(self, now_s):
+        return self.tracker.expire(profile_of, now_s)
+
+
+def told(end):
+    return end.state, end.cause, end.wasted_tokens
+
+
+@pytest.mark.parametrize(
+    ("outcome", "asks", "expected"),
+    [
+        ("completed", False, ("complete", "", 0)),
+        ("completed", True, ("expired", "expired", 10)),
+        ("failed", False, ("aborted", "failed", 10)),
+        ("expired", False, ("aborted", "expired", 10)),
+        ("cancelled", False, ("aborted", "cancelled", 10)),
+    ],
+)
+def test_a_run_that_idles_ends_as_its_last_call_did(outcome, asks, expected):
+    life = Life()
+    assert life.call(outcome=outcome, asks=asks) is None
+    assert life.expire(IDLE_S - 0.1) == []
+    (end,) = life.expire(IDLE_S)
+    assert told(end) == expected
+    assert life.expire(10 * IDLE_S) == []
+
+
+def test_results_of_tools_that_came_are_not_missing():
+    life = Life()
+    life.call("a", asks=True)
+    life.call("b")
+    assert told(life.expire(IDLE_S)[0]) == ("complete", "", 0)
+
+
+def test_a_run_that_was_throttled_and_idles_is_aborted():
+    life = Life()
+    life.call("a")
+    assert life.tracker.refuse(make_call("b", run="R"), 0.0)
+    assert told(life.expire(IDLE_S)[0]) == ("aborted", "throttled", 10)
+
+
+def test_an_empty_run_expires():
+    life = Life()
+    life.tracker.open("R", OWNER, 0.0)
+    assert life.expire(0.0) == []
+    assert told(life.expire(IDLE_S)[0]) == ("expired", "expired", 0)
+
+
+def test_a_declared_sink_completes_a_run_and_is_missed():
+    for reached in (True, False):
+        life = Life()
+        call = make_call("a", run="R")
+        life.tracker.open("R", (call.tenant, call.app, call.user), 0.0, sink="last")
+        life.call("a")
+        if reached:
+            assert told(life.call("last")) == ("complete", "", 0)
+        else:
+            assert told(life.expire(IDLE_S)[0]) == ("expired", "expired", 10)
+        assert len(life.tracker) == 0
+
+
+def test_a_sink_waits_for_calls_that_run_beside_it():
+    life = Life()
+    beside = life.begin("beside")
+    assert life.end(life.begin("last", final=True)) is None
+    with pytest.raises(errors.InteractionClosedError, match="is closed"):
+        life.begin("late")
+    assert life.end(beside).state == "complete"
+
+
+def test_a_late_call_reopens_a_run_that_idled():
+    life = Life(reopen_grace_s=100)
+    life.call("a")
+    assert life.expire(IDLE_S)[0].calls == 1
+    late = make_call("b", run="R")
+    before = life.tracker.snapshot(IDLE_S)
+    attachment = life.tracker.attach(late, PROFILE, IDLE_S + 99)
+    assert (attachment.stage, attachment.under_way, attachment.immune) == (2, True, True)
+    assert life.tracker.snapshot(IDLE_S) == before, "attaching changes nothing"
+    life.tracker.accept(late, attachment, IDLE_S + 99)
+    assert (len(life.tracker), life.tracker.snapshot(0)["dormant"]) == (1, [])
+    with pytest.raises(errors.DuplicateCallError):
+        life.begin("a", IDLE_S + 99)
+    life.end(late, now_s=IDLE_S + 99)
+    (end,) = life.expire(2 * IDLE_S + 99)
+    assert (end.calls, end.tokens) == (2, 20), "the later end has it all"
+
+
+def test_only_its_owner_reopens_a_run():
+    life = Life()
+    life.call("a")
+    life.expire(IDLE_S)
+    with pytest.raises(errors.ForeignInteractionError):
+        life.begin("b", IDLE_S, user="eve")
+    assert len(life.tracker) == 0
+
+
+@pytest.mark.parametrize(
+    "how", ["closed", "cancelled", "final", "too late", "no grace", "too many"]
+)
+def test_others_stay_ended(how):
+    limits = TrackerLimits(dormant_runs=1 if how == "too many" else 10)
+    life = Life(limits=limits, reopen_grace_s=0 if how == "no grace" else 100)
+    if how == "final":
+        life.end(life.begin("a", final=True))
+    else:
+        life.call("a")
+    if how in ("closed", "cancelled"):
+        life.tracker.close("R", cancel=how == "cancelled")
+    if how == "too many":
+        other = make_call("x", run="other")
+        life.tracker.accept(other, life.tracker.attach(other, PROFILE, 0.0), 0.0)
+        life.tracker.finish(other, "completed", 1, PROFILE, 1.0)
+    life.expire(IDLE_S + 1)
+    now_s = IDLE_S + (102 if how == "too late" else 1)
+    with pytest.raises(errors.InteractionClosedError, match="has ended"):
+        life.begin("late", now_s)
+    with pytest.raises(errors.InteractionClosedError):
+        life.tracker.open("R", OWNER, now_s)
+
+
+def test_a_snapshot_keeps_what_may_be_reopened():
+    life = Life(reopen_grace_s=100)
+    life.call("a")
+    life.expire(IDLE_S)
+    state = json.loads(json.dumps(life.tracker.snapshot(50)))
+    life.tracker = Tracker(reopen_grace_s=100)
+    life.tracker.restore(state, 1000)
+    with pytest.raises(errors.InteractionClosedError):
+        life.begin("late", 1000 + 60)
+    assert life.call("b", now_s=1000 + 59) is None
+    assert len(life.tracker) == 1
+
+
+@pytest.mark.parametrize("options", [{"immunity_factor": 0}, {"reopen_grace_s": -1}])
+def test_bad_options(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
+        Tracker(**options)
