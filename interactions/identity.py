@@ -111,6 +111,11 @@ def core_call_id(core_run: str, call_id: str) -> str:
     return f"{core_run}/{escaped}"
 
 
+def client_call_id(core_run: str, core_id: str) -> str:
+    """The inverse of :func:`core_call_id`."""
+    return core_id.removeprefix(f"{core_run}/").replace("%2F", "/").replace("%25", "%")
+
+
 def checked_id(value: str, source: str) -> str:
     """An id without surrounding space. Raises IdentityError if it is not printable or too long."""
     text = value.strip()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
-from fairserve.interactions.identity import client_run_id
+from fairserve.interactions.identity import client_call_id, client_run_id
 from fairserve.platform.control.messages import Grant, RefuseCall
 from fairserve.platform.control.port import OnCancel
 from fairserve.platform.control.record import CallRecord, plain_of
@@ -78,6 +78,11 @@ class LiveCall:
             ttft_s=ttft_s,
             duration_s=now_s - self.submitted_s,
             worker=self.worker_id,
+            name=client_call_id(self.call.interaction_id, self.call.call_id),
+            parents=tuple(
+                client_call_id(self.call.interaction_id, parent)
+                for parent in self.call.parents or ()
+            ),
             served_model=self.call.pool,
             wasted=outcome != "completed" and spent > 0,
             charged=charged,

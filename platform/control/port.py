@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from fairserve.platform.control.messages import (
     Cancel,
@@ -19,6 +19,7 @@ from fairserve.platform.control.messages import (
     Release,
     Submit,
 )
+from fairserve.platform.control.record import CallRecord
 from fairserve.throttling.base import LimitUse
 
 OnCancel = Callable[[Cancel], None]
@@ -41,6 +42,15 @@ class RunView:
     ended_at: float | None = None
     wasted_tokens: int = 0
     waste_cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """A call under way."""
+
+    state: Literal["queued", "running"]
+    record: CallRecord
+    """As far as it is known; its outcome is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,10 @@ class ControlPort(Protocol):
 
     async def interactions(self, app: str, limit: int) -> list[RunView]:
         """The live runs of an app, the latest opened first."""
+        ...
+
+    async def interaction_calls(self, run_id: str) -> list[CallView]:
+        """The calls of a run that are under way, in the order of their acceptance."""
         ...
 
     async def cluster(self) -> ClusterView:

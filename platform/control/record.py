@@ -40,6 +40,10 @@ class CallRecord:
     ttft_s: float | None = None
     duration_s: float | None = None
     worker: str | None = None
+    name: str = ""
+    """The client's id of the call; ours where it chose none."""
+    parents: tuple[str, ...] = ()
+    """Names of the calls of its run that it follows, given or inferred."""
     served_model: str = ""
     """What ``model``, the name that the client asked for, led to."""
     wasted: bool = False

@@ -54,6 +54,9 @@ class LiveRuns:
         if run is None:
             run = _Run(call.tenant, call.app, call.user, opened_at=at, last_active_at=at)
             self._runs[call.interaction_id] = run
+            before = self._ended.pop(call.interaction_id, None)
+            if before is not None:  # the call has reopened it
+                run.opened_at, run.calls, run.tokens = before.opened_at, before.calls, before.tokens
         run.calls += 1
         run.live_calls += 1
         run.last_active_at = at

@@ -26,7 +26,14 @@ from fairserve.platform.control.messages import (
     Release,
     Submit,
 )
-from fairserve.platform.control.port import ClusterView, ModelView, OnCancel, RunView, WorkerView
+from fairserve.platform.control.port import (
+    CallView,
+    ClusterView,
+    ModelView,
+    OnCancel,
+    RunView,
+    WorkerView,
+)
 from fairserve.platform.control.recorder import OnEnded
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.switch import switch_system
@@ -212,6 +219,20 @@ class ControlService:
     async def interactions(self, app: str, limit: int) -> list[RunView]:
         """See the port."""
         return self._runs.of_app(app, limit)
+
+    async def interaction_calls(self, run_id: str) -> list[CallView]:
+        """See the port."""
+        run = self._dispatcher.tracker.get(run_id)
+        found = [] if run is None else map(self._lifecycle.calls.get, run.live_calls)
+        now_s, now_at = self._clock(), self._wall()
+        return [
+            CallView(
+                "queued" if live.worker_id is None else "running",
+                live.record("completed", now_s=now_s, ended_at=now_at),
+            )
+            for live in found
+            if live is not None
+        ]
 
     # --- views ------------------------------------------------------------------------------------
 

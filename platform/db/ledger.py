@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Index, String
+from sqlalchemy import JSON, BigInteger, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, TEXT_CHARS, Base
@@ -75,6 +75,10 @@ class LedgerCall(Base):
     worker: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
     served_model: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
     """What ``model``, the name that was asked for, led to; null before revision 2."""
+    name: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
+    """The client's id of the call; null before revision 3, as ``parents``."""
+    parents: Mapped[list[str] | None] = mapped_column(JSON)
+    """Names of the calls of its run that it follows."""
     wasted: Mapped[bool]
     charged: Mapped[bool]
     error: Mapped[str] = mapped_column(String(TEXT_CHARS))

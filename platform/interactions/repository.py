@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from fairserve.platform.db.engine import SessionFactory, read_only
-from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.ledger import Interaction, LedgerCall
 
 
 def find(sessions: SessionFactory, tenant: str, app: str, run_id: str) -> Interaction | None:
@@ -24,6 +24,25 @@ def latest(
         .order_by(Interaction.opened_at.desc(), Interaction.id)
         .limit(limit)
         .offset(offset)
+    )
+    with sessions() as session:
+        return list(read_only(session).scalars(query))
+
+
+def calls(
+    sessions: SessionFactory, tenant: str, app: str, run_id: str, limit: int
+) -> list[LedgerCall]:
+    """Ended calls of a run, the first accepted first. Refused ones are none of its graph."""
+    query = (
+        select(LedgerCall)
+        .where(
+            LedgerCall.interaction_id == run_id,
+            LedgerCall.tenant_id == tenant,
+            LedgerCall.app_id == app,
+            LedgerCall.outcome != "refused",
+        )
+        .order_by(LedgerCall.accepted_at, LedgerCall.call_id)
+        .limit(limit)
     )
     with sessions() as session:
         return list(read_only(session).scalars(query))

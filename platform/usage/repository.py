@@ -143,6 +143,8 @@ def _call(record: CallRecord) -> dict[str, Any]:
         "duration_s": record.duration_s,
         "worker": record.worker,
         "served_model": record.served_model or None,
+        "name": record.name or None,
+        "parents": list(record.parents),
         "wasted": record.wasted,
         "charged": record.charged,
         "error": record.error,

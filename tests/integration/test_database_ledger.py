@@ -85,6 +85,8 @@ def test_every_field_of_a_record_is_kept(sessions):
         duration_s=1.0,
         worker="w0",
         served_model="m-v2",
+        name="step 2",
+        parents=("step 1", "a/b"),
         wasted=True,
         charged=False,
         error="the worker went away",
@@ -102,6 +104,8 @@ def test_every_field_of_a_record_is_kept(sessions):
 
     def stored(row, field):
         value = getattr(row, field if hasattr(row, field) else names[field])
+        if field == "parents":
+            return tuple(value)
         return value.timestamp() if field in times else value
 
     for field in CallRecord.__dataclass_fields__:
