@@ -1,0 +1,63 @@
+"""What becomes of a node whose parents are settled: is it skipped, what does it run for, what is sent.
+
+Pure functions of the node and of where the other nodes stand; the run acts on their answers.
+Conditions, lists and texts are found in that order, so that a node that is skipped never fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fairserve.interactions.call_body import Body
+from fairserve.interactions.output import FieldError, JsonMemo, read, read_list
+from fairserve.interactions.program import Node
+from fairserve.interactions.program_state import NodeRun
+from fairserve.interactions.program_task import Filling
+from fairserve.interactions.template import TemplateError
+
+
+def why_skipped(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> str:
+    """Why it is skipped, or "" if it runs."""
+    if node.parents and all(runs[each].state == "skipped" for each in node.parents):
+        return "all its parents were skipped"
+    when = node.when
+    if when is not None and not when.holds(runs[when.node].output, memo):
+        return f"its condition on {when.node!r} does not hold"
+    if node.map is not None and runs[node.map.node].state == "skipped":
+        return f"{node.map.node!r}, whose list it is for, was skipped"
+    return ""
+
+
+def items_of(node: Node, runs: Mapping[str, NodeRun], memo: JsonMemo) -> list[Any]:
+    """The items of its list, to be read only; without ``map`` one, None. Raises TemplateError."""
+    if node.map is None:
+        return [None]
+    over = f"map: the output of {node.map.node!r}"
+    try:
+        value = read(runs[node.map.node].output, node.map.path, memo)
+        if node.map.path:
+            over += f" at {'.'.join(node.map.path)}"
+        items = read_list(value, memo)
+    except FieldError as error:
+        raise TemplateError(f"{over} {error}") from None
+    if len(items) > node.map.limit:
+        raise TemplateError(f"{over} has {len(items)} items; allowed: {node.map.limit}")
+    return items
+
+
+def render(
+    node: Node,
+    runs: Mapping[str, NodeRun],
+    items: Sequence[Any],
+    indices: Iterable[int],
+    memo: JsonMemo,
+    max_bytes: int,
+) -> list[Body]:
+    """What the instances at ``indices`` send, each of at most ``max_bytes``. Raises TemplateError."""
+    filling = Filling(lambda node_id: runs[node_id].output, memo)
+    bodies = []
+    for index in indices:
+        filling.for_instance(index, items[index])
+        bodies.append(node.body.resolve(filling.read_text, max_bytes))
+    return bodies

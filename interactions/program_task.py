@@ -1,0 +1,109 @@
+"""A task: one call that a run of a program wants made, and how its texts are filled.
+
+A task id is the node's id, or ``node[3]`` for an instance of a mapped node; it is the same over retries
+and restarts, while ``attempt`` counts how often the task was handed out. The texts are found when the
+task is made and put together by :meth:`Task.body` when the call is sent.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.interactions.call_body import Body
+from fairserve.interactions.output import (
+    FieldError,
+    JsonMemo,
+    Output,
+    Path,
+    read,
+    read_value,
+    sized,
+    text_of,
+)
+from fairserve.interactions.template import Placeholder, TemplateError
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One call to make."""
+
+    task_id: str
+    node: str
+    index: int | None
+    """Which instance of a mapped node; None for any other."""
+    attempt: int
+    """From 1; a restart counts as well as a retry, so that task id and attempt name one call."""
+    agent: str
+    model: str
+    parents: tuple[str, ...]
+    """Task ids that ended before it and that it may have read."""
+    priority: float
+    """Expected output tokens on the longest path from here to a sink, itself included."""
+    expected_output_tokens: int | None
+    """As declared; None: the app's profile tells."""
+    sampling: Mapping[str, Any]
+    """As declared; not to be changed."""
+    rendered: Body
+
+    def body(self) -> dict[str, Any]:
+        """``{"messages": [...]}`` or ``{"prompt": ...}``, new each time."""
+        return self.rendered.build()
+
+    def request(self) -> dict[str, Any]:
+        """The call as a request: model, sampling, and messages or prompt; new each time."""
+        sampling = copy.deepcopy(dict(self.sampling))
+        return {"model": self.model, **sampling, **self.body()}
+
+
+class Filling:
+    """Fills the placeholders of one node's instances, each text of a parent found once."""
+
+    def __init__(self, output_of: Callable[[str], Output], memo: JsonMemo) -> None:
+        self._output_of = output_of
+        self._memo = memo
+        self._found: dict[str, tuple[str, int]] = {}
+        self._item: Any = None
+        self._index: int | None = None
+
+    def for_instance(self, index: int | None, item: Any) -> None:
+        """The instance that is filled from now on."""
+        self._index, self._item = index, item
+
+    def read_text(self, placeholder: Placeholder, room_bytes: int) -> tuple[str, int]:
+        """See template.ReadText."""
+        if placeholder.kind == "index":
+            return sized(str(self._index))
+        if placeholder.kind == "item":
+            return self._sized(placeholder, read_value, self._item, "the item")
+        known = self._found.get(placeholder.written)
+        if known is None:
+            known = self._found[placeholder.written] = self._output(placeholder, room_bytes)
+        return known
+
+    def _output(self, placeholder: Placeholder, room_bytes: int) -> tuple[str, int]:
+        output = self._output_of(placeholder.node)
+        if output.skipped:
+            return "", 0
+        if not placeholder.path and output.size_bytes > room_bytes:
+            # Not built only to be refused: a mapped node's texts together may be very many.
+            raise TemplateError(
+                f"{placeholder.written} has {output.size_bytes} bytes, over the {room_bytes} left"
+            )
+        if not placeholder.path and not output.mapped:
+            return output.texts[0], output.size_bytes
+        return self._sized(placeholder, read, output, f"the output of {placeholder.node!r}")
+
+    def _sized(
+        self,
+        placeholder: Placeholder,
+        find: Callable[[Any, Path, JsonMemo], Any],
+        source: Any,
+        name: str,
+    ) -> tuple[str, int]:
+        try:
+            return sized(text_of(find(source, placeholder.path, self._memo)))
+        except FieldError as error:
+            raise TemplateError(f"{placeholder.written}: {name} {error}") from None
