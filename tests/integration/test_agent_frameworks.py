@@ -3,13 +3,16 @@
 import importlib.util
 import os
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
 from collections import Counter
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
 from live_server import LiveServer
 from processes import eventually
@@ -50,6 +53,9 @@ NEEDED = {
     "langgraph_agents.py": ["langgraph", "langchain_openai"],
     "openai_agents_sdk.py": ["agents"],
 }
+
+
+GUIDE = EXAMPLES.parent / "docs/guide/agents.md"
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +123,18 @@ def test_an_example_is_one_run_of_its_agents(name, server):
     assert graph_of(server, run_id, calls) == wanted
     (run,) = server.request("GET", "/v1/interactions", key)["data"]
     assert (run["id"], run["user"], run["calls"]) == (run_id, "ann", calls)
+
+
+def test_the_guides_calls_by_curl_are_one_run(server):
+    key = server.new_app(name="curl")["api_key"]
+    (script,) = re.findall(r"```sh\n(curl .*?)```", GUIDE.read_text(), re.DOTALL)
+    script = script.replace("$OPENAI_BASE_URL", f"{server.url}/v1").replace("$OPENAI_API_KEY", key)
+    for command in script.split("curl ")[1:]:
+        url, *flags = shlex.split(command)
+        headers = [value.split(": ") for flag, value in pairwise(flags) if flag == "-H"]
+        (body,) = (value for flag, value in pairwise(flags) if flag == "-d")
+        answer = httpx.post(url, content=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+    run = server.request("GET", "/v1/interactions/report-42", key)
+    assert (run["state"], run["user"], run["calls"]) == ("complete", "ann", 2)
+    assert graph_of(server, "report-42", 2) == {("planner", 1): 1, ("writer", 2): 1}
