@@ -57,6 +57,16 @@ def test_imports_follow_the_arrow(path):
                 assert parts[:2] == ("engine", "vllm"), where
 
 
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "src/fairserve").glob("*.py")), ids=lambda p: p.name
+)
+def test_what_agents_import_needs_no_server(path):
+    for line, module in imports(path):
+        ours = ("fairserve.interactions.identity", "fairserve.openai_calls")
+        own = module.startswith(ours)
+        assert own or module.split(".")[0] in sys.stdlib_module_names, f"{path}:{line}: {module}"
+
+
 def test_the_walk_finds_files():
     layers = {path.relative_to(ROOT).parts[0] for path in python_files()}
     assert set(LAYERS) <= layers

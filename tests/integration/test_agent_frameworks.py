@@ -1,0 +1,140 @@
+"""The programs in examples/ against a running server: each is one run of its agents, stage by stage."""
+
+import importlib.util
+import os
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+from live_server import LiveServer
+from processes import eventually
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+QUIET = {
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "LANGSMITH_TRACING": "false",
+    "LANGCHAIN_TRACING_V2": "false",
+}
+"""Nothing goes anywhere but to the server."""
+DEADLINE_S = 240
+
+# Agent and stage, and how many such calls there are.
+GRAPHS = {
+    "openai_client.py": {
+        ("planner", 1): 1,
+        ("researcher", 2): 3,
+        ("reviewer", 3): 1,
+        ("researcher", 4): 1,
+        ("editor", 5): 1,
+    },
+    "langgraph_agents.py": {
+        ("planner", 1): 1,
+        ("researcher", 2): 3,
+        ("reviewer", 3): 1,
+        ("researcher", 4): 3,
+        ("reviewer", 5): 1,
+    },
+    "openai_agents_sdk.py": {
+        ("planner", 1): 1,
+        ("researcher", 2): 3,
+        ("reviewer", 3): 1,
+    },
+}
+NEEDED = {
+    "openai_client.py": ["openai"],
+    "langgraph_agents.py": ["langgraph", "langchain_openai"],
+    "openai_agents_sdk.py": ["agents"],
+}
+
+
+GUIDE = EXAMPLES.parent / "docs/guide/agents.md"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with LiveServer(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+def run_example(name, server, key):
+    """What the program printed."""
+    environment = {
+        **os.environ,
+        **QUIET,
+        "OPENAI_BASE_URL": f"{server.url}/v1",
+        "OPENAI_API_KEY": key,
+    }
+    run = subprocess.run(
+        [sys.executable, EXAMPLES / name],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert run.returncode == 0, f"{run.stderr[-4000:]}\n{server.log()}"
+    assert key not in run.stdout + run.stderr
+    return run.stdout
+
+
+def graph_of(server, run_id, calls):
+    """How many calls the run has by agent and stage, from the ledger, once they are all there."""
+
+    def rows():
+        path = server.folder / "data" / "fairserve.sqlite3"
+        with closing(sqlite3.connect(path, timeout=30)) as connection:
+            found = connection.execute(
+                "SELECT agent, stage, outcome FROM ledger_calls WHERE interaction_id = ?",
+                (run_id,),
+            ).fetchall()
+        return found if len(found) >= calls else None
+
+    found = eventually(rows, f"the ledger lacks calls of {run_id}")
+    assert {outcome for _, _, outcome in found} == {"completed"}
+    return Counter((agent, stage) for agent, stage, _ in found)
+
+
+def test_every_example_is_tested():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(GRAPHS) == set(NEEDED)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_an_example_is_one_run_of_its_agents(name, server):
+    for package in NEEDED[name]:
+        if importlib.util.find_spec(package) is None:
+            reason = f"{package} is not installed (extra `agents`)"
+            pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    key = server.new_app(name=name)["api_key"]
+    wanted = GRAPHS[name]
+    calls = sum(wanted.values())
+    printed = re.fullmatch(r"run (\S+): (\w+), (\d+) calls\n", run_example(name, server, key))
+    assert printed is not None
+    run_id, state, told = printed.groups()
+    assert (state, int(told)) == ("complete", calls)
+    assert graph_of(server, run_id, calls) == wanted
+    (run,) = server.request("GET", "/v1/interactions", key)["data"]
+    assert (run["id"], run["user"], run["calls"]) == (run_id, "ann", calls)
+
+
+def test_the_guides_calls_by_curl_are_one_run(server):
+    key = server.new_app(name="curl")["api_key"]
+    (script,) = re.findall(r"```sh\n(curl .*?)```", GUIDE.read_text(), re.DOTALL)
+    script = script.replace("$OPENAI_BASE_URL", f"{server.url}/v1").replace("$OPENAI_API_KEY", key)
+    for command in script.split("curl ")[1:]:
+        url, *flags = shlex.split(command)
+        headers = [value.split(": ") for flag, value in pairwise(flags) if flag == "-H"]
+        (body,) = (value for flag, value in pairwise(flags) if flag == "-d")
+        answer = httpx.post(url, content=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+    run = server.request("GET", "/v1/interactions/report-42", key)
+    assert (run["state"], run["user"], run["calls"]) == ("complete", "ann", 2)
+    assert graph_of(server, "report-42", 2) == {("planner", 1): 1, ("writer", 2): 1}
