@@ -23,7 +23,7 @@ from fairserve.interactions.output import (
     sized,
     text_of,
 )
-from fairserve.interactions.template import Placeholder, TemplateError
+from fairserve.interactions.template import Placeholder, TemplateError, TooLargeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,7 @@ class Filling:
             return "", 0
         if not placeholder.path and output.size_bytes > room_bytes:
             # Not built only to be refused: a mapped node's texts together may be very many.
-            raise TemplateError(
-                f"{placeholder.written} has {output.size_bytes} bytes, over the {room_bytes} left"
-            )
+            raise TooLargeError(placeholder, output.size_bytes, room_bytes)
         if not placeholder.path and not output.mapped:
             return output.texts[0], output.size_bytes
         return self._sized(placeholder, read, output, f"the output of {placeholder.node!r}")

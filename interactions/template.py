@@ -54,6 +54,14 @@ class Placeholder:
     path: Path = ()
 
 
+class TooLargeError(TemplateError):
+    """What is sent would be over its limit with a placeholder's text."""
+
+    def __init__(self, placeholder: Placeholder, text_bytes: int, room_bytes: int) -> None:
+        room = f"{max(0, room_bytes)} of the bytes allowed are left"
+        super().__init__(f"{placeholder.written} has {text_bytes} bytes; {room}")
+
+
 class Pieces(NamedTuple):
     """A rendered text that has not been joined yet."""
 
@@ -90,10 +98,11 @@ class Template:
             if isinstance(part, str):
                 texts.append(part)
                 continue
-            text, text_bytes = read_text(part, max_bytes - size_bytes)
+            room_bytes = max_bytes - size_bytes
+            text, text_bytes = read_text(part, room_bytes)
+            if text_bytes > room_bytes:
+                raise TooLargeError(part, text_bytes, room_bytes)
             size_bytes += text_bytes
-            if size_bytes > max_bytes:
-                raise TemplateError(f"{part.written}: the text is over {max_bytes} bytes with it")
             texts.append(text)
         return Pieces(tuple(texts), size_bytes)
 

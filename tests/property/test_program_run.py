@@ -228,7 +228,12 @@ class Watched:
 
     def step(self):
         if self.rng.random() < self.restores:
-            self.run = ProgramRun.restore(self.program, json.loads(json.dumps(self.store)))
+            plain = json.loads(json.dumps(self.store))
+            for kind in ("nodes", "tasks"):  # rows of a table come in any order
+                rows = list(plain[kind].items())
+                self.rng.shuffle(rows)
+                plain[kind] = dict(rows)
+            self.run = ProgramRun.restore(self.program, plain)
             assert self.run.running == ()
             self.running = {}
             self.take(self.run.start())

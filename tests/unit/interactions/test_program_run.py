@@ -122,6 +122,25 @@ def test_a_condition_that_does_not_hold_skips_and_a_skipped_output_is_empty():
     assert run.result == {"join": "end", "fallback": ""}
 
 
+def test_the_deepest_parent_stands_for_a_node_without_calls():
+    never = {"node": "a", "op": "equals", "value": "never"}
+    run = ProgramRun(
+        program(
+            node("a"),
+            node("b", "{{a.output}}"),
+            node("c", "{{b.output}}"),
+            node("skipped", parents=["a", "c", "b"], when=never),
+            node("root"),
+            node("end", "{{skipped.output}}{{root.output}}"),
+        )
+    )
+    run.start()
+    for task in ("root", "a", "b"):
+        run.succeeded(task, "x")
+    (end,) = run.succeeded("c", "x")
+    assert end.parents == ("c", "root")
+
+
 def test_where_all_parents_were_skipped_a_node_is_skipped():
     never = {"node": "a", "op": "equals", "value": "never"}
     run = ProgramRun(
@@ -401,7 +420,18 @@ def test_what_is_sent_is_bounded():
     run.start()
     assert ids(run.succeeded("a", "x" * 20)) == ["c"]
     assert run.nodes["b"].reason == (
-        "messages[0].content: {{a.output}} has 20 bytes, over the 7 left"
+        "messages[0].content: {{a.output}} has 20 bytes; 7 of the bytes allowed are left"
+    )
+
+
+def test_all_texts_of_a_call_are_bounded_together():
+    limits = ProgramLimits(rendered_bytes=100)
+    twice = [{"role": "user", "content": "{{a.output}}"}] * 2
+    run = ProgramRun(program(node("a"), {"id": "b", "messages": twice}, limits=limits))
+    run.start()
+    run.succeeded("a", "x" * 20)
+    assert run.nodes["b"].reason == (
+        "messages[1].content: {{a.output}} has 20 bytes; 8 of the bytes allowed are left"
     )
 
 

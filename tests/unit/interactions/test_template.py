@@ -162,14 +162,14 @@ def test_what_is_put_in_is_not_read_again():
 def test_the_size_is_bounded_in_bytes():
     outputs = {"a": text_output("äöü")}
     assert render("x{{a.output}}x", max_bytes=8, outputs=outputs) == "xäöüx"
-    with pytest.raises(TemplateError, match="has 6 bytes, over the 5 left"):
+    with pytest.raises(TemplateError, match="has 6 bytes; 5 of the bytes"):
         render("x{{a.output}}x", max_bytes=7, outputs=outputs)
-    with pytest.raises(TemplateError, match="over 4 bytes"):
+    with pytest.raises(TemplateError, match="n}} has 1 bytes; 0 of the bytes"):
         render("{{each.output.1.n}}{{plan.output.title}}{{each.output.1.n}}", max_bytes=4)
     # Quotes and escapes of a list come on top of its texts.
     quotes = {"q": mapped('"' * 10)}
     assert render("{{q.output}}", max_bytes=24, outputs=quotes) == json.dumps(['"' * 10])
-    with pytest.raises(TemplateError, match="over 23 bytes"):
+    with pytest.raises(TemplateError, match="has 24 bytes; 23 of the bytes"):
         render("{{q.output}}", max_bytes=23, outputs=quotes)
 
 
