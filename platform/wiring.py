@@ -318,6 +318,7 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         state.supervisor = running.supervisor
         state.completions = running.completions
         state.session_factory = running.sessions
+        state.ledger = running.ledger
         state.authenticator = running.authenticator
         try:
             yield

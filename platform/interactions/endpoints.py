@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from fairserve.platform.auth import AppPrincipal
+from fairserve.platform.interactions.drawing import draw
+from fairserve.platform.interactions.graph_view import GraphOut
 from fairserve.platform.interactions.schemas import (
+    GraphQuery,
     InteractionCreate,
     InteractionList,
     InteractionOut,
@@ -20,8 +24,13 @@ router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 
 def _service(request: Request, principal: AppPrincipal) -> Interactions:
     state = request.app.state
-    return Interactions(state.control, state.session_factory, principal)
+    return Interactions(state.control, state.session_factory, state.ledger, principal)
 
+
+SVG_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "x-content-type-options": "nosniff",
+}
 
 Service = Annotated[Interactions, Depends(_service)]
 
@@ -46,6 +55,18 @@ async def list_interactions(
 async def read_interaction(interaction_id: str, service: Service) -> InteractionOut:
     """One run."""
     return await service.get(interaction_id)
+
+
+@router.get("/{interaction_id}/graph", response_model=GraphOut)
+async def read_graph(
+    interaction_id: str, service: Service, query: Annotated[GraphQuery, Query()]
+) -> GraphOut | Response:
+    """Calls, what each follows, and how each is doing; ``format=svg`` draws it."""
+    graph = await service.graph(interaction_id)
+    if query.format == "json":
+        return graph
+    picture = await asyncio.to_thread(draw, graph)
+    return Response(picture, media_type="image/svg+xml", headers=SVG_HEADERS)
 
 
 @router.post("/{interaction_id}/close")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -24,6 +24,12 @@ class InteractionQuery(Paging):
     """``state=live`` lists runs that have not ended, ``ended`` the others; both by default."""
 
     state: Annotated[str, Field(pattern="^(live|ended|all)$")] = "all"
+
+
+class GraphQuery(Strict):
+    """How a run's graph is shown."""
+
+    format: Literal["json", "svg"] = "json"
 
 
 class InteractionOut(BaseModel):

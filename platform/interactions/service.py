@@ -13,6 +13,7 @@ from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.errors import InvalidRequestError, NotFoundError, UnavailableError
 from fairserve.platform.interactions import repository
+from fairserve.platform.interactions.graph_view import MAX_CALLS, GraphOut, graph_of
 from fairserve.platform.interactions.schemas import (
     InteractionCreate,
     InteractionOut,
@@ -20,18 +21,27 @@ from fairserve.platform.interactions.schemas import (
     of_row,
     of_view,
 )
+from fairserve.platform.ledger import Ledger
+
+FLUSH_S = 5.0
+"""How long a view waits for the database to have what the journal has."""
 
 
 class Interactions:
     """What an app key may do with its app's runs. Another app's runs do not exist for it."""
 
     def __init__(
-        self, control: ControlPort, sessions: SessionFactory, principal: Principal
+        self,
+        control: ControlPort,
+        sessions: SessionFactory,
+        ledger: Ledger,
+        principal: Principal,
     ) -> None:
         assert principal.tenant_id is not None, "only app keys have runs"
         assert principal.app_id is not None, "only app keys have runs"
         self._control = control
         self._sessions = sessions
+        self._ledger = ledger
         self._tenant = principal.tenant_id
         self._app = principal.app_id
 
@@ -80,6 +90,23 @@ class Interactions:
         if row is None:
             raise NotFoundError("there is no such interaction", code="interaction_not_found")
         return of_row(row)
+
+    async def graph(self, run_id: str) -> GraphOut:
+        """The calls of a run. Raises NotFoundError, and UnavailableError while the database is away."""
+        core_id = core_run_id(self._app, self._checked(run_id))
+        live = await self._control.interaction_calls(core_id)
+        # A call that ended a moment ago is in the journal only: it is to be in one of the two.
+        await self._control.recorded()
+        if not await asyncio.to_thread(self._ledger.flush, FLUSH_S):
+            raise _unavailable()
+        run = await self.get(run_id)
+        try:
+            ended = await asyncio.to_thread(
+                repository.calls, self._sessions, self._tenant, self._app, run_id, MAX_CALLS
+            )
+        except OperationalError as error:
+            raise _unavailable() from error
+        return graph_of(run_id, run.state, run.user, ended, live)
 
     async def close(self, run_id: str, *, cancel: bool) -> InteractionOut | None:
         """End a run; returns it if calls of it still run. Raises NotFound- or ConflictError."""
