@@ -1,9 +1,13 @@
 """The recorded traces that lie beside the repository; tests on them skip where they are absent."""
 
+import json
 import os
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+
+from fairserve.engine.simulated.traces.reading import read_trace
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "traces"
 
@@ -20,3 +24,38 @@ def shared_trace(name):
     path = folder / name
     assert path.is_file(), f"{path} is missing"
     return path
+
+
+RECORDED_GRAPHS = (
+    "simple_chain",
+    "simple_chain_alt",
+    "parallel_requests",
+    "fan_in_dependencies",
+    "customer_support_escalation",
+    "multi_agent_research",
+    "code_review_workflow",
+    "software_architecture_review",
+    "prefix_sharing_example",
+)
+"""OpenTelemetry traces of agent programs, all of them."""
+
+
+def recorded_graph(name):
+    """Every interaction of a file with the begin and the duration of its calls, in seconds."""
+    path = shared_trace(f"fixtures/otel_{name}.json")
+    times = {}
+    for span in json.loads(path.read_text())["spans"]:
+        begin, end = (datetime.fromisoformat(span[key]) for key in ("start_time", "end_time"))
+        times[span["span_id"]] = (begin, (end - begin).total_seconds())
+    for interaction in read_trace(path).interactions:
+        first = min(times[call.call_id][0] for call in interaction.calls)
+        yield (
+            interaction,
+            {
+                call.call_id: (
+                    (times[call.call_id][0] - first).total_seconds(),
+                    times[call.call_id][1],
+                )
+                for call in interaction.calls
+            },
+        )

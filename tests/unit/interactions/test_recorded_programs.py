@@ -1,28 +1,13 @@
 """Recorded runs as programs: driven by a virtual clock, each begins every call when it was recorded."""
 
 import heapq
-import json
-from datetime import datetime
 
 import networkx as nx
 import pytest
-from shared_traces import shared_trace
+from shared_traces import RECORDED_GRAPHS, recorded_graph
 
-from fairserve.engine.simulated.traces.reading import read_trace
 from fairserve.interactions.program import parse_program
 from fairserve.interactions.program_run import ProgramRun
-
-NAMES = (
-    "simple_chain",
-    "simple_chain_alt",
-    "parallel_requests",
-    "fan_in_dependencies",
-    "customer_support_escalation",
-    "multi_agent_research",
-    "code_review_workflow",
-    "software_architecture_review",
-    "prefix_sharing_example",
-)
 
 SHAPES = {
     "simple_chain": (3, 1),
@@ -31,27 +16,6 @@ SHAPES = {
     "software_architecture_review": (9, 4),
 }
 """Stages and parallelism of some, counted by hand."""
-
-
-def recorded(name):
-    """Every interaction of a file with the begin and the duration of its calls, in seconds."""
-    path = shared_trace(f"fixtures/otel_{name}.json")
-    times = {}
-    for span in json.loads(path.read_text())["spans"]:
-        begin, end = (datetime.fromisoformat(span[key]) for key in ("start_time", "end_time"))
-        times[span["span_id"]] = (begin, (end - begin).total_seconds())
-    for interaction in read_trace(path).interactions:
-        first = min(times[call.call_id][0] for call in interaction.calls)
-        yield (
-            interaction,
-            {
-                call.call_id: (
-                    (times[call.call_id][0] - first).total_seconds(),
-                    times[call.call_id][1],
-                )
-                for call in interaction.calls
-            },
-        )
 
 
 def as_program(interaction):
@@ -67,9 +31,9 @@ def as_program(interaction):
     return parse_program({"model": "m", "nodes": nodes})
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECORDED_GRAPHS)
 def test_a_recorded_run_is_a_program(name):
-    for interaction, times in recorded(name):
+    for interaction, times in recorded_graph(name):
         calls = {call.call_id: call for call in interaction.calls}
         program = as_program(interaction)
         reference = nx.DiGraph((dep, call) for call in calls for dep in calls[call].deps)
@@ -122,6 +86,6 @@ def drive(program, calls, durations):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_shape_is_that_of_the_record(name):
-    ((interaction, _),) = recorded(name)
+    ((interaction, _),) = recorded_graph(name)
     graph = as_program(interaction).graph
     assert (len(graph.columns), graph.parallelism) == SHAPES[name]
