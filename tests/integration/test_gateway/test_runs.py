@@ -1,0 +1,155 @@
+"""Runs of clients that name no parents, recognised in real traffic, and looked at while they run."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from xml.etree import ElementTree
+
+import pytest
+from processes import eventually
+
+from .conftest import ScriptedWorker
+
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def worker():
+    worker = ScriptedWorker()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="module")
+def server(start_server, worker):
+    return start_server(
+        *("--worker-urls", worker.url, "--run-from-traceparent", "true"),
+        *("--interaction-idle-timeout-s", "1", "--interaction-reopen-grace-s", "60"),
+    )
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def call(server, run, agent, *messages, key=None, stream=False, **headers):
+    """The answer as a message, and the id of the call."""
+    body = {"model": "scripted", "messages": list(messages), "stream": stream}
+    headers = {"X-Agent": agent, **({"X-Interaction-Id": run} if run else {}), **headers}
+    answer = server.post(PATH, body, key=key, headers=headers)
+    assert answer.status_code == 200, answer.text
+    if not stream:
+        return answer.json()["choices"][0]["message"], answer.json()["id"]
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
+    chunks = [json.loads(line) for line in lines if line != "[DONE]"]
+    text = "".join(c["delta"].get("content") or "" for ch in chunks for c in ch["choices"])
+    return {"role": "assistant", "content": text}, chunks[0]["id"]
+
+
+def graph(server, run, **query):
+    answer = server.request("GET", f"/v1/interactions/{run}/graph", server.app_key, params=query)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def edges_of(server, run):
+    """Edges between agents, in order."""
+    found = graph(server, run).json()
+    agents = {node["id"]: node["agent"] for node in found["nodes"]}
+    return sorted((agents[parent], agents[child]) for parent, child in found["edges"]), found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_supervisor_and_its_agents(server, stream):
+    run = f"supervised-{stream}"
+    task = user("ok plan the work")
+    plan, _ = call(server, run, "boss", task, stream=stream)
+    first, _ = call(server, run, "writer", user("ok write"), stream=stream)
+    call(server, run, "writer 2", user("ok write"), first, user("ok more"), stream=stream)
+    call(server, run, "boss 2", task, plan, user("ok sum up"), stream=stream)
+    edges, found = edges_of(server, run)
+    assert edges == [("boss", "writer"), ("writer", "writer 2"), ("writer 2", "boss 2")]
+    assert [node["stage"] for node in found["nodes"]] == [1, 2, 3, 4]
+    assert found["critical_path"]["calls"] == [node["id"] for node in found["nodes"]]
+    assert all(
+        node["state"] == "completed" and node["output_tokens"] == 3 for node in found["nodes"]
+    )
+
+
+def test_overlapping_calls_are_parallel_and_shown_while_they_run(server, worker):
+    call(server, "wide", "root", user("ok begin"))
+    with ThreadPoolExecutor(3) as threads:
+        calls = [
+            threads.submit(call, server, "wide", f"branch {n}", user(f"hold {n}")) for n in range(3)
+        ]
+        found = eventually(
+            lambda: (
+                (g := edges_of(server, "wide"))[1]["parallelism"] == 3
+                and all(n["state"] == "running" for n in g[1]["nodes"][1:])
+                and g
+            )
+        )
+        assert found[0] == [("root", f"branch {n}") for n in range(3)]
+        worker.release()
+        for each in calls:
+            each.result()
+    call(server, "wide", "join", user("ok join"))
+    edges, found = edges_of(server, "wide")
+    assert [each for each in edges if each[1] == "join"] == [
+        (f"branch {n}", "join") for n in range(3)
+    ]
+    assert found["stages"] == 3
+
+
+def test_parents_that_are_given_win(server):
+    _, first = call(server, "given", "a", user("ok a"))
+    call(server, "given", "b", user("ok b"))
+    call(server, "given", "c", user("ok c"), **{"X-Parent-Ids": first})
+    call(server, "given", "d", user("ok d"), **{"X-Parent-Ids": ""})
+    edges, found = edges_of(server, "given")
+    assert edges == [("a", "b"), ("a", "c")]
+    assert [node["stage"] for node in found["nodes"]] == [1, 2, 2, 1]
+
+
+def test_the_trace_of_a_client_is_its_run(server):
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    for span in ("00f067aa0ba902b7", "00f067aa0ba902b8"):
+        call(server, None, "traced", user("ok"), traceparent=f"00-{trace}-{span}-01")
+    assert len(graph(server, trace).json()["nodes"]) == 2
+
+
+def test_a_run_that_idles_is_complete_and_a_late_call_reopens_it(server):
+    def state():
+        answer = server.request("GET", "/v1/interactions/late", server.app_key)
+        return answer.json()
+
+    call(server, "late", "a", user("ok a"))
+    ended = eventually(lambda: (found := state())["state"] == "complete" and found)
+    assert (ended["calls"], ended["wasted_tokens"]) == (1, 0)
+    call(server, "late", "b", user("ok b"))
+    again = state()
+    assert (again["state"], again["calls"], again["opened_at"]) == (
+        "under_way",
+        2,
+        ended["opened_at"],
+    )
+    assert edges_of(server, "late")[0] == [("a", "b")]
+    assert eventually(lambda: (found := state())["state"] == "complete" and found)["calls"] == 2
+
+
+def test_the_picture(server):
+    call(server, "drawn", "<b>", user("ok"))
+    answer = graph(server, "drawn", format="svg")
+    assert answer.headers["content-type"].startswith("image/svg+xml")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    texts = [e.text for e in ElementTree.fromstring(answer.text).iter() if e.tag.endswith("text")]
+    assert "<b>" in texts
+
+
+def test_a_run_of_another_app_is_not_there(server):
+    call(server, "own", "a", user("ok"))
+    other = server.new_app("other")
+    answer = server.request("GET", "/v1/interactions/own/graph", other)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "interaction_not_found")
+    call(server, "own", "b", user("ok"), key=other)
+    assert len(graph(server, "own").json()["nodes"]) == 1
+    assert server.request("GET", "/v1/interactions/own/graph?format=png", other).status_code == 400

@@ -1,0 +1,185 @@
+"""A run as a graph, and as a picture in which no text of a client is markup."""
+
+from datetime import UTC, datetime
+from xml.etree import ElementTree
+
+import pytest
+
+from fairserve.platform.control.port import CallView
+from fairserve.platform.control.record import CallRecord
+from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.interactions.drawing import COLOURS, MOST_DRAWN, draw
+from fairserve.platform.interactions.graph_view import graph_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+BEGIN = 1_700_000_000.0
+
+
+def row(name, parents=(), *, stage=1, at=0.0, duration_s=1.0, **more):
+    fields = {
+        "call_id": f"id-{name}-{at}",
+        "name": name,
+        "parents": list(parents),
+        "agent": f"agent {name}",
+        "stage": stage,
+        "outcome": "completed",
+        "model": "m",
+        "served_model": "m-v2",
+        "worker": "w0",
+        "accepted_at": datetime.fromtimestamp(BEGIN + at, UTC),
+        "queue_delay_s": 0.25,
+        "ttft_s": 0.5,
+        "duration_s": duration_s,
+        "input_tokens": 10,
+        "system_tokens": 2,
+        "cached_tokens": 4,
+        "output_tokens": 7,
+        "error": "",
+    }
+    return LedgerCall(**{**fields, **more})
+
+
+def live(name, state="running", parents=(), *, stage=1, at=0.0, call_id=None):
+    record = CallRecord(
+        call_id=call_id or f"id-{name}-{at}",
+        tenant="t",
+        app="a",
+        user="u",
+        model="m",
+        interaction_id="r",
+        stage=stage,
+        agent=None,
+        outcome="completed",
+        accepted_at=BEGIN + at,
+        ended_at=BEGIN + at,
+        name=name,
+        parents=tuple(parents),
+    )
+    return CallView(state, record)
+
+
+def graph(rows=(), views=()):
+    return graph_of("r", "under_way", "ann", list(rows), views)
+
+
+def test_calls_edges_and_the_critical_path():
+    found = graph(
+        [
+            row("plan", duration_s=2.0),
+            row("left", ["plan"], stage=2, at=2.5, duration_s=1.0),
+            row("right", ["plan"], stage=2, at=2.5, duration_s=3.0),
+        ],
+        [live("sum", "queued", ["left", "right"], stage=3, at=6.0)],
+    )
+    assert found.edges == [("plan", "left"), ("plan", "right"), ("left", "sum"), ("right", "sum")]
+    assert (found.stages, found.parallelism) == (3, 2)
+    assert found.critical_path.calls == ["plan", "right", "sum"]
+    assert found.critical_path.duration_s == 5.0
+    first, *_, last = found.nodes
+    assert first.model_dump() == {
+        "id": "plan",
+        "agent": "agent plan",
+        "stage": 1,
+        "state": "completed",
+        "model": "m-v2",
+        "worker": "w0",
+        "begin_s": 0.0,
+        "queue_s": 0.25,
+        "ttft_s": 0.5,
+        "duration_s": 2.0,
+        "input_tokens": 10,
+        "system_tokens": 2,
+        "cached_tokens": 4,
+        "output_tokens": 7,
+        "error": "",
+    }
+    assert (last.state, last.begin_s, last.ttft_s) == ("queued", 6.0, None)
+
+
+def test_a_call_that_has_ended_meanwhile_is_there_once():
+    ended = row("a")
+    found = graph([ended], [live("a", call_id=ended.call_id)])
+    assert [node.state for node in found.nodes] == ["completed"]
+
+
+def test_parents_that_are_gone_are_left_out():
+    assert graph([row("b", ["deleted"], stage=2)]).edges == []
+
+
+def test_a_name_that_is_used_again_is_the_later_call_s():
+    found = graph(
+        [row("a"), row("b", ["a"], stage=2, at=1), row("a", stage=1, at=2), row("a", at=3)]
+    )
+    assert [node.id for node in found.nodes] == ["a", "b", "a (2)", "a (3)"]
+    assert found.edges == [("a", "b")]
+
+
+def test_rows_of_before_have_no_names_and_no_parents():
+    found = graph([row("old", name=None, parents=None, served_model=None)])
+    assert [(node.id, node.model) for node in found.nodes] == [("id-old-0.0", "m")]
+
+
+def test_a_run_without_calls():
+    found = graph()
+    assert (found.nodes, found.stages, found.critical_path.calls) == ([], 0, [])
+    assert "0 calls" in draw(found)
+
+
+# --- the picture ------------------------------------------------------------------------------------
+
+
+def texts(document):
+    return [element.text for element in ElementTree.fromstring(document).iter(f"{SVG}text")]
+
+
+def test_stages_are_columns_and_nothing_lies_on_another():
+    found = graph(
+        [
+            row("plan"),
+            *(row(f"w{n}", ["plan"], stage=2, at=1 + n / 10) for n in range(5)),
+            row("sum", [f"w{n}" for n in range(5)], stage=3, at=9),
+        ]
+    )
+    root = ElementTree.fromstring(draw(found))
+    boxes = [
+        (float(box.get("x")), float(box.get("y")))
+        for box in root.iter(f"{SVG}rect")
+        if box.find(f"{SVG}title") is not None
+    ]
+    assert len(set(boxes)) == 7
+    columns = sorted({x for x, _ in boxes})
+    assert [sum(x == column for x, _ in boxes) for column in columns] == [1, 5, 1]
+    assert len(list(root.iter(f"{SVG}path"))) == len(found.edges) == 10
+    width, height = float(root.get("width")), float(root.get("height"))
+    assert all(0 <= x <= width - 170 and 0 <= y <= height - 50 for x, y in boxes)
+    assert "12 (4 cached) + 7 tokens" in texts(draw(found))
+    assert "1.0 s, waited 250 ms" in texts(draw(found))
+
+
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script>", "a & b", 'q"x', "]]>", "a\x00\x1b\ud800b"]
+)
+def test_texts_of_clients_are_text(text):
+    found = graph([row("a", agent=text, error=text, name=f"n {text}", worker=None)])
+    found.id = text
+    document = draw(found)
+    root = ElementTree.fromstring(document.encode())
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} == {
+        *("svg", "defs", "rect", "title", "text"),
+    }
+    shown = "".join(char if char.isprintable() else " " for char in text)
+    assert any(shown[:20] in (each or "") for each in texts(document))
+
+
+def test_each_state_has_its_colour():
+    states = [row(state, outcome=state, at=n) for n, state in enumerate(COLOURS)]
+    document = draw(graph(states))
+    assert all(fill in document and line in document for fill, line in COLOURS.values())
+    assert len({fill for fill, _ in COLOURS.values()}) == len(COLOURS)
+
+
+def test_a_picture_is_bounded_and_says_so():
+    rows = [row(f"c{n}", at=n) for n in range(MOST_DRAWN + 20)]
+    document = draw(graph(rows))
+    assert document.count("<title>") == MOST_DRAWN
+    assert any("20 not drawn" in (each or "") for each in texts(document))
