@@ -191,14 +191,15 @@ class Interaction(Generic[C]):
     def __init__(self, client: C, user: str | None, run_id: str | None, owned: bool) -> None:
         self._client = client
         self._user = user
-        self._run_id = "" if run_id is None else _text(run_id, "id")
+        self._joined = None if run_id is None else _text(run_id, "id")
+        self._run_id = ""
         self._owned = owned
         self._async = inspect.iscoroutinefunction(client.post)
 
     def __enter__(self) -> Run[C]:
         if self._async:
             raise TypeError("the client is async: use `async with interaction(...)`")
-        return self._begin(self._run_id or self._open()["id"])
+        return self._begin(self._joined or self._open()["id"])
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._leaving(error):
@@ -208,7 +209,7 @@ class Interaction(Generic[C]):
     async def __aenter__(self) -> Run[C]:
         if not self._async:
             raise TypeError("the client is not async: use `with interaction(...)`")
-        return self._begin(self._run_id or (await self._open())["id"])
+        return self._begin(self._joined or (await self._open())["id"])
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._leaving(error):

@@ -25,7 +25,9 @@ class RecordingPlatform:
         path = request.url.path
         if path in self.fail:
             status, code = self.fail[path]
-            return httpx.Response(status, json={"error": {"message": "no", "code": code}})
+            told = {"x-call-id": "failed", "x-interaction-id": "run-1"}
+            error = {"message": "no", "code": code}
+            return httpx.Response(status, json={"error": error}, headers=told)
         body = json.loads(request.content) if request.content else None
         if path == "/v1/interactions":
             self.others.append((request.method, path, body))

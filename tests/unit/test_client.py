@@ -99,6 +99,15 @@ def test_a_run_without_a_user_is_the_apps(platform, client):
     assert "user" not in platform.calls[0][1]
 
 
+def test_an_interaction_may_be_entered_again(platform, client):
+    again = interaction(client, user="ann")
+    for _ in range(2):
+        with again:
+            pass
+    opened = ("POST", "/v1/interactions", {"user": "ann"})
+    assert platform.others == [opened, ("POST", "/v1/interactions/run-1/close", None)] * 2
+
+
 def test_a_block_that_raises_cancels_its_run(platform, client):
     with pytest.raises(KeyError), interaction(client):
         raise KeyError
@@ -220,6 +229,20 @@ def test_an_agent_of_the_module_is_one_of_the_run_it_is_called_in(platform, clie
     assert seen == [("a", "editor"), ("b", "editor"), ("a", "editor")]
     with pytest.raises(LookupError, match="no run here"):
         edit()
+
+
+def test_a_runs_client_stays_with_its_run_inside_another(platform, client):
+    with interaction(client, id="a", user="ann") as outer, outer.agent("planner") as planner:
+        with interaction(client, id="b", user="bob") as inner, inner.agent("writer") as writer:
+            call(outer.client)
+            call(inner.client)
+        call(inner.client)
+    assert [(headers, body["user"]) for headers, body in platform.calls] == [
+        ({"x-interaction-id": "a", "x-own": "kept"}, "ann"),
+        ({"x-interaction-id": "b", "x-own": "kept", "x-agent": "writer"}, "bob"),
+        ({"x-interaction-id": "b", "x-own": "kept"}, "bob"),
+    ]
+    assert (planner.calls, writer.calls) == ([], ["c2"])
 
 
 async def test_tasks_do_not_disturb_each_other(platform, async_client):
