@@ -70,11 +70,15 @@ class Ledger:
         self._thread.start()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what is durable in the journal now is in the database; whether it is."""
+        """Wait until what is in the journal now is in the database; whether it is."""
+        end_s = time.monotonic() + timeout_s
+        synced = self._journal.sync(timeout_s)
         target = self._journal.durable_position
         self._wake.set()
         with self._caught_up:
-            return self._caught_up.wait_for(lambda: self._position >= target, timeout_s)
+            left_s = max(0.0, end_s - time.monotonic())
+            caught_up = self._caught_up.wait_for(lambda: self._position >= target, left_s)
+        return synced and caught_up
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Flush for at most ``timeout_s`` and stop; whether everything was written.

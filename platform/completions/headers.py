@@ -8,6 +8,7 @@ from fairserve.throttling.base import LimitUse
 
 
 def call_headers(
+    record_id: str,
     run_id: str,
     call_id: str,
     call: Call,
@@ -15,8 +16,15 @@ def call_headers(
     queue_s: float | None,
     limits: LimitUse | None,
 ) -> dict[str, str]:
-    """What is known now: the worker since the grant, the queue time since the worker began."""
-    headers = {"x-interaction-id": _safe(run_id), "x-call-id": _safe(call_id)}
+    """What is known now: the worker since the grant, the queue time since the worker began.
+
+    ``record_id`` is the ledger's id of the call.
+    """
+    headers = {
+        "x-request-id": record_id,
+        "x-interaction-id": _safe(run_id),
+        "x-call-id": _safe(call_id),
+    }
     stage = call.stage if grant is None else grant.stage
     if stage:
         headers["x-fairserve-stage"] = str(stage)

@@ -35,11 +35,11 @@ class Merger:
         """Whether any sample asked for tools."""
         return any(choice.asks for choice in self._choices.values())
 
-    def answer(self, model: str, usage: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, answer_id: str, model: str, usage: dict[str, Any]) -> dict[str, Any]:
         """The whole answer, in OpenAI's shape."""
         kind = self._head.get("object", "")
         chat = kind != "text_completion"
-        answer = {**self._head, "object": OBJECTS.get(kind, kind), "model": model}
+        answer = {**self._head, "id": answer_id, "object": OBJECTS.get(kind, kind), "model": model}
         answer["choices"] = [
             self._choices[index].whole(index, chat=chat) for index in sorted(self._choices)
         ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,12 @@ class PreparedCall:
     conversation: Conversation | None = None
     """Of a call whose parents are inferred."""
 
+    @property
+    def answer_id(self) -> str:
+        """The id of the answer, which may be named as a parent."""
+        prefix = "chatcmpl-" if self.path == "/v1/chat/completions" else "cmpl-"
+        return prefix + self.call_id
+
     def submit(self) -> Submit:
         """The message for control."""
         return Submit(
@@ -112,6 +118,10 @@ def cache_salt(isolation: CacheIsolation, tenant: str, app: str, user: str, own:
     return client_id(domain if own is None else (*domain, f"={own}"))
 
 
+UserOf = Callable[[str], Awaitable[str | None]]
+"""Whose a live run is; None for one that is not live."""
+
+
 async def prepare(
     path: CompletionPath,
     raw: bytes,
@@ -119,8 +129,12 @@ async def prepare(
     principal: Principal,
     models: Models,
     options: PrepareOptions,
+    user_of: UserOf,
 ) -> PreparedCall:
-    """Read a request. Raises a FairServeError that names the field that is wrong."""
+    """Read a request. Raises a FairServeError that names the field that is wrong.
+
+    A call that names no user is its run's user's (``user_of`` by the core's id), else the app's own.
+    """
     plain, body = await off_loop(len(raw), _parse, path, raw)
     try:
         identity = identify(headers, body.metadata, traceparent=options.run_from_traceparent)
@@ -144,7 +158,12 @@ async def prepare(
     if body.asked_tokens is None:
         plain["max_tokens"] = limit
     isolation = options.cache_isolation
-    call, run_id, call_id = _call(principal, body, identity, prompt, limit, record_id, isolation)
+    user = body.user
+    if user is None and identity.run_id is not None:
+        user = await user_of(core_run_id(principal.app_id or "", identity.run_id))
+    call, run_id, call_id = _call(
+        principal, body, identity, prompt, limit, record_id, isolation, user
+    )
     call.pool = model.worker_name
     conversation: Conversation | None = None
     infer = options.infer_parents and identity.run_id is not None
@@ -245,6 +264,7 @@ def _call(
     limit: int,
     record_id: str,
     isolation: CacheIsolation,
+    user: str | None,
 ) -> tuple[Call, str, str]:
     """The core's call, and the client's ids of run and call."""
     tenant, app = principal.tenant_id, principal.app_id
@@ -257,7 +277,7 @@ def _call(
     parents = identity.parents
     if parents is not None:
         parents = tuple(core_call_id(core_run, _parent(parent)) for parent in parents)
-    user = body.user or app
+    user = user or app
     call = Call(
         call_id=core_call_id(core_run, call_id),
         tenant=tenant,

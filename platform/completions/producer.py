@@ -58,6 +58,7 @@ class Producer:
     def _headers(self, content_type: str) -> dict[str, str]:
         prepared = self._relay.prepared
         headers = call_headers(
+            prepared.record_id,
             prepared.run_id,
             prepared.call_id,
             prepared.call,
@@ -78,7 +79,9 @@ class Producer:
 
     async def _stream(self, sink: Sink) -> None:
         prepared = self._relay.prepared
-        writer = ChunkWriter(prepared.answer_name, include_usage=prepared.include_usage)
+        writer = ChunkWriter(
+            prepared.answer_id, prepared.answer_name, include_usage=prepared.include_usage
+        )
         waiting: asyncio.Task[None] | None = asyncio.create_task(self._keep_alive(sink))
         try:
             async with aclosing(self._relay.chunks()) as chunks:
@@ -109,7 +112,9 @@ class Producer:
                 pass
         merger = self._relay.merger
         assert merger is not None, "the relay merges what is not streamed"
-        answer = merger.answer(self._relay.prepared.answer_name, self._relay.meter.answer())
+        prepared = self._relay.prepared
+        usage = self._relay.meter.answer()
+        answer = merger.answer(prepared.answer_id, prepared.answer_name, usage)
         body = orjson.dumps(answer)
         self._started = True
         headers = self._headers(JSON)

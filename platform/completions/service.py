@@ -77,7 +77,13 @@ class Completions:
         headers: Mapping[str, str],
         principal: Principal,
     ) -> PreparedCall:
-        return await prepare(path, raw, headers, principal, self.models, self._prepare_options)
+        return await prepare(
+            path, raw, headers, principal, self.models, self._prepare_options, self._user_of
+        )
+
+    async def _user_of(self, run_id: str) -> str | None:
+        view = await self._control.interaction(run_id)
+        return None if view is None else view.user
 
     def _producer(self, prepared: PreparedCall) -> Producer:
         call = prepared.call

@@ -1,4 +1,4 @@
-"""Chunks as the client asked for them: the worker's running usage is taken out again."""
+"""Chunks as the client asked for them: under our id and name, without the worker's running usage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairserve.platform.errors import FairServeError
 
 KEEP_ALIVE = b": waiting for a worker\n\n"
 DONE = b"data: [DONE]\n\n"
-_HEAD = ("id", "object", "created")
+_HEAD = ("object", "created")
 
 
 class ChunkWriter:
@@ -22,7 +22,8 @@ class ChunkWriter:
     choices. A chunk that needs no change is passed on byte for byte.
     """
 
-    def __init__(self, model: str, *, include_usage: bool) -> None:
+    def __init__(self, answer_id: str, model: str, *, include_usage: bool) -> None:
+        self._id = answer_id
         self._model = model
         self._include_usage = include_usage
         self._head: dict[str, Any] = {}
@@ -32,7 +33,8 @@ class ChunkWriter:
     def event(self, chunk: WorkerChunk) -> bytes:
         """The event of a chunk; empty if the client is not to see it."""
         data = chunk.data
-        if not self._include_usage and "usage" not in data and data.get("model") == self._model:
+        named = data.get("model") == self._model and data.get("id") == self._id
+        if named and not self._include_usage and "usage" not in data:
             return b"data: " + chunk.raw + b"\n\n"
         if self._include_usage and not self._head:
             self._head = {name: data[name] for name in _HEAD if name in data}
@@ -49,14 +51,15 @@ class ChunkWriter:
                 return b""  # it was sent for its usage only
             if self._include_usage:
                 changed["usage"] = None
-        changed["model"] = self._model
+        changed["id"], changed["model"] = self._id, self._model
         return b"data: " + orjson.dumps(changed) + b"\n\n"
 
     def end(self, usage: dict[str, Any]) -> bytes:
         """What ends a complete answer; ``usage`` is sent where the worker has sent none by itself."""
         if not self._include_usage or self._usage_sent:
             return DONE
-        chunk = {**self._head, "model": self._model, "choices": [], "usage": usage}
+        common = {"id": self._id, **self._head, "model": self._model}
+        chunk = {**common, "choices": [], "usage": usage}
         return b"data: " + orjson.dumps(chunk) + b"\n\n" + DONE
 
 

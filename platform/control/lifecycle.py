@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fairserve.interactions.call import Call
 from fairserve.platform.control.live import LiveCall
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
@@ -95,6 +96,7 @@ class CallLifecycle:
         )
         if message.user_agent_retry:
             self._recorder.repeated(message.fingerprint)
+            self._rename_repeated(call)
         self._check_room(live)
         try:
             self._journal.check()
@@ -241,6 +243,16 @@ class CallLifecycle:
             self._stop(live, "failed", "lease ended without progress", "")
 
     # --- steps ------------------------------------------------------------------------------------
+
+    def _rename_repeated(self, call: Call) -> None:
+        """A library sends a call again under the id that its client chose: it is another attempt."""
+        run = self._dispatcher.tracker.get(call.interaction_id)
+        if run is None or call.call_id not in run:
+            return
+        first, number = call.call_id, 2
+        while call.call_id in run:
+            call.call_id = f"{first}~{number}"
+            number += 1
 
     def _check_room(self, live: LiveCall) -> None:
         """Refuse before the dispatcher sees the call; such a refusal is recorded, too."""

@@ -1,4 +1,7 @@
-"""``/v1/interactions``: open a run before its first call, look at runs, end them."""
+"""``/v1/interactions``: open a run before its first call, look at runs, end them.
+
+Ids are clients' own and may have slashes, so the routes with a word at their end come first.
+"""
 
 from __future__ import annotations
 
@@ -51,13 +54,7 @@ async def list_interactions(
     return InteractionList(data=await service.list(query))
 
 
-@router.get("/{interaction_id}")
-async def read_interaction(interaction_id: str, service: Service) -> InteractionOut:
-    """One run."""
-    return await service.get(interaction_id)
-
-
-@router.get("/{interaction_id}/graph", response_model=GraphOut)
+@router.get("/{interaction_id:path}/graph", response_model=GraphOut)
 async def read_graph(
     interaction_id: str, service: Service, query: Annotated[GraphQuery, Query()]
 ) -> GraphOut | Response:
@@ -69,7 +66,7 @@ async def read_graph(
     return Response(picture, media_type="image/svg+xml", headers=SVG_HEADERS)
 
 
-@router.post("/{interaction_id}/close")
+@router.post("/{interaction_id:path}/close")
 async def close_interaction(interaction_id: str, service: Service) -> dict[str, Any]:
     """The run is complete; calls that still run may end."""
     left = await service.close(interaction_id, cancel=False)
@@ -81,7 +78,13 @@ async def close_interaction(interaction_id: str, service: Service) -> dict[str, 
     }
 
 
-@router.delete("/{interaction_id}")
+@router.get("/{interaction_id:path}")
+async def read_interaction(interaction_id: str, service: Service) -> InteractionOut:
+    """One run."""
+    return await service.get(interaction_id)
+
+
+@router.delete("/{interaction_id:path}")
 async def cancel_interaction(interaction_id: str, service: Service) -> dict[str, Any]:
     """Cancel the run and all its calls, queued or running."""
     await service.close(interaction_id, cancel=True)

@@ -96,7 +96,6 @@ class Interactions:
         core_id = core_run_id(self._app, self._checked(run_id))
         live = await self._control.interaction_calls(core_id)
         # A call that ended a moment ago is in the journal only: it is to be in one of the two.
-        await self._control.recorded()
         if not await asyncio.to_thread(self._ledger.flush, FLUSH_S):
             raise _unavailable()
         run = await self.get(run_id)

@@ -83,6 +83,8 @@ class Journal:
         self._in_file = 0
         """The last entry that was written, or given up for now."""
         self._file_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._synced = 0
+        """The last entry that is on disk."""
         self._durable = Position(0, 0)
         self._kept = KeptSegments()
         self._failure: str | None = None
@@ -183,6 +185,12 @@ class Journal:
 
     # --- reading, from the ledger's thread --------------------------------------------------------
 
+    def sync(self, timeout_s: float) -> bool:
+        """Wait until the entries of now are on disk; whether they are. Not for the event loop."""
+        with self._condition:
+            target = self._sequence
+            return self._condition.wait_for(lambda: self._synced >= target, timeout_s)
+
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` from the writer's thread after every sync; it must not raise."""
         self._listeners.append(listener)
@@ -276,6 +284,8 @@ class Journal:
                     del self._unsynced[pending.sequence]
                     waiters.append(pending.waiter)
             self._durable = Position(segment.number, segment.size_bytes)
+            self._synced = max(self._synced, batch[-1].sequence)
+            self._condition.notify_all()
         _wake([waiter for waiter in waiters if waiter is not None], None)
         for listener in self._listeners:
             listener()

@@ -22,7 +22,7 @@ def worker():
 @pytest.fixture(scope="module")
 def server(start_server, worker):
     return start_server(
-        *("--worker-urls", worker.url, "--run-from-traceparent", "true"),
+        *("--worker-urls", worker.url, "--run-from-traceparent"),
         *("--interaction-idle-timeout-s", "1", "--interaction-reopen-grace-s", "60"),
     )
 
@@ -153,3 +153,44 @@ def test_a_run_of_another_app_is_not_there(server):
     call(server, "own", "b", user("ok"), key=other)
     assert len(graph(server, "own").json()["nodes"]) == 1
     assert server.request("GET", "/v1/interactions/own/graph?format=png", other).status_code == 400
+
+
+def test_a_call_that_names_no_user_is_its_run_s_user_s(server):
+    opened = server.post("/v1/interactions", {"id": "whose", "user": "ann"})
+    assert opened.status_code == 201, opened.text
+    call(server, "whose", "a", user("ok"))
+    assert server.row(interaction_id="whose")["user_id"] == "ann"
+    body = {"model": "scripted", "messages": [user("ok")], "user": "eve"}
+    other = server.post(PATH, body, headers={"X-Interaction-Id": "whose"})
+    assert (other.status_code, other.json()["error"]["code"]) == (404, "interaction_not_found")
+
+
+def test_a_library_may_send_a_named_call_again(server):
+    """Its first attempt is another call of the run; without the library's word it is a mistake."""
+    _, named = call(server, "again", "a", user("ok"), **{"X-Call-Id": "mine"})
+    assert named == "chatcmpl-mine"
+    body = {"model": "scripted", "messages": [user("ok")]}
+    headers = {"X-Interaction-Id": "again", "X-Call-Id": "mine"}
+    refused = server.post(PATH, body, headers=headers)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "duplicate_call")
+    for number in ("1", "2"):
+        again = server.post(PATH, body, headers={**headers, "x-stainless-retry-count": number})
+        assert (again.status_code, again.headers["x-call-id"]) == (200, "mine")
+    call(server, "again", "b", user("ok"), **{"X-Parent-Ids": named})
+    found = graph(server, "again").json()
+    assert [node["id"] for node in found["nodes"]][:3] == ["mine", "mine~2", "mine~3"]
+    assert found["edges"][-1][0] == "mine"
+
+
+def test_ids_of_runs_may_have_slashes(server):
+    call(server, "team/a b", "a", user("ok"))
+    path = "/v1/interactions/team%2Fa%20b"
+    assert server.request("GET", path, server.app_key).json()["id"] == "team/a b"
+    assert len(server.request("GET", f"{path}/graph", server.app_key).json()["nodes"]) == 1
+    assert server.request("POST", f"{path}/close", server.app_key).json()["closed"] is True
+
+
+def test_an_answer_names_its_request(server):
+    body = {"model": "scripted", "messages": [user("ok")]}
+    answer = server.post(PATH, body, headers={"X-Interaction-Id": "named"})
+    assert answer.headers["x-request-id"] == server.row(interaction_id="named")["call_id"]

@@ -36,7 +36,7 @@ def merged(*chunks, usage=None):
     merger = Merger()
     for each in chunks:
         merger.add(each)
-    return merger.answer("model", usage)
+    return merger.answer("x", "model", usage)
 
 
 def test_text_of_interleaved_samples():
@@ -124,7 +124,7 @@ def test_log_probabilities_of_interleaved_samples_stay_apart():
 
 def test_a_chunk_of_log_probabilities_alone_is_passed_on():
     held = delta(content="", logprobs={"content": [1]})
-    writer = ChunkWriter("model", include_usage=False)
+    writer = ChunkWriter("x", "model", include_usage=False)
     event = writer.event(worker_chunk(chunk(held, usage=USAGE)))
     assert json.loads(event.removeprefix(b"data: "))["choices"] == [held]
 
@@ -152,7 +152,7 @@ USAGE = {"prompt_tokens": 5, "completion_tokens": 1}
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_the_running_usage_is_the_platform_s_own(asked):
-    writer = ChunkWriter("model", include_usage=asked)
+    writer = ChunkWriter("x", "model", include_usage=asked)
     events = [
         writer.event(worker_chunk(each))
         for each in (
@@ -175,7 +175,7 @@ def test_the_running_usage_is_the_platform_s_own(asked):
 @pytest.mark.parametrize("told_with_a_choice", [False, True])
 def test_a_client_that_asked_gets_usage_whatever_the_worker_tells(told_with_a_choice):
     """A worker may tell none, or with its last choice, where OpenAI has a chunk of its own."""
-    writer, meter = ChunkWriter("model", include_usage=True), UsageMeter(10, 0)
+    writer, meter = ChunkWriter("x", "model", include_usage=True), UsageMeter(10, 0)
     more = {"usage": USAGE} if told_with_a_choice else {}
     for each in (
         chunk(delta(content="eight by")),
@@ -194,16 +194,30 @@ def test_a_client_that_asked_gets_usage_whatever_the_worker_tells(told_with_a_ch
 
 
 def test_usage_is_sent_once_and_only_to_who_asked():
-    asked, silent = (ChunkWriter("model", include_usage=each) for each in (True, False))
+    asked, silent = (ChunkWriter("x", "model", include_usage=each) for each in (True, False))
     for writer in (asked, silent):
         writer.event(worker_chunk(chunk(usage=USAGE)))
         assert writer.end(USAGE) == b"data: [DONE]\n\n"
 
 
 def test_a_chunk_that_needs_no_change_is_passed_on_byte_for_byte():
-    raw = b'{ "model":"model",  "choices":[{"index":0,"delta":{"content":"a"}}] }'
-    event = ChunkWriter("model", include_usage=False).event(WorkerChunk(orjson.loads(raw), raw))
+    raw = b'{ "id":"x", "model":"model",  "choices":[{"index":0,"delta":{"content":"a"}}] }'
+    event = ChunkWriter("x", "model", include_usage=False).event(
+        WorkerChunk(orjson.loads(raw), raw)
+    )
     assert event == b"data: " + raw + b"\n\n"
+
+
+def test_an_answer_has_our_id_whatever_the_worker_calls_it():
+    writer = ChunkWriter("chatcmpl-ours", "worker", include_usage=False)
+    event = writer.event(worker_chunk(chunk(delta(content="a"))))
+    assert json.loads(event.removeprefix(b"data: ")) == {
+        **chunk(delta(content="a")),
+        "id": "chatcmpl-ours",
+    }
+    merger = Merger()
+    merger.add(chunk(delta(content="a")))
+    assert merger.answer("chatcmpl-ours", "model", USAGE)["id"] == "chatcmpl-ours"
 
 
 def test_the_role_alone_is_no_output():

@@ -15,12 +15,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 BEGIN = 1_700_000_000.0
 
 
-def row(name, parents=(), *, stage=1, at=0.0, duration_s=1.0, **more):
+def row(key, parents=(), *, stage=1, at=0.0, duration_s=1.0, **more):
     fields = {
-        "call_id": f"id-{name}-{at}",
-        "name": name,
-        "parents": list(parents),
-        "agent": f"agent {name}",
+        "call_id": f"id-{key}-{at}",
+        "name": key,
+        "parents": parents and list(parents),
+        "agent": f"agent {key}",
         "stage": stage,
         "outcome": "completed",
         "model": "m",
@@ -115,7 +115,7 @@ def test_a_name_that_is_used_again_is_the_later_call_s():
 
 
 def test_rows_of_before_have_no_names_and_no_parents():
-    found = graph([row("old", name=None, parents=None, served_model=None)])
+    found = graph([row("old", None, name=None, served_model=None)])
     assert [(node.id, node.model) for node in found.nodes] == [("id-old-0.0", "m")]
 
 
