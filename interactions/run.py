@@ -74,7 +74,7 @@ class Run:
         self.trouble: WasteCause = ""
         """Why the run would have failed if it ended now."""
         self.asks = False
-        """The last answer asked for tools, and nobody has come back with what they said."""
+        """The call that ended last asked for tools: somebody is to come back with what they say."""
         self.closing: RunState | None = None
         """It ends with this state as soon as its last live call has ended."""
         self.closing_final: str | None = None

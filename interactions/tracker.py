@@ -184,7 +184,6 @@ class Tracker:
             run.single = call.single
         run.add(call.call_id, attachment.stage, attachment.parents)
         run.last_active_s = now_s
-        run.asks = False
         if call.final:
             run.closing_final = call.call_id
 
