@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def _scheduling(argv: Sequence[str]) -> int:
-    from fairserve.platform.bench.scheduling_command import main
+    from fairserve.platform.bench.scheduling import main
 
     return main(argv)
 
