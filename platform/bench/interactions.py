@@ -1,7 +1,7 @@
 """The figures of ``fairserve bench interactions``: the tracker's time for a call, and its memory.
 
 The time must not grow with the number of runs: ``growth`` in the details is that at 100,000 over that
-at 1,000. The tracker does no more there, but what it looks at is in no cache of the processor.
+at 1,000. The tracker does no more there, but less of what it looks at is in the caches of the processor.
 """
 
 from __future__ import annotations
