@@ -83,3 +83,8 @@ class Result:
             "what": self.figure.what,
             "details": dict(self.details),
         }
+
+
+def sized(count: int, scale: float, least: int = 1) -> int:
+    """A share of a count, for a workload that is smaller than its full size."""
+    return max(least, round(count * scale))

@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def _scheduling(argv: Sequence[str]) -> int:
-    from fairserve.platform.bench.scheduling_command import main
+    from fairserve.platform.bench.scheduling import main
+
+    return main(argv)
+
+
+def _interactions(argv: Sequence[str]) -> int:
+    from fairserve.platform.bench.interactions import main
 
     return main(argv)
 
@@ -24,6 +30,7 @@ def _engine(argv: Sequence[str]) -> int:
 
 GROUPS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "scheduling": ("routing, prefix trees, local schedulers, the dispatcher", _scheduling),
+    "interactions": ("the tracker of runs: a call's time, and what is kept of it", _interactions),
     "engine": ("the embedded engine beside transformers, and the simulator beside it", _engine),
 }
 """What is measured, and the command that does it, which parses its own arguments."""

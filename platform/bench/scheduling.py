@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from fairserve.platform.bench.decisions import WORKER_TOKENS, Decisions
 from fairserve.platform.bench.dlpm_steps import DlpmSteps
-from fairserve.platform.bench.figure import Figure, Part, Workload
+from fairserve.platform.bench.figure import Figure, Part, Workload, sized
+from fairserve.platform.bench.figures_command import FiguresCommand
 from fairserve.platform.bench.local_cache import LocalCache
 from fairserve.platform.bench.tree_memory import TreeMemory
 from fairserve.platform.bench.vtc_passes import VtcPasses
@@ -79,10 +80,6 @@ DISPATCHER = Figure(
 )
 
 
-def _sized(count: int, scale: float, least: int = 1) -> int:
-    return max(least, round(count * scale))
-
-
 def _decisions_8(scale: float) -> Workload:
     return _decisions(DECISION_8.name, 8, scale, p99_name=DECISION_P99.name)
 
@@ -100,21 +97,21 @@ def _decisions(name: str, workers: int, scale: float, p99_name: str | None = Non
         name,
         workers,
         p99_name=p99_name,
-        worker_tokens=_sized(WORKER_TOKENS, scale, 5000),
-        outstanding=_sized(40, scale),
-        decisions=_sized(2000, scale),
+        worker_tokens=sized(WORKER_TOKENS, scale, 5000),
+        outstanding=sized(40, scale),
+        decisions=sized(2000, scale),
     )
 
 
 def _tree(scale: float) -> Workload:
-    return TreeMemory(worker_tokens=_sized(WORKER_TOKENS, scale, 5000))
+    return TreeMemory(worker_tokens=sized(WORKER_TOKENS, scale, 5000))
 
 
 def _cache(scale: float) -> Workload:
     return LocalCache(
-        worker_tokens=_sized(400_000, scale, 20_000),
-        running=_sized(64, scale),
-        calls=_sized(2000, scale),
+        worker_tokens=sized(400_000, scale, 20_000),
+        running=sized(64, scale),
+        calls=sized(2000, scale),
     )
 
 
@@ -129,17 +126,17 @@ def _dlpm_10000(scale: float) -> Workload:
 def _dlpm(name: str, waiting: int, scale: float, *, clients: int) -> Workload:
     return DlpmSteps(
         name,
-        waiting=_sized(waiting, scale, 32),
-        clients=_sized(clients, scale, 10),
-        batch=_sized(64, scale, 16),
-        worker_tokens=_sized(WORKER_TOKENS, scale, 50_000),
-        steps=_sized(100, scale),
+        waiting=sized(waiting, scale, 32),
+        clients=sized(clients, scale, 10),
+        batch=sized(64, scale, 16),
+        worker_tokens=sized(WORKER_TOKENS, scale, 50_000),
+        steps=sized(100, scale),
     )
 
 
 def _vtc_27(scale: float) -> Workload:
     return VtcPasses(
-        VTC_27.name, clients=27, queued=500, batch=20, admitted=20, passes=_sized(500, scale)
+        VTC_27.name, clients=27, queued=500, batch=20, admitted=20, passes=sized(500, scale)
     )
 
 
@@ -147,30 +144,30 @@ def _vtc_400(scale: float) -> Workload:
     return VtcPasses(
         VTC_400.name,
         clients=27,
-        queued=_sized(2000, scale, 30),
-        batch=_sized(400, scale, 20),
+        queued=sized(2000, scale, 30),
+        batch=sized(400, scale, 20),
         admitted=20,
-        passes=_sized(200, scale),
+        passes=sized(200, scale),
     )
 
 
 def _vtc_1000(scale: float) -> Workload:
     return VtcPasses(
         VTC_1000.name,
-        clients=_sized(1000, scale, 30),
-        queued=_sized(5000, scale, 60),
-        batch=_sized(400, scale, 20),
+        clients=sized(1000, scale, 30),
+        queued=sized(5000, scale, 60),
+        batch=sized(400, scale, 20),
         admitted=20,
-        passes=_sized(200, scale),
+        passes=sized(200, scale),
     )
 
 
 def _dispatcher(scale: float) -> Workload:
     return WholeCalls(
-        in_flight=_sized(300, scale, 10),
-        clients=_sized(1000, scale, 20),
-        worker_tokens=_sized(WORKER_TOKENS, scale, 20_000),
-        calls=_sized(1500, scale, 10),
+        in_flight=sized(300, scale, 10),
+        clients=sized(1000, scale, 20),
+        worker_tokens=sized(WORKER_TOKENS, scale, 20_000),
+        calls=sized(1500, scale, 10),
     )
 
 
@@ -187,3 +184,12 @@ PARTS: tuple[Part, ...] = (
     Part((VTC_1000,), _vtc_1000),
     Part((DISPATCHER,), _dispatcher),
 )
+
+main = FiguresCommand(
+    "scheduling",
+    "Measure routing decisions, prefix trees, local schedulers and the dispatcher, and hold the "
+    "figures against targets and peers.",
+    PARTS,
+    growth=True,
+).main
+"""The command ``fairserve bench scheduling``."""

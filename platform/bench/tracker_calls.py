@@ -1,9 +1,10 @@
 """What the tracker costs a call, and what it keeps of one, with very many runs.
 
 In the steady state each run grows to a size of its own, 60 calls at most, and is closed; another begins
-in its place, so runs of every age are there. A call attaches, is accepted, and ends; it names its
-parents, or continues a conversation, or follows by time. Memory is the allocator's own count of a
-tracker that grew alike, the ids of its calls included, which are as long as those of the platform.
+in its place, so runs of every age are there, and long ones more often than short ones, since they stay
+longer. A call attaches, is accepted, and ends; it names its parents, or continues a conversation, or
+follows by time. Memory is the allocator's own count of a tracker that grew alike, the ids of its calls
+included, which are as long as those of the platform; of ended runs it remembers none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import gc
 import random
 import tracemalloc
+from collections import Counter
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.profile import AppProfile, StageProfile
@@ -21,7 +23,12 @@ from fairserve.platform.bench.measure import cpu_ns
 TIME = "tracker_us_per_call"
 BYTES = "tracker_bytes_per_call"
 
+FIRST, NAMED, CONTINUED, TIMED = KINDS = ("first", "named", "continued", "timed")
+"""Of calls: the first of its run, one that names its parents (perhaps none), one that continues a
+conversation, and one that says nothing, so that it follows what has ended."""
+
 MOST_CALLS = 60
+SIZES = range(1, MOST_CALLS + 1)
 PROFILE = AppProfile((StageProfile(1000, 0, 200),), calls_per_interaction=MOST_CALLS)
 APP = "app_01hq3z5m8k2v9x4c7b1n6t0w5y"
 
@@ -31,30 +38,33 @@ class Traffic:
 
     def __init__(self, runs: int, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - a workload
-        self._numbers = 0
         self.tracker = Tracker(TrackerLimits(live_runs=10_000_000))
-        self._runs = [self._new_run() for _ in range(runs)]
-        self.calls = 0
-        """Of the runs that are live."""
+        sizes = self._random.choices(SIZES, weights=SIZES, k=runs)  # a run is there while it grows
+        self._runs = [self._new_run(size) for size in sizes]
+        self.kinds: Counter[str] = Counter()
+        """Of the calls that were made."""
 
-    def _new_run(self) -> tuple[str, list[str], int]:
+    @property
+    def calls(self) -> int:
+        """Of the runs that are live."""
+        return sum(len(calls) for _, calls, _ in self._runs)
+
+    def _new_run(self, size: int) -> tuple[str, list[str], int]:
         """Id, ids of its calls, and the size to which it grows."""
-        number = self._random.getrandbits(128)
-        return f"{APP}/{number:032x}", [], self._random.randint(1, MOST_CALLS)
+        return f"{APP}/{self._random.getrandbits(128):032x}", [], size
 
     def grow(self) -> None:
         """Bring every run to an age that it may have in the steady state."""
         for name, calls, size in self._runs:
-            for _ in range(self._random.randint(0, size - 1)):
+            for _ in range(self._random.randrange(size)):
                 self._live(*self._call(name, calls))
-        self.calls = sum(len(calls) for _, calls, _ in self._runs)
 
     def _call(self, run: str, calls: list[str]) -> tuple[Call, tuple[int, ...]]:
         """The next call of a run, and the key of its answer."""
-        self._numbers += 1
-        kind = self._random.random()
+        kind = self._kind() if calls else FIRST
+        self.kinds[kind] += 1
         parents = None
-        if kind < 0.3:
+        if kind == NAMED:
             parents = tuple(self._random.sample(calls, min(len(calls), self._random.randint(0, 3))))
         call = Call(
             call_id=f"{run}/call_{self._random.getrandbits(104):026x}",
@@ -69,11 +79,15 @@ class Traffic:
             parents=parents,
         )
         # An agent's turns have the keys of its history: one more than it had turns before.
-        if kind > 0.6 and calls:
+        if kind == CONTINUED:
             call.history = tuple(hash((run, n)) & (2**64 - 1) for n in range(len(calls), 0, -1))
         key = hash((run, len(calls) + 1)) & (2**64 - 1)
         calls.append(call.call_id)
         return call, (key,)
+
+    def _kind(self) -> str:
+        share = self._random.random()
+        return NAMED if share < 0.3 else TIMED if share < 0.6 else CONTINUED
 
     def _live(self, call: Call, answers: tuple[int, ...]) -> None:
         attachment = self.tracker.attach(call, PROFILE, 0.0)
@@ -89,7 +103,7 @@ class Traffic:
             came.append(self._call(name, known))
             if len(known) >= size:
                 full.append(name)
-                self._runs[at] = self._new_run()
+                self._runs[at] = self._new_run(self._random.choice(SIZES))
         live = self._live
         began_ns = cpu_ns()
         for call, answers in came:
@@ -110,12 +124,15 @@ class TrackerTime:
 
     def round(self) -> Reading:
         """Measure both, one after the other."""
+        self._many.kinds.clear()
         many, few = self._many.measured(self._calls), self._few.measured(self._calls)
         details = {
             "runs": float(len(self._many.tracker)),
+            "live_calls": float(self._many.calls),
             "with_a_hundredth_of_the_runs_us": few,
             "growth": many / few,
         }
+        details |= {f"{kind}_calls": float(self._many.kinds[kind]) for kind in KINDS}
         return Reading({TIME: many}, details)
 
 
@@ -140,5 +157,5 @@ class TrackerMemory:
             after, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        details = {"runs": float(len(tracker)), "calls": float(calls)}
+        details = {"runs": float(len(tracker)), "live_calls": float(calls)}
         return Reading({BYTES: (after - before) / calls}, details)

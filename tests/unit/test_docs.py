@@ -59,3 +59,23 @@ def test_every_command_is_described():
     assert "serve" in commands
     for command in commands:
         assert f"fairserve {command}" in described, command
+
+
+def test_every_group_of_benchmarks_is_described():
+    from fairserve.platform.bench.main import GROUPS
+
+    guide = (ROOT / "docs" / "guide" / "bench.md").read_text()
+    assert "interactions" in GROUPS
+    for group in GROUPS:
+        assert f"`fairserve bench {group}`" in README, group
+        assert f"`fairserve bench {group}`" in guide, group
+        assert f"\nfairserve bench {group} [" in guide, group
+
+
+def test_every_figure_is_in_the_guide():
+    from fairserve.platform.bench import interactions
+
+    guide = (ROOT / "docs" / "guide" / "bench.md").read_text()
+    for part in interactions.PARTS:
+        for figure in part.figures:
+            assert f"| `{figure.name}` |" in guide, figure.name

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fairserve.platform.bench import scheduling_command
+from fairserve.platform.bench import scheduling as scheduling_command
 from fairserve.platform.bench.figure import Figure, Part, Reading, Result
 from fairserve.platform.bench.growth import CURVES, measure_curves
 from fairserve.platform.bench.main import main

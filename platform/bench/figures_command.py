@@ -1,0 +1,138 @@
+"""A command that measures figures: ``fairserve bench`` and the name of a group of them.
+
+All groups are measured, printed and written alike. What a group has of its own are its parts, what is
+said of it, and whether its costs have curves of growth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairserve.platform.bench.figure import Part
+from fairserve.platform.bench.measure import MIN_ROUNDS, measure
+from fairserve.platform.bench.report import details, table, to_plain
+from fairserve.platform.machine import machine
+
+PACKAGES = ("fairserve", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class FiguresCommand:
+    """The command of one group."""
+
+    group: str
+    """Its name on the command line."""
+    description: str
+    parts: tuple[Part, ...]
+    growth: bool = False
+    """``--plot`` also measures :mod:`fairserve.platform.bench.growth`, and draws it."""
+
+    def main(self, argv: Sequence[str], *, scale: float = 1.0) -> int:
+        """Measure, print, write; returns the exit code. A smaller ``scale`` is for tests."""
+        options = self._options(argv)
+        begin_s = time.monotonic()
+        results = measure(self._chosen(options.only), options.rounds, scale=scale, say=_say)
+        results = [r for r in results if not options.only or r.figure.name in options.only]
+        found = machine(PACKAGES)
+        print()
+        print(table(results))
+        print()
+        print(details(results))
+        print()
+        print(
+            f"Medians of {options.rounds} rounds with least and greatest; * misses its target. CPU "
+            f"time of one thread, garbage collector off in a round.\n{found['cores']} cores of "
+            f"{found['processor'] or found['architecture']}, Python {found['python']}; "
+            f"{time.monotonic() - begin_s:.0f} s in all."
+        )
+        document = to_plain(found, results, options.rounds)
+        if options.plot is not None:
+            from fairserve.platform.bench.growth import measure_curves
+            from fairserve.platform.bench.plots import draw
+
+            curves = measure_curves(options.rounds, scale=scale, say=_say)
+            document["growth"] = [curve.to_plain() for curve in curves]
+            for path in draw(curves, options.plot):
+                _say(f"wrote {path}")
+        if options.json is not None:
+            options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        return 0
+
+    def _chosen(self, only: Sequence[str]) -> list[Part]:
+        return [p for p in self.parts if not only or {f.name for f in p.figures} & set(only)]
+
+    def _names(self) -> list[str]:
+        return [figure.name for part in self.parts for figure in part.figures]
+
+    def _options(self, argv: Sequence[str]) -> argparse.Namespace:
+        parser = argparse.ArgumentParser(
+            prog=f"fairserve bench {self.group}",
+            description=self.description,
+            epilog="Figures: " + ", ".join(self._names()),
+            allow_abbrev=False,
+        )
+        parser.set_defaults(plot=None)
+        parser.add_argument("--json", type=_output, metavar="OUT", help="write the figures as JSON")
+        if self.growth:
+            parser.add_argument(
+                "--plot",
+                type=_plot_folder,
+                metavar="DIR",
+                help="also measure growth, and draw it here",
+            )
+        parser.add_argument(
+            "--only",
+            type=self._name,
+            nargs="+",
+            action="extend",
+            default=[],
+            metavar="NAME",
+            help="only these figures",
+        )
+        parser.add_argument(
+            "--rounds",
+            type=_rounds,
+            default=7,
+            help=f"of each figure, {MIN_ROUNDS} or more (default: 7)",
+        )
+        return parser.parse_args(argv)
+
+    def _name(self, text: str) -> str:
+        known = self._names()
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"unknown figure {text!r}; known: {', '.join(known)}")
+        return text
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _rounds(text: str) -> int:
+    value = int(text)
+    if not MIN_ROUNDS <= value <= 1000:
+        raise argparse.ArgumentTypeError(f"allowed: {MIN_ROUNDS} to 1000")
+    return value
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    return path
+
+
+def _plot_folder(text: str) -> Path:
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is not a folder")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("plots need matplotlib: pip install 'fairserve[bench]'")
+    return path

@@ -1,0 +1,196 @@
+"""The figures of the tracker at a tiny size, and that their load is what it says it is."""
+
+import gc
+import json
+import sys
+from collections import Counter
+
+import pytest
+
+from fairserve.interactions.tracker import Attachment
+from fairserve.platform.bench import interactions, tracker_calls
+from fairserve.platform.bench.main import main
+from fairserve.platform.bench.tracker_calls import (
+    KINDS,
+    MOST_CALLS,
+    TrackerMemory,
+    TrackerTime,
+    Traffic,
+)
+
+FIGURES = {
+    "tracker_us_per_call": ("us", 10),
+    "tracker_bytes_per_call": ("bytes", 400),
+}
+TINY = 0.004
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "out.json"
+    assert interactions.main(["--json", str(path), "--rounds", "5"], scale=TINY) == 0
+    return json.loads(path.read_text())
+
+
+def grown(runs, seed=1):
+    traffic = Traffic(runs, seed)
+    traffic.grow()
+    return traffic
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_document_holds_every_figure(document):
+    assert set(document) == {"machine", "method", "figures"}
+    assert [figure["name"] for figure in document["figures"]] == list(FIGURES)
+    for figure in document["figures"]:
+        assert (figure["unit"], figure["target"]) == FIGURES[figure["name"]]
+        least, greatest = figure["spread"]
+        assert 0 < least <= figure["value"] <= greatest
+        assert figure["details"]["runs"] > 0
+        assert figure["details"]["live_calls"] > figure["details"]["runs"]
+    assert document["method"]["rounds"] == 5
+
+
+def test_the_details_have_every_kind_of_call_and_both_numbers_of_runs(document):
+    details = document["figures"][0]["details"]
+    assert all(details[f"{kind}_calls"] > 0 for kind in KINDS)
+    assert details["with_a_hundredth_of_the_runs_us"] > 0
+    assert details["growth"] > 0
+
+
+def test_only_what_is_asked_for_is_measured_and_printed(capsys):
+    assert interactions.main(["--only", "tracker_bytes_per_call"], scale=TINY) == 0
+    printed = capsys.readouterr()
+    assert "tracker_bytes_per_call" in printed.out
+    assert "tracker_us_per_call" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "dispatcher_calls_per_s"], "unknown figure 'dispatcher_calls_per_s'"),
+        (["--rounds", "4"], "allowed: 5 to 1000"),
+        (["--json", "/no/such/folder/out.json"], "no folder"),
+        (["--plot", "."], "unrecognized arguments: --plot"),
+    ],
+)
+def test_wrong_use(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["interactions", *arguments])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_names_every_figure_and_no_plots(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["interactions", "--help"])
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in FIGURES)
+    assert "--plot" not in printed
+
+
+# --- the load -----------------------------------------------------------------------------------
+
+
+def test_each_round_has_so_many_calls_of_every_kind():
+    time = TrackerTime(runs=100, calls=400)
+    for _ in range(2):
+        details = time.round().details
+        kinds = [details[f"{kind}_calls"] for kind in KINDS]
+        assert min(kinds) > 0
+        assert sum(kinds) == 400
+
+
+def test_the_tracker_holds_what_was_made():
+    traffic = grown(200)
+    runs = [traffic.tracker.get(name) for name, calls, _ in traffic._runs if calls]
+    assert len(runs) == len(traffic.tracker)
+    assert sum(map(len, runs)) == traffic.calls
+    assert not any(run.live for run in runs)
+    parents = Counter(len(run.parents(number)) for run in runs for number in range(len(run)))
+    assert {0, 1, 2, 3} <= set(parents)
+    assert max(run.stage_after(range(len(run))) for run in runs) > MOST_CALLS / 4
+
+
+def test_calls_follow_the_one_they_continue_and_by_time_what_has_ended():
+    traffic = grown(50)
+    attached = {kind: [] for kind in KINDS}
+    for name, calls, _ in traffic._runs:
+        before = traffic.kinds.copy()
+        call, _ = traffic._call(name, calls)
+        (kind,) = traffic.kinds - before
+        attached[kind].append(traffic.tracker.attach(call, tracker_calls.PROFILE, 0.0))
+    assert all(attached.values())
+    assert all(found.stage == 1 and not found.parents for found in attached["first"])
+    assert all(len(found.parents) == 1 for found in attached["continued"])
+    assert all(len(found.parents) >= 1 for found in attached["timed"])
+    assert {0, 1, 2, 3} == {len(found.parents) for found in attached["named"]}
+
+
+def test_runs_are_as_old_at_first_as_they_stay():
+    traffic = grown(400)
+    # A run of n calls is there n times as long as one of a single call, and has 0 to n - 1 of them.
+    steady = (MOST_CALLS - 1) / 3
+    assert traffic.calls / 400 == pytest.approx(steady, rel=0.08)
+    assert max(len(calls) for _, calls, _ in traffic._runs) < MOST_CALLS
+    traffic.measured(16_000)
+    assert traffic.calls / 400 == pytest.approx(steady, rel=0.08)
+    assert max(len(calls) for _, calls, _ in traffic._runs) < MOST_CALLS
+    begun = sum(1 for _, calls, _ in traffic._runs if calls)
+    assert len(traffic.tracker) == begun
+
+
+def test_the_load_follows_from_the_seed():
+    def ids(seed):
+        return [calls for _, calls, _ in grown(20, seed)._runs]
+
+    assert ids(3) == ids(3)
+    assert ids(3) != ids(4)
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+class Weight:
+    """A tracker that keeps so many bytes of each call and nothing else."""
+
+    BYTES = 1000
+
+    def __init__(self, limits):
+        self.kept = []
+
+    def __len__(self):
+        return 1
+
+    def attach(self, call, profile, now_s):
+        return Attachment(1, False, False)
+
+    def accept(self, call, attachment, now_s):
+        self.kept.append(bytes(self.BYTES - sys.getsizeof(b"")))
+
+    def finish(self, call, outcome, tokens, profile, now_s, *, answers):
+        pass
+
+
+def test_bytes_are_those_that_the_tracker_keeps(monkeypatch):
+    monkeypatch.setattr(tracker_calls, "Tracker", Weight)
+    reading = TrackerMemory(200).round()
+    # The list has an address of 8 bytes for each, and room in advance; the load's own does not count.
+    assert 1008 <= reading.figures["tracker_bytes_per_call"] < 1012
+
+
+def test_bytes_are_the_sizes_of_the_objects_of_the_tracker():
+    traffic = grown(200, seed=2)
+    constants = {id(text) for text in (tracker_calls.APP, "tenant", "user", "")}
+    found, todo = {}, [traffic.tracker]
+    while todo:
+        each = todo.pop()
+        if id(each) in found or id(each) in constants or isinstance(each, type):
+            continue
+        found[id(each)] = sys.getsizeof(each)
+        todo += gc.get_referents(each)
+    figure = TrackerMemory(200, seed=1).round().figures["tracker_bytes_per_call"]
+    assert figure == pytest.approx(sum(found.values()) / traffic.calls, rel=0.03)
