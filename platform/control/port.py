@@ -134,8 +134,10 @@ class ControlPort(Protocol):
         """The user's limit and its use; None if there is none."""
         ...
 
-    async def open_interaction(self, run_id: str, tenant: str, app: str, user: str) -> RunView:
-        """Open an empty run. Raises ConflictError if it exists."""
+    async def open_interaction(
+        self, run_id: str, tenant: str, app: str, user: str, sink: str | None = None
+    ) -> RunView:
+        """Open an empty run, complete with the call ``sink``. Raises ConflictError if it exists."""
         ...
 
     async def close_interaction(self, run_id: str, *, cancel: bool) -> None:

@@ -194,10 +194,12 @@ class ControlService:
 
     # --- runs -------------------------------------------------------------------------------------
 
-    async def open_interaction(self, run_id: str, tenant: str, app: str, user: str) -> RunView:
+    async def open_interaction(
+        self, run_id: str, tenant: str, app: str, user: str, sink: str | None = None
+    ) -> RunView:
         """See the port."""
         with interaction_errors(None, app):
-            event = ev.InteractionOpened(run_id, tenant, app, user)
+            event = ev.InteractionOpened(run_id, tenant, app, user, sink)
             commands = self._dispatcher.handle(event, self._clock())
         self._runs.opened(run_id, tenant, app, user, self._wall())
         self._lifecycle.apply(commands)

@@ -14,10 +14,14 @@ from fairserve.platform.db.schemas import Paging, Strict, UserId
 
 
 class InteractionCreate(Strict):
-    """Opens an empty run. Its calls must then name the same ``user``."""
+    """Opens an empty run. Its calls must then name the same ``user``, or none.
+
+    ``sink`` is the id of the call with which it is complete.
+    """
 
     id: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)] | None = None
     user: UserId | None = None
+    sink: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)] | None = None
 
 
 class InteractionQuery(Paging):

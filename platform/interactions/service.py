@@ -6,7 +6,7 @@ import asyncio
 
 from sqlalchemy.exc import OperationalError
 
-from fairserve.interactions.identity import IdentityError, checked_id, core_run_id
+from fairserve.interactions.identity import IdentityError, checked_id, core_call_id, core_run_id
 from fairserve.platform.auth import Principal
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import new_id
@@ -49,8 +49,12 @@ class Interactions:
         """Open an empty run; the id is the client's, or a new one. Raises ConflictError."""
         run_id = new_id("run") if body.id is None else self._checked(body.id)
         core_id = core_run_id(self._app, run_id)
+        sink = None
+        if body.sink is not None:
+            sink = core_call_id(core_id, self._checked(body.sink, "sink"))
         user = body.user or self._app
-        return of_view(await self._control.open_interaction(core_id, self._tenant, self._app, user))
+        view = await self._control.open_interaction(core_id, self._tenant, self._app, user, sink)
+        return of_view(view)
 
     async def list(self, query: InteractionQuery) -> list[InteractionOut]:
         """Live runs, then ended ones; ``offset`` counts among the ended.
@@ -115,11 +119,11 @@ class Interactions:
         return None if view is None else of_view(view)
 
     @staticmethod
-    def _checked(run_id: str) -> str:
+    def _checked(text: str, field: str = "id") -> str:
         try:
-            return checked_id(run_id, "id")
+            return checked_id(text, field)
         except IdentityError as error:
-            raise InvalidRequestError(str(error), param="id") from error
+            raise InvalidRequestError(str(error), param=field) from error
 
 
 def _unavailable() -> UnavailableError:

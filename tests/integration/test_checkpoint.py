@@ -42,7 +42,7 @@ def test_a_checkpoint_is_served_as_transformers_would(served):
     client.close()
 
 
-def test_an_idle_run_expires_with_its_tokens_wasted(served):
+def test_an_idle_run_whose_last_call_never_came_expires_with_its_tokens_wasted(served):
     server, folder = served
     profile = {
         "stages": [{"input_tokens": 30, "system_tokens": 0, "output_tokens": 8}],
@@ -50,9 +50,13 @@ def test_an_idle_run_expires_with_its_tokens_wasted(served):
         "idle_timeout_s": 0.5,
     }
     key = server.new_app(name="forgetful", profile=profile)["api_key"]
+    headers = {"Authorization": f"Bearer {key}", "X-Interaction-Id": "left"}
+    opened = {"id": "left", "sink": "report"}
+    answer = httpx.post(f"{server.url}/v1/interactions", headers=headers, json=opened, timeout=60)
+    assert answer.status_code == 201, answer.text
     answer = httpx.post(
         f"{server.url}/v1/chat/completions",
-        headers={"Authorization": f"Bearer {key}", "X-Interaction-Id": "left"},
+        headers=headers,
         json={"model": str(folder), "messages": MESSAGES, "max_tokens": 8},
         timeout=60,
     )

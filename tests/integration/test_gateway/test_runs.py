@@ -194,3 +194,14 @@ def test_an_answer_names_its_request(server):
     body = {"model": "scripted", "messages": [user("ok")]}
     answer = server.post(PATH, body, headers={"X-Interaction-Id": "named"})
     assert answer.headers["x-request-id"] == server.row(interaction_id="named")["call_id"]
+
+
+def test_a_run_is_complete_with_the_sink_that_was_named(server):
+    opened = server.post("/v1/interactions", {"id": "sunk", "sink": "last/one"})
+    assert opened.status_code == 201, opened.text
+    call(server, "sunk", "a", user("ok"))
+    call(server, "sunk", "b", user("ok"), **{"X-Call-Id": "last/one"})
+    found = server.request("GET", "/v1/interactions/sunk", server.app_key).json()
+    assert (found["state"], found["calls"]) == ("complete", 2)
+    wrong = server.post("/v1/interactions", {"sink": "a\nb"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "sink")
