@@ -178,8 +178,8 @@ class Weight:
 def test_bytes_are_those_that_the_tracker_keeps(monkeypatch):
     monkeypatch.setattr(tracker_calls, "Tracker", Weight)
     reading = TrackerMemory(200).round()
-    # The list has an address of 8 bytes for each, and room in advance. The load's own does not count, ids
-    # of some 130 bytes for one; what else this process allocates meanwhile is a few bytes a call.
+    # The list has an address of 8 bytes for each, and room in advance. Its own ids are not counted,
+    # some 130 bytes a call; what else this process allocates meanwhile is a few.
     assert 1008 <= reading.figures["tracker_bytes_per_call"] < 1060
 
 
