@@ -177,10 +177,10 @@ class Weight:
 
 def test_bytes_are_those_that_the_tracker_keeps(monkeypatch):
     monkeypatch.setattr(tracker_calls, "Tracker", Weight)
-    reading = TrackerMemory(200).round()
-    # The list has an address of 8 bytes for each, and room in advance. Its own ids are not counted,
-    # some 130 bytes a call; what else this process allocates meanwhile is a few.
-    assert 1008 <= reading.figures["tracker_bytes_per_call"] < 1060
+    # So many that what the process allocates beside the tracker is less than a byte of a call.
+    reading = TrackerMemory(2000).round()
+    # The list has an address of 8 bytes for each, and room in advance; the load's own does not count.
+    assert 1008 <= reading.figures["tracker_bytes_per_call"] < 1012
 
 
 def test_bytes_are_the_sizes_of_the_objects_of_the_tracker():
@@ -194,4 +194,4 @@ def test_bytes_are_the_sizes_of_the_objects_of_the_tracker():
         found[id(each)] = sys.getsizeof(each)
         todo += gc.get_referents(each)
     figure = TrackerMemory(200, seed=1).round().figures["tracker_bytes_per_call"]
-    assert figure == pytest.approx(sum(found.values()) / traffic.calls, rel=0.05)
+    assert figure == pytest.approx(sum(found.values()) / traffic.calls, rel=0.03)
