@@ -9,3 +9,11 @@ async def until(probe, deadline_s=30):
         while not (found := probe()):  # noqa: ASYNC110  nothing tells of it
             await asyncio.sleep(0.001)
     return found
+
+
+async def settle():
+    """Let all other tasks come to where they wait for something outside of them."""
+    ready = asyncio.get_running_loop()._ready
+    await asyncio.sleep(0)
+    while ready:  # noqa: ASYNC110  the loop itself is asked
+        await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 import pytest
 from recording_platform import MESSAGES, RecordingPlatform, call
+from until import settle
 
 from fairserve.client import agent, current_run, interaction
 
@@ -254,7 +255,7 @@ async def test_tasks_do_not_disturb_each_other(platform, async_client):
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(number)) for number in range(5)]
-        await asyncio.sleep(0)
+        await settle()
         pause.set()
     assert [task.result() for task in tasks] == [f"run-{number}" for number in range(5)]
     seen = {(headers["x-interaction-id"], body["user"]) for headers, body in platform.calls}

@@ -1,5 +1,6 @@
 """A worker's main thread has no helpers in torch's pool; run apart: a process keeps its threads."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +9,12 @@ import pytest
 
 from fairserve.engine.torch.host_threads import apart
 
+SUPPORT = str(Path(__file__).parents[2] / "support")
 SCRIPT = """
 import os
 import sys
-import time
+
+from processes import eventually
 
 def threads():
     return len(os.listdir("/proc/self/task"))
@@ -28,9 +31,7 @@ model_loader._SMALL_MODEL_PARAMETERS = 0
 before = threads()
 loaded = apart(lambda: model_loader.load_model(sys.argv[1], device="cpu"))
 EngineThread(loaded, Fcfs(), EngineOptions(kv_tokens=65536), 10, print)
-deadline_s = time.monotonic() + 20
-while threads() > before and time.monotonic() < deadline_s:
-    time.sleep(0.01)  # a thread ends a little after it is joined
+eventually(lambda: threads() <= before, deadline_s=20)  # a thread ends a little after it is joined
 assert threads() == before, threads() - before
 torch.zeros(2**22)
 assert threads() == before + 2, "the main thread has helpers now"
@@ -41,6 +42,7 @@ assert threads() == before + 2, "the main thread has helpers now"
 def test_loading_leaves_no_helpers_behind(llama_folder):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(llama_folder)],
+        env={**os.environ, "PYTHONPATH": SUPPORT},
         capture_output=True,
         text=True,
         timeout=120,

@@ -112,7 +112,6 @@ async def test_gaps_are_replayed(publish):
         await reader.until(lambda: reader.reports)
         for name in range(1, 41):
             publisher.put([stored(name)])
-            await asyncio.sleep(0)
         publisher.put([stored(99)])
         publisher.put([stored(100)])  # number 41 is not lost
         await reader.until(lambda: len(reader.view) == 42)
@@ -175,9 +174,13 @@ async def test_without_replays_a_late_reader_knows_a_part(publish):
         await reader.until(lambda: reader.reports)
         assert reader.reports == [WorkerCacheReset("w", complete=False)]
         names = itertools.count(2)
-        while not any(isinstance(report, WorkerCached) for report in reader.reports):
-            publisher.put([stored(next(names))])  # until the subscription has arrived there
-            await asyncio.sleep(0)
+
+        def arrived():
+            """Whether the subscription has: what is published before is not told."""
+            publisher.put([stored(next(names))])
+            return any(isinstance(report, WorkerCached) for report in reader.reports)
+
+        await reader.until(arrived)
         assert reader.stats.complete is False
         publisher.put([AllBlocksCleared(), stored(1)])
         await reader.until(lambda: reader.stats.complete)

@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from until import settle
 
 from fairserve.engine.base import WorkerChunk, WorkerRequest, WorkerUnavailableError
 from fairserve.engine.local_queue import LocalQueue
@@ -33,10 +34,12 @@ class Server:
     """Hands out streams; ``answers`` are what the next calls are told."""
 
     def __init__(self):
-        self.streams, self.answers = [], []
+        self.streams, self.answers, self.on_the_way = [], [], []
 
     async def open(self, request):
-        await asyncio.sleep(0)  # as over a network, others are sent meanwhile
+        arrived = asyncio.get_running_loop().create_future()
+        self.on_the_way.append(arrived)
+        await arrived
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
             raise answer
@@ -86,25 +89,29 @@ class World:
     def open(self, *arguments, **more):
         return asyncio.ensure_future(self.client.open(request(*arguments, **more)))
 
+    async def turn(self):
+        """What is sent arrives, and all tasks come to where they wait."""
+        await settle()
+        while self.server.on_the_way:
+            for arrived in self.server.on_the_way:
+                if not arrived.done():
+                    arrived.set_result(None)
+            self.server.on_the_way = []
+            await settle()
+
     @property
     def counts(self):
         return self.client.queue.waiting, self.client.queue.sent
 
 
-async def turn():
-    """Let the tasks come to where they wait."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
 async def test_calls_wait_for_the_end_of_others():
     world = World()
     first, second = world.open("first"), world.open("second", "b")
-    await turn()
+    await world.turn()
     assert (first.done(), second.done(), world.counts) == (True, False, (1, 1))
     first.result().close()
     assert world.server.streams[0].closed
-    await turn()
+    await world.turn()
     assert second.done()
     assert [chunk async for chunk in second.result()] == []
     assert world.counts == (0, 0)
@@ -113,12 +120,12 @@ async def test_calls_wait_for_the_end_of_others():
 async def test_a_call_that_is_cancelled_while_it_waits_leaves():
     world = World()
     first, second, third = (world.open(name) for name in ("first", "second", "third"))
-    await turn()
+    await world.turn()
     second.cancel()
-    await turn()
+    await world.turn()
     assert world.counts == (1, 1)
     first.result().close()
-    await turn()
+    await world.turn()
     assert third.done()
     assert [stream.request.call_id for stream in world.server.streams] == ["first", "third"]
 
@@ -126,10 +133,10 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves():
 async def test_a_call_that_is_cancelled_in_its_turn_passes_it_on():
     world = World()
     first, second, third = (world.open(name) for name in ("first", "second", "third"))
-    await turn()
+    await world.turn()
     first.result().close()  # it is the turn of the second, which does not know it yet
     second.cancel()
-    await turn()
+    await world.turn()
     assert third.done()
     assert world.counts == (0, 1)
     assert [stream.request.call_id for stream in world.server.streams] == ["first", "third"]
@@ -138,7 +145,7 @@ async def test_a_call_that_is_cancelled_in_its_turn_passes_it_on():
 async def test_tokens_are_charged_as_they_come_and_settled_by_what_is_told_at_the_end():
     world = World()
     opening = world.open("first")
-    await turn()
+    await world.turn()
     stream = opening.result()
     paid = world.scheduler.deficit("a")
     world.server.streams[0].chunks = [text(), text(choices=2), {"choices": []}, text(9), text(8)]
@@ -153,17 +160,17 @@ async def test_a_pause_that_the_server_asks_for():
     world = World(concurrency=2)
     world.server.answers = [WorkerUnavailableError("later", pause_s=5.0)]
     first, second = world.open("first"), world.open("second")
-    await turn()
+    await world.turn()
     assert isinstance(first.exception(), WorkerUnavailableError)
     assert second.done(), "it had been sent before"
     third = world.open("third")
-    await turn()
+    await world.turn()
     assert (third.done(), world.client.paused_s) == (False, 5.0)
     world.clock.move(4.9)
-    await turn()
+    await world.turn()
     assert not third.done()
     world.clock.move(5.0)
-    await turn()
+    await world.turn()
     assert third.done()
     assert world.client.paused_s == 0.0
 
@@ -175,13 +182,13 @@ async def test_pauses_are_bounded_and_never_shortened():
         WorkerUnavailableError("later", pause_s=1.0),
     ]
     calls = [world.open("first"), world.open("second")]
-    await turn()
+    await world.turn()
     assert all(call.exception() for call in calls)
     assert world.client.paused_s == MAX_PAUSE_S
     late = world.open("late")
-    await turn()
+    await world.turn()
     world.clock.move(MAX_PAUSE_S)
-    await turn()
+    await world.turn()
     assert late.done()
 
 
@@ -189,7 +196,7 @@ async def test_a_failure_frees_its_place():
     world = World()
     world.server.answers = [WorkerUnavailableError("no connection")]
     first, second = world.open("first"), world.open("second")
-    await turn()
+    await world.turn()
     assert str(first.exception()) == "no connection"
     assert second.done()
     assert world.client.paused_s == 0.0
@@ -198,9 +205,9 @@ async def test_a_failure_frees_its_place():
 async def test_those_that_wait_are_given_back_when_the_worker_is_lost():
     world = World()
     first, second = world.open("first"), world.open("second")
-    await turn()
+    await world.turn()
     world.client.give_back("the worker was lost")
-    await turn()
+    await world.turn()
     assert first.done()
     assert not world.server.streams[0].closed
     with pytest.raises(WorkerUnavailableError, match="the worker was lost"):
@@ -211,5 +218,7 @@ async def test_those_that_wait_are_given_back_when_the_worker_is_lost():
 async def test_the_same_call_may_come_again():
     world = World(concurrency=2)
     for _ in range(2):
-        (await world.client.open(request("first"))).close()
+        first = world.open("first")
+        await world.turn()
+        first.result().close()
     assert world.counts == (0, 0)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from until import settle
 
 from fairserve.engine.base import (
     WorkerChunk,
@@ -111,7 +112,7 @@ async def test_a_call_that_is_cancelled_while_it_is_sent_does_not():
 
     client, circuit = watched(Stalling())
     opening = asyncio.ensure_future(client.open(request()))
-    await asyncio.sleep(0)
+    await settle()
     assert client.sequences == 1
     opening.cancel()
     await asyncio.gather(opening, return_exceptions=True)

@@ -1,10 +1,9 @@
 """Which worker serves which model: context, tokenizer, and workers that come, drain and go."""
 
-import asyncio
 import threading
 
 import pytest
-from until import until
+from until import settle, until
 
 from fairserve.engine.base import WorkerFacts
 from fairserve.platform.cluster.fleet import Desired, FleetPart, merge
@@ -83,7 +82,7 @@ async def test_the_smallest_worker_sets_the_context(world):
     assert (await world.served("m")).context_tokens == 1024
     world.pools.worker_left("c")
     assert (await world.served("m")).context_tokens == 2048
-    await asyncio.sleep(0)
+    await settle()
     assert world.ready == [1]
 
 

@@ -7,6 +7,7 @@ import logging
 import pytest
 from pool_world import PoolWorld, hasten, request
 from scripted_server import ScriptedServer
+from until import settle
 
 from fairserve.engine.base import WorkerUnavailableError
 from fairserve.engine.client import worker_session
@@ -123,7 +124,7 @@ async def test_a_server_of_another_kind_joins_with_what_is_said_of_it(world, pla
     assert world.view()["reported"] is None
     held = await world.pool["w"].open(request("hold"))
     waiting = asyncio.ensure_future(world.pool["w"].open(request(name="second")))
-    await asyncio.sleep(0)
+    await settle()
     told = {"waiting": 1, "sent": 1, "concurrency": 1, "paused_s": 0.0}
     assert world.view()["local_queue"] == told
     held.close()
@@ -208,7 +209,7 @@ async def test_calls_that_wait_before_a_lost_worker_are_given_back(world, plain)
     await world.until(lambda: world.state() == "ready")
     held = await world.pool["w"].open(request("hold"))
     waiting = asyncio.ensure_future(world.pool["w"].open(request(name="second")))
-    await asyncio.sleep(0)
+    await settle()
     world.pool.remove("w")
     with pytest.raises(WorkerUnavailableError, match="lost"):
         await waiting
