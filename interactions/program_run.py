@@ -133,6 +133,15 @@ class ProgramRun:
         return list(run.output.texts) if run.output.mapped else run.output.texts[0]
 
     @property
+    def output_bytes(self) -> int:
+        """Kept of all outputs so far."""
+        return self._output_bytes
+
+    def attempts(self, task: str) -> int:
+        """How often a task was handed out. Raises TaskError."""
+        return self._instance(task).attempt
+
+    @property
     def running(self) -> tuple[str, ...]:
         """The tasks that were handed out and have not ended."""
         return tuple(self._handed_out)
@@ -209,6 +218,15 @@ class ProgramRun:
             instance.reason = reason[:MAX_REASON_CHARS]
             return [self._hand_out(instance, self._handed_out[task])]
         return self._fail_instance(run, instance, reason)
+
+    def interrupted(self, task: str) -> list[Task]:
+        """An attempt ended for nothing that its task did: the next one uses up no retry."""
+        instance = self._instance(task)
+        if instance.state != "running":
+            return []
+        if self.nodes[instance.node].state != "running":
+            return self._fail_instance(self.nodes[instance.node], instance, "interrupted")
+        return [self._hand_out(instance, self._handed_out[task])]
 
     def cancel(self) -> list[str]:
         """End the run; returns the tasks that were running, to be stopped. No effect if it is done."""

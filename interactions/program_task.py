@@ -58,6 +58,11 @@ class Task:
         return {"model": self.model, **sampling, **self.body()}
 
 
+def call_name(task_id: str, attempt: int) -> str:
+    """What the call of an attempt is called: as its task, a later one with its number behind."""
+    return task_id if attempt == 1 else f"{task_id}~{attempt}"
+
+
 class Filling:
     """Fills the placeholders of one node's instances, each text of a parent found once."""
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from fairserve.platform.option_pairs import parse_options
 
 if TYPE_CHECKING:
     from fairserve.scheduling.system import SystemConfig
@@ -227,6 +228,42 @@ class Settings(BaseSettings):
         description="A call for which nothing else names a run belongs to that of its W3C traceparent.",
     )
 
+    program_max_nodes: int = Field(
+        1_000, ge=1, le=5_000, description="Nodes of a declared program at most."
+    )
+    program_parallel_calls: int = Field(
+        32,
+        ge=1,
+        le=10_000,
+        description="Calls of one program that are queued or running at a time at most.",
+    )
+    program_time_limit_s: float = Field(
+        3600.0,
+        gt=0,
+        le=30 * 86_400,
+        description="A program that takes longer is cancelled, time for which the server was stopped "
+        "included.",
+    )
+    program_max_live: int = Field(
+        1_000, ge=1, le=1_000_000, description="Programs under way at most; more answer 503."
+    )
+    program_max_live_per_app: int = Field(
+        200, ge=1, le=1_000_000, description="Programs of one app under way; more answer 429."
+    )
+    program_max_bytes: int = Field(
+        512 * 1024 * 1024,
+        ge=1024 * 1024,
+        le=1 << 40,
+        description="Declarations and outputs of the programs under way; at this size new ones answer "
+        "503.",
+    )
+    program_retention_days: float = Field(
+        7.0,
+        gt=0,
+        le=3650,
+        description="Days after its end for which a program and its outputs can be read.",
+    )
+
     idempotency_retention_s: float = Field(
         3600.0, gt=0, le=7 * 86_400, description="How long an Idempotency-Key is remembered."
     )
@@ -357,23 +394,3 @@ class Settings(BaseSettings):
         from fairserve.platform.throttling.parameters import system_config
 
         return system_config(self, self.system, {})
-
-
-def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """``["a=1", "b=x"]`` as ``{"a": 1, "b": "x"}``: a value is JSON where it parses as JSON.
-
-    Raises ValueError for a part that is not ``key=value``, or a key given twice.
-    """
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise ValueError("an option is written key=value")
-        if key in options:
-            raise ValueError(f"option {key} is given twice")
-        try:
-            options[key] = json.loads(text)
-        except json.JSONDecodeError:
-            options[key] = text.strip()
-    return options

@@ -14,7 +14,8 @@ from typing import Any
 
 from pydantic import AliasChoices, ValidationError
 
-from fairserve.platform.settings import Settings, parse_options
+from fairserve.platform.option_pairs import parse_options
+from fairserve.platform.settings import Settings
 
 
 def environment_names(field: str) -> tuple[str, ...]:

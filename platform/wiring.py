@@ -20,7 +20,6 @@ from fastapi import FastAPI
 from sqlalchemy import Engine
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
-from fairserve.engine.base import KvEndpoints
 from fairserve.engine.client import worker_session
 from fairserve.platform.app import create_app
 from fairserve.platform.apps.control_events import load_control_events
@@ -35,9 +34,7 @@ from fairserve.platform.cluster.running_fleet import RunningFleet
 from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.idempotency import IdempotentAnswers
 from fairserve.platform.completions.models import Models
-from fairserve.platform.completions.prepared import PrepareOptions
 from fairserve.platform.completions.service import Completions
-from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.control.record import (
     CallRecord,
     InteractionRecord,
@@ -52,7 +49,16 @@ from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
+from fairserve.platform.programs.repository import delete_before as delete_programs_before
+from fairserve.platform.programs.service import Programs
+from fairserve.platform.programs.task_calls import TaskCalls
 from fairserve.platform.settings import Settings
+from fairserve.platform.settings_parts import (
+    control_options,
+    prepare_options,
+    program_options,
+    static_fleet,
+)
 from fairserve.platform.supervisor import Supervisor, socket_folder, worker_command
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
@@ -64,6 +70,8 @@ from fairserve.scheduling.system import SystemConfig
 logger = logging.getLogger(__name__)
 
 RETENTION_INTERVAL_S = 3600.0
+RECOVERY_S = 60.0
+"""How long a start waits until what the last process left is in the database."""
 
 
 class Platform:
@@ -114,13 +122,7 @@ class Platform:
         self.control = ControlService(
             system,
             self.journal,
-            ControlOptions(
-                max_queue_wait_s=settings.max_queue_wait_s,
-                max_queued_calls=settings.max_queued_calls,
-                lease_s=settings.lease_s,
-                infer_parents=settings.infer_parents,
-                reopen_grace_s=settings.interaction_reopen_grace_s,
-            ),
+            control_options(settings),
             seed=seed,
             on_ended=None if self.traffic is None else self.traffic.ended,
         )
@@ -153,25 +155,33 @@ class Platform:
             self.pool,
             self.answers,
             self.models,
-            prepare_options=PrepareOptions(
-                default_max_tokens=settings.default_max_tokens,
-                cache_isolation=settings.cache_isolation,
-                infer_parents=settings.infer_parents,
-                run_from_traceparent=settings.run_from_traceparent,
-            ),
+            prepare_options=prepare_options(settings),
             keepalive_s=settings.keepalive_s,
         )
+        self.programs = Programs(
+            self.sessions,
+            self.control,
+            self.models,
+            TaskCalls(self.control, self.pool, self.models, prepare_options(settings)),
+            program_options(settings),
+        )
         await self._start_fleet(from_api, system)
+        # Programs find the calls that the last process left in the database, by way of the journal.
+        await asyncio.to_thread(self.ledger.flush, RECOVERY_S)
+        await self.programs.start()
         self._tasks.append(asyncio.create_task(self._apply_retention()))
         self.started.set()
 
     async def drain(self) -> None:
         """Take no new calls and wait for those under way."""
+        self.programs.pause()
         await self.control.drain(self.settings.drain_timeout_s)
 
     async def stop(self) -> None:
         """Stop everything; what is not in the database yet stays in the journal."""
+        self.programs.pause()
         await self.control.drain(0)
+        await self.programs.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -239,7 +249,7 @@ class Platform:
         settings = self.settings
         self.fleet = RunningFleet(self.pool, self.model_pools, self.control.cluster)
         if settings.worker_urls or settings.fleet_file or from_api.workers:
-            self.fleet.set_part("settings", _static_part(settings))
+            self.fleet.set_part("settings", static_fleet(settings))
         else:
             embedded = tuple(WorkerSpec(f"w{number}", "") for number in range(settings.workers))
             self.fleet.set_part("embedded", FleetPart(workers=embedded))
@@ -287,18 +297,23 @@ class Platform:
 
     async def _apply_retention(self) -> None:
         """Delete what is older than its retention, in short transactions."""
-        age = timedelta(days=self.settings.ledger_retention_days)
         while True:
             try:
-                while await asyncio.to_thread(self._delete_before, age):
+                while await asyncio.to_thread(self._delete_old):
                     pass
             except SQLAlchemyError as error:
                 logger.warning("the retention waits for the database: %s", type(error).__name__)
             await asyncio.sleep(RETENTION_INTERVAL_S)
 
-    def _delete_before(self, age: timedelta) -> int:
+    def _delete_old(self) -> int:
+        """Some of what is older than its retention; returns how much."""
+        now = utc_now()
+        settings = self.settings
         with self.sessions.begin() as session:
-            return delete_before(session, utc_now() - age)
+            rows = delete_before(session, now - timedelta(days=settings.ledger_retention_days))
+        with self.sessions.begin() as session:
+            before = now - timedelta(days=settings.program_retention_days)
+            return rows + delete_programs_before(session, before)
 
 
 def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
@@ -317,6 +332,7 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         state.model_pools = running.model_pools
         state.supervisor = running.supervisor
         state.completions = running.completions
+        state.programs = running.programs
         state.session_factory = running.sessions
         state.ledger = running.ledger
         state.authenticator = running.authenticator
@@ -354,17 +370,6 @@ def prepare_database(settings: Settings, engine: Engine) -> str | None:
     schema.prepare(engine, create_if_empty=settings.embedded_database)
     configured = settings.admin_key.get_secret_value() if settings.admin_key else None
     return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
-
-
-def _static_part(settings: Settings) -> FleetPart:
-    """The workers of ``worker_urls``."""
-    publishers = settings.worker_kv_events or ("",) * len(settings.worker_urls)
-    return FleetPart(
-        workers=tuple(
-            WorkerSpec(f"w{number}", url, kv_events=KvEndpoints(*told.split()) if told else None)
-            for number, (url, told) in enumerate(zip(settings.worker_urls, publishers, strict=True))
-        )
-    )
 
 
 def _option(value: object) -> str:

@@ -25,6 +25,14 @@ class ControlInbox(Protocol):
         ...
 
 
+class ProgramInbox(Protocol):
+    """What the management endpoints need of declared programs, from any thread."""
+
+    def cancel_of(self, reason: str, *, app_id: str = "", tenant_id: str = "") -> None:
+        """Cancel what runs of an app or a tenant; does not wait for it."""
+        ...
+
+
 def profile_of(app: App) -> AppProfile:
     """The profile of an app as the core knows it."""
     return AppProfile(

@@ -43,6 +43,7 @@ def _apps(request: Request, session: WriteSession, principal: TenantPrincipal) -
         principal,
         state.authenticator,
         state.control,
+        state.programs,
         state.settings.interaction_idle_timeout_s,
     )
 

@@ -14,7 +14,12 @@ from sqlalchemy.orm import Session
 
 from fairserve.interactions.profile import AppProfile
 from fairserve.platform.apps import repository
-from fairserve.platform.apps.control_events import ControlInbox, app_changed, profile_of
+from fairserve.platform.apps.control_events import (
+    ControlInbox,
+    ProgramInbox,
+    app_changed,
+    profile_of,
+)
 from fairserve.platform.apps.schemas import (
     AppCreate,
     AppOut,
@@ -45,6 +50,7 @@ class Apps:
         principal: Principal,
         authenticator: Authenticator,
         control: ControlInbox,
+        programs: ProgramInbox,
         default_idle_timeout_s: float,
     ) -> None:
         assert principal.tenant_id is not None
@@ -53,6 +59,7 @@ class Apps:
         self._tenant_id = principal.tenant_id
         self._authenticator = authenticator
         self._control = control
+        self._programs = programs
         self._default_idle_timeout_s = default_idle_timeout_s
         if not repository.tenant_exists(session, self._tenant_id):
             raise NotFoundError("there is no such tenant", param="tenant")
@@ -107,11 +114,15 @@ class Apps:
         return app
 
     def delete(self, app_id: str) -> None:
-        """Delete an app with its keys. Its ledger stays until its retention."""
+        """Delete an app with its keys and programs. Its ledger stays until its retention."""
         app = self.get(app_id, lock=True)
         self._audit("app.delete", app.id, before=_audited(app))
         self._session.delete(app)
         after_commit(self._session, lambda: self._authenticator.forget(app_id=app_id))
+        after_commit(
+            self._session,
+            lambda: self._programs.cancel_of("its app was deleted", app_id=app_id),
+        )
 
     def add_key(self, app_id: str, expires_at: datetime | None) -> keys.IssuedKey:
         """A further key of an app."""

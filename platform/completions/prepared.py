@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -40,7 +40,7 @@ OWN_FIELDS = ("metadata", "user")
 RETRY_HEADER = "x-stainless-retry-count"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PreparedCall:
     """A call, what its worker gets, and how its client wants the answer."""
 
@@ -58,8 +58,9 @@ class PreparedCall:
     """The model's name in the answer."""
     stream: bool
     include_usage: bool
-    fingerprint: str
-    repeated: bool
+    fingerprint: str = ""
+    """Equal for equal requests, of a call whose client library may repeat it."""
+    repeated: bool = False
     """The client library says that it sends this again."""
     conversation: Conversation | None = None
     """Of a call whose parents are inferred."""
@@ -140,6 +141,39 @@ async def prepare(
         identity = identify(headers, body.metadata, traceparent=options.run_from_traceparent)
     except IdentityError as error:
         raise InvalidRequestError(str(error), param=error.source) from error
+    if identity.parents is not None:
+        parents = tuple(_parent(parent) for parent in identity.parents)
+        identity = replace(identity, parents=parents)
+    if body.user is None and identity.run_id is not None:
+        body.user = await user_of(core_run_id(principal.app_id or "", identity.run_id))
+    prepared = await prepare_call(path, plain, body, identity, principal, models, options)
+    retry = headers.get(RETRY_HEADER)
+    if retry is not None:
+        prepared.fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw)
+        prepared.repeated = retry.strip() not in ("", "0")
+    infer = options.infer_parents and identity.run_id is not None
+    if infer and isinstance(body, ChatBody):
+        # Also of a call that names its parents: others may continue it.
+        conversation = await off_loop(len(raw), Conversation, plain["messages"])
+        prepared.call.history = conversation.history
+        prepared.call.tool_results = conversation.tool_results
+        prepared.conversation = conversation
+    return prepared
+
+
+async def prepare_call(
+    path: CompletionPath,
+    plain: dict[str, Any],
+    body: CompletionBody,
+    identity: CallIdentity,
+    principal: Principal,
+    models: Models,
+    options: PrepareOptions,
+) -> PreparedCall:
+    """A request that was read: its model found, tokenised, limited. Raises a FairServeError.
+
+    ``plain``, the request as it came, becomes what goes to the worker.
+    """
     record_id = new_id("call")
     # A run stays with its version of a split; a call without a run is one of its own.
     key = identity.run_id or identity.call_id or record_id
@@ -147,30 +181,15 @@ async def prepare(
     model = resolved.model
     prompt = await _read_prompt(model, body, plain)
     limit = _output_limit(body, prompt, model, options.default_max_tokens)
-    retry = headers.get(RETRY_HEADER)
-    fingerprint = ""
-    if retry is not None:
-        fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw)
-
     for name in OWN_FIELDS:
         plain.pop(name, None)
     plain["model"] = model.worker_name
     if body.asked_tokens is None:
         plain["max_tokens"] = limit
-    isolation = options.cache_isolation
-    user = body.user
-    if user is None and identity.run_id is not None:
-        user = await user_of(core_run_id(principal.app_id or "", identity.run_id))
     call, run_id, call_id = _call(
-        principal, body, identity, prompt, limit, record_id, isolation, user
+        principal, body, identity, prompt, limit, record_id, options.cache_isolation
     )
     call.pool = model.worker_name
-    conversation: Conversation | None = None
-    infer = options.infer_parents and identity.run_id is not None
-    if infer and isinstance(body, ChatBody):
-        # Also of a call that names its parents: others may continue it.
-        conversation = await off_loop(len(raw), Conversation, plain["messages"])
-        call.history, call.tool_results = conversation.history, conversation.tool_results
     return PreparedCall(
         path=path,
         call=call,
@@ -182,10 +201,16 @@ async def prepare(
         answer_name=resolved.answer_name,
         stream=bool(body.stream),
         include_usage=body.include_usage,
-        fingerprint=fingerprint,
-        repeated=retry is not None and retry.strip() not in ("", "0"),
-        conversation=conversation,
     )
+
+
+def read_body(path: CompletionPath, plain: Mapping[str, Any]) -> CompletionBody:
+    """Check the fields of a request. Raises InvalidRequestError naming the first that is wrong."""
+    kind = ChatBody if path == "/v1/chat/completions" else TextBody
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        raise invalid(error) from error
 
 
 def fingerprint_of(principal: Principal, path: str, raw: bytes) -> str:
@@ -204,11 +229,7 @@ def _parse(path: CompletionPath, raw: bytes) -> tuple[dict[str, Any], Completion
         ) from error
     if not isinstance(plain, dict):
         raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
-    kind = ChatBody if path == "/v1/chat/completions" else TextBody
-    try:
-        return plain, kind.model_validate(plain)
-    except ValidationError as error:
-        raise invalid(error) from error
+    return plain, read_body(path, plain)
 
 
 async def off_loop(size: int, work: Any, *arguments: Any) -> Any:
@@ -264,7 +285,6 @@ def _call(
     limit: int,
     record_id: str,
     isolation: CacheIsolation,
-    user: str | None,
 ) -> tuple[Call, str, str]:
     """The core's call, and the client's ids of run and call."""
     tenant, app = principal.tenant_id, principal.app_id
@@ -276,8 +296,8 @@ def _call(
     core_run = core_run_id(app, run_id)
     parents = identity.parents
     if parents is not None:
-        parents = tuple(core_call_id(core_run, _parent(parent)) for parent in parents)
-    user = user or app
+        parents = tuple(core_call_id(core_run, parent) for parent in parents)
+    user = body.user or app
     call = Call(
         call_id=core_call_id(core_run, call_id),
         tenant=tenant,

@@ -29,6 +29,7 @@ from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.recorder import CallRecorder, OnEnded
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
+from fairserve.platform.control.watch import CallNews, RunEnded, RunWatchers
 from fairserve.platform.errors import UnavailableError
 from fairserve.platform.journal.journal import Journal, JournalUnavailableError
 from fairserve.scheduling import events as ev
@@ -71,6 +72,7 @@ class CallLifecycle:
     ) -> None:
         self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s)
         """To be read only."""
+        self.watchers = RunWatchers()
         self.draining = False
         self._dispatcher = dispatcher
         self._journal = journal
@@ -114,6 +116,7 @@ class CallLifecycle:
         self.calls.accept(live, live.submitted_s)
         live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
         live.block_keys = self._dispatcher.block_keys(call)
+        self._tell(live, "queued")
         self.apply(commands)
         try:
             await self._journal.durable(sequence)
@@ -179,6 +182,7 @@ class CallLifecycle:
         logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
         now_s = self._clock()
         self.calls.wait_again(live, now_s)
+        self._tell(live, "queued")
         self.apply(self._dispatcher.handle(ev.CallReturned(message.call_id), now_s))
         granted = await self._turn(live)
         assert isinstance(granted, Grant), "a call that was admitted once is never refused"
@@ -219,6 +223,7 @@ class CallLifecycle:
                 case ev.InteractionEnded():
                     record = self._runs.ended(command, self._wall())
                     self._journal.append("interaction", command.interaction_id, plain_of(record))
+                    self.watchers.tell(command.interaction_id, RunEnded(command.state))
                 case ev.Refuse():
                     raise AssertionError("only an arriving call is refused")
 
@@ -272,6 +277,7 @@ class CallLifecycle:
 
     def _grant(self, command: ev.Admit) -> None:
         live = self.calls.grant(command.call_id, command.worker_id, self._clock())
+        self._tell(live, "running")
         grant = Grant(
             call_id=command.call_id,
             interaction_id=live.call.interaction_id,
@@ -293,6 +299,7 @@ class CallLifecycle:
         if command.worker_id is None:
             self._forget(live)
             self._recorder.ended(live, command.outcome, error="interaction cancelled")
+            self._tell(live, command.outcome, error="interaction cancelled")
             _fail_turn(live, "its interaction was cancelled", "interaction_cancelled")
         else:
             live.on_cancel(
@@ -333,7 +340,20 @@ class CallLifecycle:
             self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error, delivered=delivered)
         else:
             self._recorder.forget(live)
+        self._tell(live, outcome, ttft_s=ttft_s, error=error)
         self.apply(commands)
+
+    def _tell(
+        self, live: LiveCall, state: str, *, ttft_s: float | None = None, error: str = ""
+    ) -> None:
+        """Those who follow its run."""
+        run_id = live.call.interaction_id
+        if run_id in self.watchers:
+            now_s, now_at = self._clock(), self._wall()
+            record = live.record(
+                "completed", now_s=now_s, ended_at=now_at, ttft_s=ttft_s, error=error
+            )
+            self.watchers.tell(run_id, CallNews(state, record))
 
     def _forget(self, live: LiveCall) -> None:
         self.calls.forget(live)

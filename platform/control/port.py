@@ -7,9 +7,9 @@ tell and do not wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from fairserve.platform.control.messages import (
     Cancel,
@@ -20,6 +20,7 @@ from fairserve.platform.control.messages import (
     Submit,
 )
 from fairserve.platform.control.record import CallRecord
+from fairserve.platform.control.watch import Tell
 from fairserve.throttling.base import LimitUse
 
 OnCancel = Callable[[Cancel], None]
@@ -51,6 +52,14 @@ class CallView:
     state: Literal["queued", "running"]
     record: CallRecord
     """As far as it is known; its outcome is not."""
+
+
+class EndedCall(NamedTuple):
+    """A call that ended before a restart. Ids are those of the core."""
+
+    call_id: str
+    parents: tuple[str, ...]
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +144,45 @@ class ControlPort(Protocol):
         ...
 
     async def open_interaction(
-        self, run_id: str, tenant: str, app: str, user: str, sink: str | None = None
+        self,
+        run_id: str,
+        tenant: str,
+        app: str,
+        user: str,
+        sink: str | None = None,
+        *,
+        declared: bool = False,
     ) -> RunView:
-        """Open an empty run, complete with the call ``sink``. Raises ConflictError if it exists."""
+        """Open an empty run, complete with the call ``sink``. Raises ConflictError if it exists.
+
+        A ``declared`` one is a program's: it takes its calls alone, and ends only when it is closed.
+        """
         ...
 
-    async def close_interaction(self, run_id: str, *, cancel: bool) -> None:
+    async def restore_interaction(
+        self,
+        run_id: str,
+        tenant: str,
+        app: str,
+        user: str,
+        opened_at: float,
+        calls: Sequence[EndedCall],
+    ) -> RunView:
+        """Take back a program's run after a restart, with its calls in the order of their acceptance.
+
+        Raises ConflictError if there is such a run.
+        """
+        ...
+
+    async def close_interaction(self, run_id: str, *, cancel: bool, failed: bool = False) -> None:
         """End a run: complete once its calls have ended, or cancelled with all its calls.
 
-        Raises NotFoundError or ConflictError.
+        With ``failed`` it is aborted. Raises NotFoundError or ConflictError.
         """
+        ...
+
+    def watch(self, run_id: str, tell: Tell) -> Callable[[], None]:
+        """Be told what becomes of a run's calls and of the run; the answer ends it."""
         ...
 
     async def interaction(self, run_id: str) -> RunView | None:

@@ -44,9 +44,19 @@ class LiveRuns:
         """Number of live runs."""
         return len(self._runs)
 
-    def opened(self, run_id: str, tenant: str, app: str, user: str, at: float) -> None:
-        """A client opened an empty run."""
-        self._runs[run_id] = _Run(tenant, app, user, opened_at=at, last_active_at=at)
+    def opened(
+        self,
+        run_id: str,
+        tenant: str,
+        app: str,
+        user: str,
+        at: float,
+        calls: int = 0,
+        tokens: int = 0,
+    ) -> RunView:
+        """A run was opened before its first call, or taken back with so many."""
+        run = self._runs[run_id] = _Run(tenant, app, user, at, at, calls, tokens=tokens)
+        return _view(run_id, run)
 
     def call_accepted(self, call: Call, at: float) -> float:
         """A call joined its run, or began it; returns when the run was opened."""

@@ -14,7 +14,7 @@ import asyncio
 import concurrent.futures
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
@@ -29,6 +29,7 @@ from fairserve.platform.control.messages import (
 from fairserve.platform.control.port import (
     CallView,
     ClusterView,
+    EndedCall,
     ModelView,
     OnCancel,
     RunView,
@@ -38,6 +39,7 @@ from fairserve.platform.control.recorder import OnEnded
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.switch import switch_system
 from fairserve.platform.control.translate import interaction_errors
+from fairserve.platform.control.watch import Tell
 from fairserve.platform.journal.journal import Journal
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatcher import Dispatcher
@@ -195,24 +197,49 @@ class ControlService:
     # --- runs -------------------------------------------------------------------------------------
 
     async def open_interaction(
-        self, run_id: str, tenant: str, app: str, user: str, sink: str | None = None
+        self,
+        run_id: str,
+        tenant: str,
+        app: str,
+        user: str,
+        sink: str | None = None,
+        *,
+        declared: bool = False,
     ) -> RunView:
         """See the port."""
-        with interaction_errors(None, app):
-            event = ev.InteractionOpened(run_id, tenant, app, user, sink)
-            commands = self._dispatcher.handle(event, self._clock())
-        self._runs.opened(run_id, tenant, app, user, self._wall())
-        self._lifecycle.apply(commands)
-        view = self._runs.view(run_id)
-        assert view is not None
-        return view
+        event = ev.InteractionOpened(run_id, tenant, app, user, sink, declared)
+        self._handle_run(event, app)
+        return self._runs.opened(run_id, tenant, app, user, self._wall())
 
-    async def close_interaction(self, run_id: str, *, cancel: bool) -> None:
+    async def restore_interaction(
+        self,
+        run_id: str,
+        tenant: str,
+        app: str,
+        user: str,
+        opened_at: float,
+        calls: Sequence[EndedCall],
+    ) -> RunView:
         """See the port."""
-        with interaction_errors(None, run_id.partition("/")[0]):
-            event = ev.InteractionClosed(run_id, cancel=cancel)
+        before = tuple(ev.RestoredCall(*call) for call in calls)
+        event = ev.InteractionRestored(run_id, tenant, app, user, before, declared=True)
+        self._handle_run(event, app)
+        tokens = sum(call.tokens for call in calls)
+        return self._runs.opened(run_id, tenant, app, user, opened_at, len(calls), tokens)
+
+    async def close_interaction(self, run_id: str, *, cancel: bool, failed: bool = False) -> None:
+        """See the port."""
+        event = ev.InteractionClosed(run_id, cancel=cancel, failed=failed)
+        self._handle_run(event, run_id.partition("/")[0])
+
+    def _handle_run(self, event: ev.Event, app: str) -> None:
+        with interaction_errors(None, app):
             commands = self._dispatcher.handle(event, self._clock())
         self._lifecycle.apply(commands)
+
+    def watch(self, run_id: str, tell: Tell) -> Callable[[], None]:
+        """See the port."""
+        return self._lifecycle.watchers.watch(run_id, tell)
 
     async def interaction(self, run_id: str) -> RunView | None:
         """See the port."""

@@ -21,6 +21,7 @@ _ERRORS: dict[type[errors.InteractionError], tuple[type[FairServeError], str, st
     errors.DuplicateCallError: (ConflictError, "duplicate_call", "X-Call-Id"),
     errors.InteractionClosedError: (ConflictError, "interaction_closed", "X-Interaction-Id"),
     errors.InteractionNotFoundError: (NotFoundError, "interaction_not_found", None),
+    errors.DeclaredInteractionError: (ConflictError, "program_run", "X-Interaction-Id"),
     errors.ForeignInteractionError: (NotFoundError, "interaction_not_found", "X-Interaction-Id"),
     errors.TrackerFullError: (UnavailableError, "too_many_interactions", None),
 }

@@ -7,6 +7,7 @@ from fairserve.platform.db.fleet import FleetAlias, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ThrottlingSetting
+from fairserve.platform.db.programs import Program, ProgramStep
 
 __all__ = [
     "ApiKey",
@@ -19,6 +20,8 @@ __all__ = [
     "FleetWorker",
     "Interaction",
     "LedgerCall",
+    "Program",
+    "ProgramStep",
     "SchemaInfo",
     "Tenant",
     "ThrottlingEvent",

@@ -19,9 +19,12 @@ WIDTH, HEIGHT = 176, 58
 GAP_X, GAP_Y, MARGIN, HEAD = 64, 18, 24, 60
 
 COLOURS: Mapping[str, tuple[str, str]] = {
+    "waiting": ("#ffffff", "#9ca3af"),
+    "skipped": ("#f9fafb", "#d1d5db"),
     "queued": ("#eef0f3", "#7b8494"),
     "running": ("#dbeafe", "#2563eb"),
     "completed": ("#dcfce7", "#15803d"),
+    "done": ("#dcfce7", "#15803d"),
     "failed": ("#fee2e2", "#b91c1c"),
     "cancelled": ("#f3e8ff", "#7e22ce"),
     "expired": ("#ffedd5", "#c2410c"),

@@ -9,16 +9,20 @@ import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
+from fairserve.interactions.program import ProgramLimits
 from fairserve.platform.auth import AppPrincipal
 from fairserve.platform.interactions.drawing import draw
 from fairserve.platform.interactions.graph_view import GraphOut
+from fairserve.platform.interactions.opening import read_opening
 from fairserve.platform.interactions.schemas import (
     GraphQuery,
-    InteractionCreate,
     InteractionList,
     InteractionOut,
     InteractionQuery,
+    ProgramCreate,
+    inlined,
 )
 from fairserve.platform.interactions.service import Interactions
 
@@ -27,7 +31,9 @@ router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 
 def _service(request: Request, principal: AppPrincipal) -> Interactions:
     state = request.app.state
-    return Interactions(state.control, state.session_factory, state.ledger, principal)
+    return Interactions(
+        state.control, state.session_factory, state.ledger, state.programs, principal
+    )
 
 
 SVG_HEADERS = {
@@ -35,15 +41,23 @@ SVG_HEADERS = {
     "x-content-type-options": "nosniff",
 }
 
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+CREATE_BODY = {
+    "requestBody": {
+        "required": False,
+        "content": {"application/json": {"schema": inlined(ProgramCreate)}},
+    }
+}
+"""The body is read by :mod:`fairserve.platform.interactions.opening`."""
+
 Service = Annotated[Interactions, Depends(_service)]
 
 
-@router.post("", status_code=201)
-async def open_interaction(
-    service: Service, body: InteractionCreate | None = None
-) -> InteractionOut:
-    """Open an empty run; its id goes into ``X-Interaction-Id`` of the calls."""
-    return await service.open(body or InteractionCreate())
+@router.post("", status_code=201, openapi_extra=CREATE_BODY)
+async def open_interaction(request: Request, service: Service) -> InteractionOut:
+    """Open an empty run, whose id goes into ``X-Interaction-Id`` of its calls, or start a program."""
+    limits = ProgramLimits(nodes=request.app.state.settings.program_max_nodes)
+    return await service.open(await read_opening(await request.body(), limits))
 
 
 @router.get("")
@@ -66,26 +80,34 @@ async def read_graph(
     return Response(picture, media_type="image/svg+xml", headers=SVG_HEADERS)
 
 
+@router.get("/{interaction_id:path}/events", response_class=StreamingResponse)
+async def follow_interaction(
+    interaction_id: str, request: Request, service: Service
+) -> StreamingResponse:
+    """Server-sent events: the run as it stands, then what becomes of it, to its end."""
+    events = await service.follow(interaction_id, request.app.state.settings.keepalive_s)
+    return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS)
+
+
 @router.post("/{interaction_id:path}/close")
 async def close_interaction(interaction_id: str, service: Service) -> dict[str, Any]:
     """The run is complete; calls that still run may end."""
-    left = await service.close(interaction_id, cancel=False)
     return {
         "id": interaction_id,
         "object": "interaction",
         "closed": True,
-        "live_calls": left.live_calls if left else 0,
+        "live_calls": await service.close(interaction_id),
     }
 
 
 @router.get("/{interaction_id:path}")
 async def read_interaction(interaction_id: str, service: Service) -> InteractionOut:
-    """One run."""
+    """One run; a program with the outputs that it has so far."""
     return await service.get(interaction_id)
 
 
 @router.delete("/{interaction_id:path}")
 async def cancel_interaction(interaction_id: str, service: Service) -> dict[str, Any]:
     """Cancel the run and all its calls, queued or running."""
-    await service.close(interaction_id, cancel=True)
+    await service.cancel(interaction_id)
     return {"id": interaction_id, "object": "interaction", "cancelled": True}

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pydantic import BaseModel
 
 from fairserve.interactions.graph import InteractionGraph
+from fairserve.interactions.run import MOST_PARENTS
 from fairserve.platform.control.port import CallView
+from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.programs.schemas import ProgramNodeOut, ProgramOut
 
 MAX_CALLS = 10_000
 """Of one run, as many as the tracker lets be live."""
 
 
 class NodeOut(BaseModel):
-    """A call. Durations are null where it did not get that far; tokens grow while it runs."""
+    """A call, or a node without one. Durations are null where it did not get that far; tokens grow while
+    it runs.
+    """
 
     id: str
     agent: str | None
     stage: int
     state: str
-    """``queued``, ``running``, ``completed``, ``cancelled``, ``failed`` or ``expired``."""
+    """``queued``, ``running``, ``completed``, ``cancelled``, ``failed`` or ``expired``; of a node
+    without a call ``waiting``, ``skipped``, ``done`` (an empty list), ``failed`` or ``cancelled``."""
     model: str
     worker: str | None
-    begin_s: float
+    begin_s: float | None
     """When it came, from the first call of the run on."""
     queue_s: float | None
     ttft_s: float | None
@@ -60,9 +66,17 @@ class GraphOut(BaseModel):
 
 
 def graph_of(
-    run_id: str, state: str, user: str, ended: Sequence[LedgerCall], live: Iterable[CallView]
+    run_id: str,
+    state: str,
+    user: str,
+    ended: Sequence[LedgerCall],
+    live: Iterable[CallView],
+    program: ProgramOut | None = None,
 ) -> GraphOut:
-    """The graph of one run. A call in both is the ledger's; parents that are not there are left out."""
+    """The graph of one run. A call in both is the ledger's; parents that are not there are left out.
+
+    Of a program, what has made no call is there, too.
+    """
     known = {row.call_id for row in ended}
     under_way = [view for view in live if view.record.call_id not in known]
     first_at = min(
@@ -71,10 +85,15 @@ def graph_of(
         default=0.0,
     )
     found: list[tuple[NodeOut, Sequence[str]]] = [
-        (_of_row(row, first_at), row.parents or []) for row in ended
+        (_node(row, row.outcome, row.accepted_at.timestamp() - first_at), row.parents or [])
+        for row in ended
     ]
-    found += [(_of_view(view, first_at), view.record.parents) for view in under_way]
+    found += [
+        (node_of(view.record, view.state, first_at), view.record.parents) for view in under_way
+    ]
     found.sort(key=lambda each: (each[0].begin_s, each[0].stage))
+    if program is not None:
+        found += _declared(program, {node.id for node, _ in found})
     parents: dict[str, list[str]] = {}
     nodes: list[NodeOut] = []
     for node, names in found:
@@ -96,6 +115,61 @@ def graph_of(
     )
 
 
+def node_of(record: CallRecord, state: str, first_at: float) -> NodeOut:
+    """A call under way, or just ended; ``first_at`` is when its run began."""
+    return _node(record, state, record.accepted_at - first_at)
+
+
+def _node(call: LedgerCall | CallRecord, state: str, begin_s: float) -> NodeOut:
+    return NodeOut(
+        id=call.name or call.call_id,
+        agent=call.agent,
+        stage=call.stage,
+        state=state,
+        model=call.served_model or call.model,
+        worker=call.worker,
+        begin_s=round(begin_s, 6),
+        queue_s=call.queue_delay_s,
+        ttft_s=call.ttft_s,
+        duration_s=call.duration_s,
+        input_tokens=call.input_tokens,
+        system_tokens=call.system_tokens,
+        cached_tokens=call.cached_tokens,
+        output_tokens=call.output_tokens,
+        error=call.error,
+    )
+
+
+def _declared(program: ProgramOut, made: set[str]) -> Iterator[tuple[NodeOut, list[str]]]:
+    """What of a program has made no call yet, or never will, each after its parents."""
+    names = {node.id: node.calls or [node.id] for node in program.nodes}
+    for node in sorted(program.nodes, key=lambda each: each.stage):
+        parents = [name for parent in node.parents for name in names[parent]]
+        for name in names[node.id]:
+            if name not in made:
+                yield _without_call(node, name), parents[:MOST_PARENTS]
+
+
+def _without_call(node: ProgramNodeOut, name: str) -> NodeOut:
+    return NodeOut(
+        id=name,
+        agent=node.agent,
+        stage=node.stage,
+        state="waiting" if node.state == "running" else node.state,
+        model=node.model,
+        worker=None,
+        begin_s=None,
+        queue_s=None,
+        ttft_s=None,
+        duration_s=None,
+        input_tokens=0,
+        system_tokens=0,
+        cached_tokens=0,
+        output_tokens=0,
+        error=node.reason,
+    )
+
+
 def _free(name: str, taken: dict[str, list[str]]) -> str:
     if name not in taken:
         return name
@@ -103,44 +177,3 @@ def _free(name: str, taken: dict[str, list[str]]) -> str:
     while f"{name} ({number})" in taken:
         number += 1
     return f"{name} ({number})"
-
-
-def _of_row(row: LedgerCall, first_at: float) -> NodeOut:
-    return NodeOut(
-        id=row.name or row.call_id,
-        agent=row.agent,
-        stage=row.stage,
-        state=row.outcome,
-        model=row.served_model or row.model,
-        worker=row.worker,
-        begin_s=round(row.accepted_at.timestamp() - first_at, 6),
-        queue_s=row.queue_delay_s,
-        ttft_s=row.ttft_s,
-        duration_s=row.duration_s,
-        input_tokens=row.input_tokens,
-        system_tokens=row.system_tokens,
-        cached_tokens=row.cached_tokens,
-        output_tokens=row.output_tokens,
-        error=row.error,
-    )
-
-
-def _of_view(view: CallView, first_at: float) -> NodeOut:
-    record = view.record
-    return NodeOut(
-        id=record.name or record.call_id,
-        agent=record.agent,
-        stage=record.stage,
-        state=view.state,
-        model=record.served_model or record.model,
-        worker=record.worker,
-        begin_s=round(record.accepted_at - first_at, 6),
-        queue_s=record.queue_delay_s,
-        ttft_s=None,
-        duration_s=record.duration_s,
-        input_tokens=record.input_tokens,
-        system_tokens=record.system_tokens,
-        cached_tokens=record.cached_tokens,
-        output_tokens=record.output_tokens,
-        error="",
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -11,17 +11,25 @@ from fairserve.interactions.identity import MAX_ID_CHARS, client_run_id
 from fairserve.platform.control.port import RunView
 from fairserve.platform.db.ledger import Interaction
 from fairserve.platform.db.schemas import Paging, Strict, UserId
+from fairserve.platform.programs.schemas import NodeIn, ProgramOut
 
 
 class InteractionCreate(Strict):
-    """Opens an empty run. Its calls must then name the same ``user``, or none.
-
-    ``sink`` is the id of the call with which it is complete.
+    """Opens a run. Empty, its calls must then name the same ``user``, or none, and ``sink`` is the id of
+    the call with which it is complete. With ``nodes`` it is a program, which the platform runs.
     """
 
     id: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)] | None = None
     user: UserId | None = None
     sink: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)] | None = None
+
+
+class ProgramCreate(InteractionCreate):
+    """Opens a run; described here, while :mod:`fairserve.interactions.program` reads programs."""
+
+    model: str | None = Field(None, description="Of the nodes that name none.")
+    nodes: list[NodeIn] | None = Field(None, min_length=1)
+    result: str | None = Field(None, description="The node whose output is the result.")
 
 
 class InteractionQuery(Paging):
@@ -51,6 +59,8 @@ class InteractionOut(BaseModel):
     tokens: int
     wasted_tokens: int = 0
     waste_cause: str = ""
+    program: ProgramOut | None = None
+    """Of a declared one that is read by its id, until its retention."""
 
 
 class InteractionList(BaseModel):
@@ -92,3 +102,21 @@ def of_row(row: Interaction) -> InteractionOut:
         wasted_tokens=row.wasted_tokens,
         waste_cause=row.waste_cause,
     )
+
+
+def inlined(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a body that an endpoint reads by itself, without references."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def resolve(part: Any) -> Any:
+        if isinstance(part, list):
+            return [resolve(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return resolve(definitions[part["$ref"].rpartition("/")[2]])
+        return {name: resolve(value) for name, value in part.items()}
+
+    found: dict[str, Any] = resolve(schema)
+    return found

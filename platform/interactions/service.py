@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from sqlalchemy.exc import OperationalError
 
-from fairserve.interactions.identity import IdentityError, checked_id, core_call_id, core_run_id
+from fairserve.interactions.identity import core_call_id, core_run_id
 from fairserve.platform.auth import Principal
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.errors import InvalidRequestError, NotFoundError, UnavailableError
+from fairserve.platform.errors import (
+    ConflictError,
+    NotFoundError,
+    UnavailableError,
+)
 from fairserve.platform.interactions import repository
+from fairserve.platform.interactions.events import RunEvents
 from fairserve.platform.interactions.graph_view import MAX_CALLS, GraphOut, graph_of
+from fairserve.platform.interactions.opening import Opening, checked
 from fairserve.platform.interactions.schemas import (
-    InteractionCreate,
     InteractionOut,
     InteractionQuery,
     of_row,
     of_view,
 )
 from fairserve.platform.ledger import Ledger
+from fairserve.platform.programs.repository import ProgramKey
+from fairserve.platform.programs.service import Programs
+from fairserve.platform.programs.task_calls import Owner
 
 FLUSH_S = 5.0
 """How long a view waits for the database to have what the journal has."""
@@ -35,6 +44,7 @@ class Interactions:
         control: ControlPort,
         sessions: SessionFactory,
         ledger: Ledger,
+        programs: Programs,
         principal: Principal,
     ) -> None:
         assert principal.tenant_id is not None, "only app keys have runs"
@@ -42,17 +52,23 @@ class Interactions:
         self._control = control
         self._sessions = sessions
         self._ledger = ledger
+        self._programs = programs
         self._tenant = principal.tenant_id
         self._app = principal.app_id
 
-    async def open(self, body: InteractionCreate) -> InteractionOut:
-        """Open an empty run; the id is the client's, or a new one. Raises ConflictError."""
-        run_id = new_id("run") if body.id is None else self._checked(body.id)
+    async def open(self, opening: Opening) -> InteractionOut:
+        """Open a run; the id is the client's, or a new one. Raises ConflictError if it is used."""
+        body = opening.run
+        run_id = body.id or new_id("run")
         core_id = core_run_id(self._app, run_id)
-        sink = None
-        if body.sink is not None:
-            sink = core_call_id(core_id, self._checked(body.sink, "sink"))
         user = body.user or self._app
+        if opening.program is not None:
+            owner = Owner(self._key(run_id), user)
+            view = await self._programs.submit(
+                owner, opening.declaration, opening.program, opening.size_bytes
+            )
+            return await self._with_program(of_view(view))
+        sink = None if body.sink is None else core_call_id(core_id, body.sink)
         view = await self._control.open_interaction(core_id, self._tenant, self._app, user, sink)
         return of_view(view)
 
@@ -81,8 +97,15 @@ class Interactions:
         return found
 
     async def get(self, run_id: str) -> InteractionOut:
-        """One run. Raises NotFoundError."""
-        view = await self._control.interaction(core_run_id(self._app, self._checked(run_id)))
+        """One run, with its program if it has one. Raises NotFoundError."""
+        found = await self._find(run_id)
+        try:
+            return await self._with_program(found)
+        except OperationalError as error:
+            raise _unavailable() from error
+
+    async def _find(self, run_id: str) -> InteractionOut:
+        view = await self._control.interaction(core_run_id(self._app, checked(run_id)))
         if view is not None:
             return of_view(view)
         try:
@@ -92,12 +115,19 @@ class Interactions:
         except OperationalError as error:
             raise _unavailable() from error
         if row is None:
-            raise NotFoundError("there is no such interaction", code="interaction_not_found")
+            raise _not_found()
         return of_row(row)
+
+    async def _with_program(self, found: InteractionOut) -> InteractionOut:
+        """A live run that is no program's has none in the database either."""
+        key = self._key(found.id)
+        if found.ended_at is not None or self._programs.is_live(key):
+            found.program = await self._programs.view(key)
+        return found
 
     async def graph(self, run_id: str) -> GraphOut:
         """The calls of a run. Raises NotFoundError, and UnavailableError while the database is away."""
-        core_id = core_run_id(self._app, self._checked(run_id))
+        core_id = core_run_id(self._app, checked(run_id))
         live = await self._control.interaction_calls(core_id)
         # A call that ended a moment ago is in the journal only: it is to be in one of the two.
         if not await asyncio.to_thread(self._ledger.flush, FLUSH_S):
@@ -109,21 +139,49 @@ class Interactions:
             )
         except OperationalError as error:
             raise _unavailable() from error
-        return graph_of(run_id, run.state, run.user, ended, live)
+        return await asyncio.to_thread(
+            graph_of, run_id, run.state, run.user, ended, live, run.program
+        )
 
-    async def close(self, run_id: str, *, cancel: bool) -> InteractionOut | None:
-        """End a run; returns it if calls of it still run. Raises NotFound- or ConflictError."""
-        core_id = core_run_id(self._app, self._checked(run_id))
-        await self._control.close_interaction(core_id, cancel=cancel)
+    async def close(self, run_id: str) -> int:
+        """The run is complete; returns how many calls of it still run.
+
+        Raises NotFoundError, or ConflictError for one that has ended or is a program's.
+        """
+        core_id = core_run_id(self._app, checked(run_id))
+        if self._programs.is_live(self._key(run_id)):
+            raise ConflictError(
+                "a program ends by itself; DELETE cancels it", code="program_run", param="id"
+            )
+        await self._control.close_interaction(core_id, cancel=False)
         view = await self._control.interaction(core_id)
-        return None if view is None else of_view(view)
+        return 0 if view is None else view.live_calls
 
-    @staticmethod
-    def _checked(text: str, field: str = "id") -> str:
-        try:
-            return checked_id(text, field)
-        except IdentityError as error:
-            raise InvalidRequestError(str(error), param=field) from error
+    async def cancel(self, run_id: str) -> None:
+        """Cancel a run with all its calls. Raises NotFound- or ConflictError."""
+        core_id = core_run_id(self._app, checked(run_id))
+        if self._programs.is_live(self._key(run_id)):
+            await self._programs.cancel(self._key(run_id))
+        else:
+            await self._control.close_interaction(core_id, cancel=True)
+
+    async def follow(self, run_id: str, keepalive_s: float) -> AsyncIterator[bytes]:
+        """What becomes of a run, as server-sent events, the state of now first. Raises NotFoundError."""
+        core_id = core_run_id(self._app, checked(run_id))
+
+        async def read() -> InteractionOut:
+            return await self.get(run_id)
+
+        events = RunEvents(core_id, self._key(run_id))
+        now = await events.open(self._control, self._programs, read)
+        return events.stream(now, read, keepalive_s)
+
+    def _key(self, run_id: str) -> ProgramKey:
+        return ProgramKey(self._tenant, self._app, run_id)
+
+
+def _not_found() -> NotFoundError:
+    return NotFoundError("there is no such interaction", code="interaction_not_found")
 
 
 def _unavailable() -> UnavailableError:

@@ -21,11 +21,13 @@ router = APIRouter(prefix="/admin/tenants")
 
 
 def _tenants(request: Request, session: WriteSession, principal: AdminPrincipal) -> Tenants:
-    return Tenants(session, principal, request.app.state.authenticator)
+    state = request.app.state
+    return Tenants(session, principal, state.authenticator, state.programs)
 
 
 def _tenants_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Tenants:
-    return Tenants(session, principal, request.app.state.authenticator)
+    state = request.app.state
+    return Tenants(session, principal, state.authenticator, state.programs)
 
 
 WritableTenants = Annotated[Tenants, Depends(_tenants, scope="function")]

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from fairserve.platform.apps.control_events import ProgramInbox
 from fairserve.platform.auth import Authenticator, Principal
 from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import new_id, utc_now
@@ -21,11 +22,16 @@ class Tenants:
     """All tenants, as seen by one admin request."""
 
     def __init__(
-        self, session: Session, principal: Principal, authenticator: Authenticator
+        self,
+        session: Session,
+        principal: Principal,
+        authenticator: Authenticator,
+        programs: ProgramInbox,
     ) -> None:
         self._session = session
         self._principal = principal
         self._authenticator = authenticator
+        self._programs = programs
 
     def get(self, tenant_id: str, *, lock: bool = False) -> Tenant:
         """One tenant. Raises NotFoundError."""
@@ -54,7 +60,7 @@ class Tenants:
         return tenant, key
 
     def change(self, tenant_id: str, body: TenantPatch) -> Tenant:
-        """Rename, suspend or take back. A suspended tenant's keys do not work."""
+        """Rename, suspend or take back. A suspended tenant's keys do not work, and its programs end."""
         tenant = self.get(tenant_id, lock=True)
         before = _audited(tenant)
         if body.name is not None and body.name != tenant.name:
@@ -64,6 +70,11 @@ class Tenants:
             tenant.suspended_at = utc_now() if body.suspended else None
         self._session.flush()
         self._audit("tenant.change", tenant, before)
+        if body.suspended:
+            after_commit(
+                self._session,
+                lambda: self._programs.cancel_of("its tenant is suspended", tenant_id=tenant_id),
+            )
         after_commit(self._session, lambda: self._authenticator.forget(tenant_id=tenant_id))
         return tenant
 

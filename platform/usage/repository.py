@@ -7,35 +7,30 @@ journal for ever. The caller commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any
 
-from sqlalchemy import String, Table, delete, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.control.record import CallRecord, InteractionRecord
-from fairserve.platform.db.base import Base
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
-
-_ROWS = 500
-"""Rows of one statement: SQLite allows 32,766 values."""
+from fairserve.platform.db.upsert import upsert
 
 
 def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
     """Write calls, and the throttling event of each refused one. A repeated id: the last wins."""
-    _upsert(session, LedgerCall, [_call(record) for record in records])
+    upsert(session, LedgerCall, [_call(record) for record in records])
     refused = [_event(record) for record in records if record.outcome == "refused"]
-    _upsert(session, ThrottlingEvent, refused)
+    upsert(session, ThrottlingEvent, refused)
 
 
 def upsert_interactions(session: Session, records: Sequence[InteractionRecord]) -> None:
     """Write ended interactions. A repeated id of the same app: the last wins."""
-    _upsert(session, Interaction, [_interaction(record) for record in records])
+    upsert(session, Interaction, [_interaction(record) for record in records])
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:
@@ -74,45 +69,6 @@ def _delete(session: Session, key: InstrumentedAttribute[str], condition: Any, r
         delete(key.class_).where(key.in_(ids)), execution_options={"synchronize_session": False}
     )
     return int(getattr(result, "rowcount", 0))
-
-
-def _upsert(session: Session, model: type[Base], rows: list[dict[str, Any]]) -> None:
-    table = model.__table__
-    assert isinstance(table, Table)
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    key = [column.name for column in table.primary_key]
-    # One statement may not name a row twice, and cutting texts can make two keys equal.
-    fitting = (_fitting(table, row) for row in rows)
-    distinct = {tuple(row[name] for name in key): row for row in fitting}
-    for batch in _batches(distinct.values()):
-        statement = insert(table).values(batch)
-        session.execute(
-            statement.on_conflict_do_update(
-                index_elements=key,
-                set_={
-                    column.name: statement.excluded[column.name]
-                    for column in table.columns
-                    if column.name not in key
-                },
-            )
-        )
-
-
-def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    remaining = iter(rows)
-    while batch := list(islice(remaining, _ROWS)):
-        yield batch
-
-
-def _fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut texts to their columns; PostgreSQL stores neither NUL nor half a surrogate pair."""
-    fitting = dict(row)
-    for name, value in row.items():
-        column = table.columns[name]
-        if isinstance(value, str) and isinstance(column.type, String):
-            clean = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
-            fitting[name] = clean[: column.type.length]
-    return fitting
 
 
 def _time(epoch_s: float) -> datetime:

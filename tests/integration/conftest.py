@@ -213,6 +213,16 @@ class RecordingControl:
         self.applied.append((system, parameters))
 
 
+class RecordingPrograms:
+    """Stands in for the programs under way: remembers which are to end."""
+
+    def __init__(self) -> None:
+        self.cancelled: list = []
+
+    def cancel_of(self, reason, *, app_id="", tenant_id="") -> None:
+        self.cancelled.append((reason, app_id or tenant_id))
+
+
 class RecordingFleet:
     """Stands in for the running fleet: takes up what is stored, and remembers what was dropped."""
 
@@ -244,6 +254,7 @@ class Management:
         self.hasher = key_hasher(self.state.settings)
         self.state.authenticator = Authenticator(self.state.session_factory, self.hasher)
         self.state.control = self.control = RecordingControl()
+        self.state.programs = self.programs = RecordingPrograms()
         self.state.fleet = self.fleet = RecordingFleet()
         self.state.models = Models(lambda worker_id: True)
         self.client = TestClient(self.app)

@@ -161,7 +161,8 @@ def server(start_server):
 class ScriptedWorker:
     """A worker without a model: it does to a call what the test says, by the prompt's first word.
 
-    ``ok`` answers three tokens; ``hold`` waits for :meth:`release` once it has begun, ``stall``
+    ``ok`` answers three tokens; ``say`` what follows it; ``once`` breaks off the first time it comes,
+    and then says what follows; ``hold`` waits for :meth:`release` once it has begun, ``stall``
     before; ``die`` breaks the connection before anything; ``break`` breaks it after two tokens;
     ``error`` sends an error after two; ``busy`` answers 503; ``refuse`` 400.
     """
@@ -171,6 +172,7 @@ class ScriptedWorker:
         self.model = model
         self.bodies = []
         self.disconnects = 0
+        self._once = set()
         self._held = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -227,7 +229,10 @@ class ScriptedWorker:
         if body["model"] != self.model:  # as vLLM does
             error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
             return web.json_response({"error": error}, status=404)
-        word = body["messages"][-1]["content"].split()[0]
+        word, _, said = body["messages"][-1]["content"].partition(" ")
+        if word == "once":
+            word = "say" if said in self._once else "break"
+            self._once.add(said)
         if word == "busy":
             return web.json_response({"error": {"message": "full"}}, status=503)
         if word == "refuse":
@@ -239,19 +244,20 @@ class ScriptedWorker:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         try:
-            await self._stream(word, request, response)
+            await self._stream(word, said, request, response)
         except (asyncio.CancelledError, ConnectionError):
             self.disconnects += 1
             raise
         return response
 
-    async def _stream(self, word, request, response):
+    async def _stream(self, word, said, request, response):
         if word == "stall":
             await self._held.wait()
         await self._send(response, {"role": "assistant", "content": ""}, 0)
         if word == "hold":
             await self._held.wait()
-        for count, text in enumerate(("one ", "two ", "three"), 1):
+        texts = (said[:1], said[1:2], said[2:]) if word == "say" else ("one ", "two ", "three")
+        for count, text in enumerate(texts, 1):
             await self._send(response, {"content": text}, count)
             if count == 2 and word == "break":
                 request.transport.abort()

@@ -10,7 +10,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
-from fairserve.platform.settings import Settings, parse_options
+from fairserve.platform.option_pairs import parse_options
+from fairserve.platform.settings import Settings
 from fairserve.platform.settings_flags import (
     add_flags,
     environment_names,

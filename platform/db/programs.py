@@ -1,0 +1,60 @@
+"""Declared programs and how far their runs have come, so that a restart goes on with them.
+
+A step is the record of a node or of a task (:mod:`fairserve.interactions.program_state`), with the texts
+that calls answered; they are JSON, because that holds any text. Programs have a retention of their own,
+shorter than the ledger's, and are deleted with their app.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, ForeignKeyConstraint, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, TEXT_CHARS, Base
+from fairserve.platform.db.ledger import WIDE_ID_CHARS
+
+
+class Program(Base):
+    """A program that an app handed over; its id is that of its interaction."""
+
+    __tablename__ = "programs"
+    __table_args__ = (Index(None, "app_id"), Index(None, "state"), Index(None, "ended_at"))
+
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    app_id: Mapped[str] = mapped_column(ForeignKey("apps.id", ondelete="CASCADE"), primary_key=True)
+    id: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
+    declaration: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """As it was accepted."""
+    limits: Mapped[dict[str, int]] = mapped_column(JSON)
+    """With which it was accepted; the fields of ``ProgramLimits``."""
+    state: Mapped[str] = mapped_column(String(16))
+    """``running``, ``complete``, ``failed`` or ``cancelled``."""
+    reason: Mapped[str] = mapped_column(String(TEXT_CHARS))
+    """Why it was cancelled, or could not go on."""
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+
+
+class ProgramStep(Base):
+    """Where one node or one task of a program stands."""
+
+    __tablename__ = "program_steps"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["tenant_id", "app_id", "program_id"],
+            ["programs.tenant_id", "programs.app_id", "programs.id"],
+            ondelete="CASCADE",
+        ),
+    )
+
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    program_id: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(8), primary_key=True)
+    """``node`` or ``task``."""
+    name: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
+    record: Mapped[dict[str, Any]] = mapped_column(JSON)

@@ -1,0 +1,59 @@
+"""Rows that are written whatever was there before, on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import String, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.base import Base
+
+_ROWS = 500
+"""Rows of one statement: SQLite allows 32,766 values."""
+
+
+def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) -> None:
+    """Insert rows, or replace those of the same key; the last of a key wins. The caller commits.
+
+    Texts are cut to their columns and made such that both databases hold them.
+    """
+    table = model.__table__
+    assert isinstance(table, Table)
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    key = [column.name for column in table.primary_key]
+    # One statement may not name a row twice, and cutting texts can make two keys equal.
+    fitting = (_fitting(table, row) for row in rows)
+    distinct = {tuple(row[name] for name in key): row for row in fitting}
+    for batch in _batches(distinct.values()):
+        statement = insert(table).values(batch)
+        session.execute(
+            statement.on_conflict_do_update(
+                index_elements=key,
+                set_={
+                    column.name: statement.excluded[column.name]
+                    for column in table.columns
+                    if column.name not in key
+                },
+            )
+        )
+
+
+def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    remaining = iter(rows)
+    while batch := list(islice(remaining, _ROWS)):
+        yield batch
+
+
+def _fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Cut texts to their columns; PostgreSQL stores neither NUL nor half a surrogate pair."""
+    fitting = dict(row)
+    for name, value in row.items():
+        column = table.columns[name]
+        if isinstance(value, str) and isinstance(column.type, String):
+            clean = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+            fitting[name] = clean[: column.type.length]
+    return fitting

@@ -1,0 +1,172 @@
+"""Programs and their steps in the database. What serves a tenant is scoped to it; the caller commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import delete, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from fairserve.interactions.program import ProgramLimits
+from fairserve.interactions.program_state import ProgramState
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.identity import Tenant
+from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.upsert import upsert
+
+
+class ProgramKey(NamedTuple):
+    """Which program; ``run_id`` is the client's id of its interaction."""
+
+    tenant: str
+    app: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavedProgram:
+    """A program as it was saved."""
+
+    key: ProgramKey
+    user: str
+    declaration: Mapping[str, Any]
+    limits: ProgramLimits
+    state: ProgramState
+    reason: str
+    created_at: datetime
+    ended_at: datetime | None = None
+    steps: Mapping[str, Any] = field(default_factory=lambda: {"nodes": {}, "tasks": {}})
+    """Records of nodes and tasks by name."""
+
+    @property
+    def run_state(self) -> dict[str, Any]:
+        """The state of its run, for ``ProgramRun.restore``."""
+        return {"cancelled": self.state == "cancelled", **self.steps}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a program."""
+
+    key: ProgramKey
+    steps: Mapping[str, Any] = field(default_factory=dict)
+    """Records that changed, by ``nodes`` and ``tasks`` and by name."""
+    state: ProgramState = "running"
+    reason: str = ""
+    ended_at: datetime | None = None
+    """None: it has not ended."""
+
+
+def insert(session: Session, program: SavedProgram) -> None:
+    """A new program. Raises IntegrityError if the id was used, or the app has gone."""
+    session.add(
+        Program(
+            tenant_id=program.key.tenant,
+            app_id=program.key.app,
+            id=program.key.run_id,
+            user_id=program.user,
+            declaration=dict(program.declaration),
+            limits=asdict(program.limits),
+            state=program.state,
+            reason=program.reason,
+            created_at=program.created_at,
+            ended_at=program.ended_at,
+        )
+    )
+    session.flush()
+
+
+def remove(session: Session, key: ProgramKey) -> None:
+    """Forget a program."""
+    session.execute(delete(Program).where(_is(key)))
+
+
+def apply(session: Session, changes: Sequence[Change]) -> set[ProgramKey]:
+    """Write changes; returns the programs that are there still (others went with their app)."""
+    keys = {change.key for change in changes}
+    columns = (Program.tenant_id, Program.app_id, Program.id)
+    statement = select(*columns).where(tuple_(*columns).in_(keys))
+    there = {ProgramKey(*row) for row in session.execute(statement)}
+    kept = [change for change in changes if change.key in there]
+    upsert(session, ProgramStep, (row for change in kept for row in _steps(change)))
+    for change in kept:
+        if change.ended_at is not None:
+            session.execute(
+                update(Program)
+                .where(_is(change.key))
+                .values(state=change.state, reason=change.reason, ended_at=change.ended_at)
+            )
+    return there
+
+
+def find(sessions: SessionFactory, key: ProgramKey) -> SavedProgram | None:
+    """A program with all its steps."""
+    with sessions() as session:
+        row = read_only(session).get(Program, key)
+        if row is None:
+            return None
+        steps = session.execute(
+            select(ProgramStep.kind, ProgramStep.name, ProgramStep.record).where(
+                ProgramStep.tenant_id == key.tenant,
+                ProgramStep.app_id == key.app,
+                ProgramStep.program_id == key.run_id,
+            )
+        ).all()
+    found: dict[str, dict[str, Any]] = {"nodes": {}, "tasks": {}}
+    for kind, name, record in steps:
+        found[f"{kind}s"][name] = record
+    return SavedProgram(
+        key=key,
+        user=row.user_id,
+        declaration=row.declaration,
+        limits=ProgramLimits(**row.limits),
+        state=row.state,  # type: ignore[arg-type]  # the column holds nothing else
+        reason=row.reason,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+        steps=found,
+    )
+
+
+def running(sessions: SessionFactory) -> list[tuple[ProgramKey, bool]]:
+    """The programs that have not ended, the oldest first, and whether their tenant is suspended."""
+    query = (
+        select(Program.tenant_id, Program.app_id, Program.id, Tenant.suspended_at)
+        .join(Tenant, Tenant.id == Program.tenant_id)
+        .where(Program.state == "running")
+        .order_by(Program.created_at, Program.id)
+    )
+    with sessions() as session:
+        rows = read_only(session).execute(query).all()
+    return [(ProgramKey(tenant, app, run), since is not None) for tenant, app, run, since in rows]
+
+
+def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:
+    """Delete programs that ended before ``time``, with their outputs; at most ``max_rows``."""
+    columns = (Program.tenant_id, Program.app_id, Program.id)
+    keys = session.execute(select(*columns).where(Program.ended_at < time).limit(max_rows)).all()
+    for row in keys:
+        remove(session, ProgramKey(*row))
+    return len(keys)
+
+
+def _is(key: ProgramKey) -> Any:
+    return (
+        (Program.tenant_id == key.tenant) & (Program.app_id == key.app) & (Program.id == key.run_id)
+    )
+
+
+def _steps(change: Change) -> Iterable[dict[str, Any]]:
+    for kind in ("node", "task"):
+        for name, record in change.steps.get(f"{kind}s", {}).items():
+            yield {
+                "tenant_id": change.key.tenant,
+                "app_id": change.key.app,
+                "program_id": change.key.run_id,
+                "kind": kind,
+                "name": name,
+                "record": record,
+            }

@@ -1,0 +1,122 @@
+"""Programs as the API takes and shows them.
+
+The models of what is taken are for the API's description: :mod:`fairserve.interactions.program` reads
+and checks a declaration, with the path of what is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from fairserve.interactions.condition import OPS
+from fairserve.interactions.program import DEFAULT_RETRIES, MAX_EXPECTED_TOKENS, MAX_RETRIES
+from fairserve.interactions.program_run import NodeOutput, ProgramRun
+from fairserve.interactions.program_state import NodeRun, NodeState, ProgramState
+from fairserve.interactions.program_task import call_name
+from fairserve.platform.db.schemas import Strict
+
+
+class MapIn(Strict):
+    """The node runs once for every item of a list."""
+
+    over: str = Field(description="The node whose output is the list.")
+    path: str | None = Field(None, description="Where in that output, such as plan.steps.")
+    limit: int | None = Field(None, ge=1, description="The longest list allowed.")
+
+
+class WhenIn(Strict):
+    """The node runs only if this holds."""
+
+    node: str = Field(description="The node whose output is looked at.")
+    op: str = Field(json_schema_extra={"enum": list(OPS)})
+    value: str | float | bool | None = None
+    path: str | None = Field(None, description="Where in that output.")
+
+
+class NodeIn(Strict):
+    """One node: a call, or with ``map`` one for every item of a list."""
+
+    id: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    agent: str | None = Field(None, description="Whose call it is; the id if it is not said.")
+    model: str | None = None
+    messages: list[dict[str, Any]] | None = Field(
+        None, description="Chat messages; texts may hold {{node.output}}."
+    )
+    prompt: str | None = Field(None, description="Instead of messages.")
+    parents: list[str] | None = Field(
+        None, description="Nodes that end before; those that are named elsewhere if it is not said."
+    )
+    sampling: dict[str, Any] | None = Field(None, description="Further fields of the request.")
+    expected_output_tokens: int | None = Field(None, ge=1, le=MAX_EXPECTED_TOKENS)
+    map: MapIn | None = None
+    when: WhenIn | None = None
+    retries: int = Field(DEFAULT_RETRIES, ge=0, le=MAX_RETRIES)
+
+
+class ProgramNodeOut(BaseModel):
+    """Where a node stands. ``output`` is null until there is some; of a node with ``map`` a list, with
+    null for the instances that have not ended.
+    """
+
+    id: str
+    agent: str
+    model: str
+    stage: int
+    parents: list[str]
+    state: NodeState
+    reason: str
+    """Why it failed or was skipped."""
+    calls: list[str]
+    """What its calls are called in the graph: the last attempt of each instance."""
+    attempts: int
+    output: str | list[str | None] | None
+
+
+class ProgramOut(BaseModel):
+    """A program: ``result`` is the output of the declared result, or those of all sinks by id."""
+
+    state: ProgramState
+    reason: str
+    result: NodeOutput | dict[str, NodeOutput]
+    nodes: list[ProgramNodeOut]
+
+
+class TaskNews(BaseModel):
+    """An instance of a node with ``map`` is in another state."""
+
+    node: str
+    index: int
+    state: Literal["running", "done", "failed", "cancelled"]
+    reason: str
+    output: str | None
+
+
+def program_out(run: ProgramRun, reason: str) -> ProgramOut:
+    """A program as it stands."""
+    return ProgramOut(
+        state=run.state,
+        reason=reason,
+        result=run.result,
+        nodes=[node_out(run, node) for node in run.nodes.values()],
+    )
+
+
+def node_out(run: ProgramRun, node: NodeRun) -> ProgramNodeOut:
+    """A node as it stands."""
+    declared = node.node
+    outputs = [each.output for each in node.instances]
+    mapped = declared.map is not None and node.state not in ("waiting", "skipped")
+    return ProgramNodeOut(
+        id=declared.node_id,
+        agent=declared.agent,
+        model=declared.model,
+        stage=run.program.graph.stages[declared.node_id],
+        parents=list(declared.parents),
+        state=node.state,
+        reason=node.reason,
+        calls=[call_name(each.task_id, each.attempt) for each in node.instances],
+        attempts=sum(each.attempt for each in node.instances),
+        output=outputs if mapped else next(iter(outputs), None),
+    )

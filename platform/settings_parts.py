@@ -1,0 +1,57 @@
+"""What the settings say about each part of the server."""
+
+from __future__ import annotations
+
+from fairserve.engine.base import KvEndpoints
+from fairserve.platform.cluster.fleet import FleetPart
+from fairserve.platform.cluster.worker_spec import WorkerSpec
+from fairserve.platform.completions.prepared import PrepareOptions
+from fairserve.platform.control.lifecycle import ControlOptions
+from fairserve.platform.programs.execution import ExecutionOptions
+from fairserve.platform.programs.service import ProgramOptions
+from fairserve.platform.settings import Settings
+
+
+def control_options(settings: Settings) -> ControlOptions:
+    """Bounds of control."""
+    return ControlOptions(
+        max_queue_wait_s=settings.max_queue_wait_s,
+        max_queued_calls=settings.max_queued_calls,
+        lease_s=settings.lease_s,
+        infer_parents=settings.infer_parents,
+        reopen_grace_s=settings.interaction_reopen_grace_s,
+    )
+
+
+def prepare_options(settings: Settings) -> PrepareOptions:
+    """How requests are read."""
+    return PrepareOptions(
+        default_max_tokens=settings.default_max_tokens,
+        cache_isolation=settings.cache_isolation,
+        infer_parents=settings.infer_parents,
+        run_from_traceparent=settings.run_from_traceparent,
+    )
+
+
+def program_options(settings: Settings) -> ProgramOptions:
+    """Bounds of programs."""
+    return ProgramOptions(
+        max_live=settings.program_max_live,
+        max_live_per_app=settings.program_max_live_per_app,
+        max_bytes=settings.program_max_bytes,
+        execution=ExecutionOptions(
+            parallel_calls=settings.program_parallel_calls,
+            time_limit_s=settings.program_time_limit_s,
+        ),
+    )
+
+
+def static_fleet(settings: Settings) -> FleetPart:
+    """The workers of ``worker_urls``."""
+    publishers = settings.worker_kv_events or ("",) * len(settings.worker_urls)
+    return FleetPart(
+        workers=tuple(
+            WorkerSpec(f"w{number}", url, kv_events=KvEndpoints(*told.split()) if told else None)
+            for number, (url, told) in enumerate(zip(settings.worker_urls, publishers, strict=True))
+        )
+    )
