@@ -95,9 +95,16 @@ class Call:
     pool: str = ""
     """The model pool that serves it: the name of its workers' model; "" where there is only one."""
     expected_output_tokens: int = 0
-    """Expected output over all samples, from the app's profile, never above the maximum."""
+    """Expected output over all samples, as declared or by the app's profile, at most the maximum."""
     client: ClientPath = ()
     """The path that the schedulers are fair to; ``(tenant, user)`` if it is not given."""
+    declared: bool = False
+    """The platform makes it, for a program that was handed over; no client does."""
+    declared_output_tokens: int = 0
+    """Expected output of one sample as its program declared it; 0: the app's profile tells."""
+    remaining_tokens: float = 0.0
+    """Expected output on the longest path from this call to the end of its run, itself included; finite,
+    and 0 where nobody knows."""
 
     def __post_init__(self) -> None:
         if not self.client:

@@ -31,5 +31,9 @@ class ForeignInteractionError(InteractionError):
     """The interaction belongs to another user or app."""
 
 
+class DeclaredInteractionError(InteractionError):
+    """The interaction is a program's, and the call is not one of the program's own."""
+
+
 class TrackerFullError(InteractionError):
     """Too many interactions, or calls in one of them, are live."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fairserve.interactions.call import Call
 
@@ -34,6 +34,15 @@ _HALF = 32
 _STAGE = (1 << _HALF) - 1
 SINCE_CALLS = 256
 """If more calls came since the one that is continued, nothing is sought between them."""
+
+
+class RestoredCall(NamedTuple):
+    """A call of a run that is taken back; it has ended."""
+
+    call_id: str
+    parents: tuple[str, ...]
+    tokens: int
+    """What it used in all."""
 
 
 class Run:
@@ -50,6 +59,7 @@ class Run:
         "asks",
         "closing",
         "closing_final",
+        "declared",
         "deepest",
         "interaction_id",
         "last_active_s",
@@ -68,6 +78,8 @@ class Run:
         self.tenant, self.app, self.user = owner
         self.opened_s = self.last_active_s = now_s
         self.single = False
+        self.declared = False
+        """A program's: it has that program's calls alone, and ends when the program says so."""
         self.live: set[int] = set()
         """Numbers of the calls that have not ended."""
         self.tokens = 0
@@ -222,6 +234,14 @@ class Run:
             self._keys.append(key)
             self._keys.append(number)
 
+    def take_back(self, call: RestoredCall) -> None:
+        """A call was accepted and ended; a parent that is not here, or a call that is, is left out."""
+        if call.call_id not in self._index:
+            parents = [self._index[parent] for parent in call.parents if parent in self._index]
+            self.add(call.call_id, self.stage_after(parents), parents)
+            self.end(call.call_id)
+            self.tokens += call.tokens
+
     # --- state ------------------------------------------------------------------------------------
 
     def to_plain(self, now_s: float) -> dict[str, Any]:
@@ -232,6 +252,7 @@ class Run:
             "opened_age_s": now_s - self.opened_s,
             "idle_age_s": now_s - self.last_active_s,
             "single": self.single,
+            "declared": self.declared,
             "tokens": self.tokens,
             "trouble": self.trouble,
             "asks": self.asks,
@@ -253,6 +274,7 @@ class Run:
         run.last_active_s = now_s - plain["idle_age_s"]
         for name in ("single", "tokens", "trouble", "asks", "closing", "closing_final", "deepest"):
             setattr(run, name, plain[name])
+        run.declared = plain.get("declared", False)  # older states have no such runs
         for call_id, stage, parents in zip(
             plain["calls"], plain["stages"], plain["parents"], strict=True
         ):

@@ -6,7 +6,8 @@ whether a call belongs to an interaction under way). Few clients say that a run 
 been idle for its app's time-out is complete if its last call was and nothing is missing; it has expired
 if it never had a call, if its declared sink never came, or if its last answer asked for tools with
 whose results nobody has come back. A late call reopens a run that idled to its end, for a while
-(``reopen_grace_s``); one that its client closed stays closed.
+(``reopen_grace_s``); one that its client closed stays closed. A *declared* run is a program's, which
+the platform carries out: it has no other calls, and idles as long as its program does.
 
 Where a call stands in its run is :mod:`fairserve.interactions.run`. Each operation is O(1) in the number
 of runs, but for the heap of time-outs. All tables are bounded; ended runs are remembered for a bounded
@@ -19,13 +20,14 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.errors import (
     CycleError,
+    DeclaredInteractionError,
     DuplicateCallError,
     ForeignInteractionError,
     InteractionClosedError,
@@ -34,7 +36,8 @@ from fairserve.interactions.errors import (
     UnknownParentError,
 )
 from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.run import Run, RunState, WasteCause
+from fairserve.interactions.run import RestoredCall, Run, RunState
+from fairserve.interactions.run_end import RunEnd, cause_of, state_of
 
 Owner = tuple[str, str, str]
 """Tenant, app and user."""
@@ -61,21 +64,6 @@ class Attachment(NamedTuple):
     """Under way and within the immunity budget: it must not be throttled by load."""
     parents: tuple[int, ...] = ()
     """Numbers of calls of its run, given or inferred (:meth:`~fairserve.interactions.run.Run.name`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunEnd:
-    """An interaction that has ended. Its tokens are wasted unless it is complete."""
-
-    interaction_id: str
-    tenant: str
-    app: str
-    user: str
-    state: RunState
-    calls: int
-    tokens: int
-    wasted_tokens: int
-    cause: WasteCause
 
 
 class Tracker:
@@ -124,16 +112,41 @@ class Tracker:
     # --- the life of a run ------------------------------------------------------------------------
 
     def open(
-        self, interaction_id: str, owner: Owner, now_s: float, sink: str | None = None
+        self,
+        interaction_id: str,
+        owner: Owner,
+        now_s: float,
+        sink: str | None = None,
+        *,
+        declared: bool = False,
     ) -> None:
         """Open an empty run, complete with the call ``sink`` if one is named.
 
-        Raises an InteractionError if the id was used before.
+        Raises an InteractionError if the id was used before, or too many runs are live.
         """
-        if interaction_id in self._runs:
-            raise DuplicateCallError(f"interaction {interaction_id!r} exists already")
-        self._require_not_ended(interaction_id)
-        self._new_run(interaction_id, owner, now_s).closing_final = sink
+        self._require_new(interaction_id)
+        run = self._new_run(interaction_id, owner, now_s, declared=declared)
+        run.closing_final = sink
+
+    def take_back(
+        self,
+        interaction_id: str,
+        owner: Owner,
+        calls: Sequence[RestoredCall],
+        now_s: float,
+        *,
+        declared: bool,
+    ) -> None:
+        """Open a run that was under way before a restart, with its calls that ended by then.
+
+        ``calls`` are in the order of their acceptance. Raises as :meth:`open` does, and for too many.
+        """
+        self._require_new(interaction_id)
+        if len(calls) > self._limits.calls_per_run:
+            raise self._too_many_calls(len(calls))
+        run = self._new_run(interaction_id, owner, now_s, declared=declared)
+        for call in calls:
+            run.take_back(call)
 
     def attach(self, call: Call, profile: AppProfile, now_s: float) -> Attachment:
         """Where the call would stand. Checks everything, changes nothing. Raises InteractionError."""
@@ -142,6 +155,8 @@ class Tracker:
         if parents and call.call_id in parents:
             raise CycleError(f"call {call.call_id!r} names itself as its parent")
         if run is None:
+            if call.declared:
+                raise _not_found(interaction_id)
             run = self._reopenable(interaction_id, now_s)
             if len(self._runs) >= self._limits.live_runs:
                 raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
@@ -152,13 +167,17 @@ class Tracker:
                 return Attachment(stage=1, under_way=False, immune=False)
         if (run.tenant, run.app, run.user) != (call.tenant, call.app, call.user):
             raise ForeignInteractionError(f"interaction {interaction_id!r} belongs to another user")
+        if run.declared and not call.declared:
+            raise DeclaredInteractionError(
+                f"interaction {interaction_id!r} is a program's: only its own calls belong to it"
+            )
         if call.call_id in run:
             raise DuplicateCallError(f"the interaction has a call {call.call_id!r} already")
         if run.closing is not None:
             raise InteractionClosedError(f"interaction {interaction_id!r} is closed")
         calls = len(run)
         if calls >= self._limits.calls_per_run:
-            raise TrackerFullError(f"the interaction has {calls} calls, the most allowed")
+            raise self._too_many_calls(calls)
         if parents is not None:
             unknown = next((parent for parent in parents if parent not in run), None)
             if unknown is not None:
@@ -229,9 +248,9 @@ class Tracker:
         elif outcome == "completed":
             run.trouble = ""
         else:
-            run.trouble = "failed" if outcome == "failed" else _cause(outcome)
+            run.trouble = cause_of(outcome)
         if run.single or run.closing_final == call.call_id:
-            run.closing = "complete" if outcome == "completed" else _state(outcome)
+            run.closing = "complete" if outcome == "completed" else state_of(outcome)
         if run.live:
             return None
         if run.closing is not None:
@@ -239,8 +258,10 @@ class Tracker:
         self._watch(run, now_s + profile.idle_timeout_s)
         return None
 
-    def close(self, interaction_id: str, *, cancel: bool) -> tuple[RunEnd | None, list[str]]:
-        """The client ends a run: complete, or cancelled. Live calls are finished first.
+    def close(
+        self, interaction_id: str, *, cancel: bool, failed: bool = False
+    ) -> tuple[RunEnd | None, list[str]]:
+        """The client ends a run: complete, cancelled, or ``failed``. Live calls are finished first.
 
         Returns its end, if no call was live, and the ids of the live calls (which the caller
         cancels if ``cancel``). Raises InteractionNotFoundError or InteractionClosedError.
@@ -248,9 +269,12 @@ class Tracker:
         run = self._runs.get(interaction_id)
         if run is None:
             self._require_not_ended(interaction_id)
-            raise InteractionNotFoundError(f"there is no interaction {interaction_id!r}")
+            raise _not_found(interaction_id)
         state: RunState = "complete"
-        if cancel:
+        if failed:
+            state = "aborted"
+            run.single, run.closing_final = False, None  # no call's end makes it another
+        elif cancel:
             state = "aborted" if run.trouble in ("throttled", "failed") else "cancelled"
         run.closing = state
         if run.live:
@@ -292,10 +316,13 @@ class Tracker:
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _new_run(self, interaction_id: str, owner: Owner, now_s: float) -> Run:
+    def _new_run(
+        self, interaction_id: str, owner: Owner, now_s: float, *, declared: bool = False
+    ) -> Run:
         if len(self._runs) >= self._limits.live_runs:
             raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
         run = self._runs[interaction_id] = Run(interaction_id, owner, now_s)
+        run.declared = declared
         self._watch(run, now_s)  # the first look sets the time of the next
         return run
 
@@ -314,9 +341,18 @@ class Tracker:
         return run
 
     def _watch(self, run: Run, due_s: float) -> None:
-        if not run.watched:
+        if not (run.watched or run.declared):
             run.watched = True
             heapq.heappush(self._expiry, (due_s, run.interaction_id))
+
+    def _require_new(self, interaction_id: str) -> None:
+        if interaction_id in self._runs:
+            raise DuplicateCallError(f"interaction {interaction_id!r} exists already")
+        self._require_not_ended(interaction_id)
+
+    def _too_many_calls(self, calls: int) -> TrackerFullError:
+        most = self._limits.calls_per_run
+        return TrackerFullError(f"the interaction has {calls} calls; allowed: {most}")
 
     def _require_not_ended(self, interaction_id: str) -> None:
         if interaction_id in self._ended:
@@ -328,20 +364,7 @@ class Tracker:
         self._ended[run.interaction_id] = state
         while len(self._ended) > self._limits.remembered_runs:
             self._ended.popitem(last=False)
-        cause: WasteCause = ""
-        if state != "complete":
-            cause = run.trouble or _cause(state)
-        return RunEnd(
-            interaction_id=run.interaction_id,
-            tenant=run.tenant,
-            app=run.app,
-            user=run.user,
-            state=state,
-            calls=len(run),
-            tokens=run.tokens,
-            wasted_tokens=0 if state == "complete" else run.tokens,
-            cause=cause,
-        )
+        return RunEnd.of(run, state)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -372,22 +395,5 @@ def _unknown(parent: str) -> UnknownParentError:
     return UnknownParentError(f"parent {parent!r} is not a call of this interaction")
 
 
-def _cause(outcome: str) -> WasteCause:
-    causes: dict[str, WasteCause] = {
-        "refused": "throttled",
-        "cancelled": "cancelled",
-        "expired": "expired",
-        "failed": "failed",
-        "aborted": "failed",
-    }
-    return causes[outcome]
-
-
-def _state(outcome: str) -> RunState:
-    states: dict[str, RunState] = {
-        "cancelled": "cancelled",
-        "expired": "expired",
-        "failed": "aborted",
-        "refused": "aborted",
-    }
-    return states[outcome]
+def _not_found(interaction_id: str) -> InteractionNotFoundError:
+    return InteractionNotFoundError(f"there is no interaction {interaction_id!r}")

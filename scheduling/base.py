@@ -197,7 +197,10 @@ class Feeder(Protocol):
         ...
 
     def share(self, others: Sequence[Feeder]) -> None:
-        """The feeders of the other models: tell them from now on of service and runs under way."""
+        """The feeders of the other models: tell them from now on of service and runs under way.
+
+        Of the runs that are under way already, at once.
+        """
         ...
 
     def served_elsewhere(self, client: ClientPath, amount: float) -> None:
@@ -205,7 +208,7 @@ class Feeder(Protocol):
         ...
 
     def begun_elsewhere(self, interaction_id: str) -> None:
-        """Another feeder has dispatched a call of this interaction."""
+        """Another feeder has dispatched a call of this interaction, or this service's last life did."""
         ...
 
     def waiting(self) -> Iterable[Call]:

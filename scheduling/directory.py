@@ -11,7 +11,7 @@ from typing import Any
 
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile, StageProfile
 from fairserve.scheduling.events import AppChanged, UserChanged
-from fairserve.throttling.base import Limits
+from fairserve.throttling.base import Arrival, Limits
 
 NO_LIMITS = Limits()
 
@@ -50,6 +50,17 @@ class Directory:
         if own is None or own.rpm is None:
             return limits
         return Limits(user_rpm=own.rpm, app_rpm=limits.app_rpm)
+
+    def arrival(self, owner: tuple[str, str, str], *, overloaded: bool, under_way: bool) -> Arrival:
+        """What the throttle is told of a call; ``owner`` is its tenant, app and user."""
+        tenant, app, user = owner
+        return Arrival(
+            user=f"{tenant}/{user}",
+            app=app,
+            limits=self.limits(app, tenant, user),
+            overloaded=overloaded,
+            under_way=under_way,
+        )
 
     def weight(self, tenant: str, user: str) -> float:
         """1 / E_i: a user of weight 2 is entitled to twice the service."""

@@ -19,24 +19,19 @@ from collections.abc import Callable
 from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_path
-from fairserve.interactions.tracker import RunEnd, Tracker
+from fairserve.interactions.run_end import RunEnd
+from fairserve.interactions.tracker import Tracker
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.errors import UnknownCallError, UnknownWorkerError
 from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.model_pool import ModelPool
 from fairserve.scheduling.pool import Worker
 from fairserve.scheduling.system import SystemConfig
-from fairserve.throttling.base import Arrival, Decision, LimitUse, ThrottlingPolicy
+from fairserve.throttling.base import Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.registry import THROTTLES
-
-
-class UnknownCallError(KeyError):
-    """No such call is queued or running."""
-
-
-class UnknownWorkerError(KeyError):
-    """No such worker has joined."""
 
 
 def _not_dispatched(call_id: str) -> UnknownCallError:
@@ -86,6 +81,7 @@ class Dispatcher:
             ev.CallReturned: self._on_call_returned,
             ev.CancelRequested: self._on_cancel_requested,
             ev.InteractionOpened: self._on_interaction_opened,
+            ev.InteractionRestored: self._on_interaction_restored,
             ev.InteractionClosed: self._on_interaction_closed,
             ev.WorkerJoined: self._on_worker_joined,
             ev.WorkerReported: self._on_worker_reported,
@@ -125,6 +121,10 @@ class Dispatcher:
         feeders = [each.feeder for each in pools.values()]
         for feeder in feeders:
             feeder.share([other for other in feeders if other is not feeder])
+
+    def _feeders(self) -> list[Feeder]:
+        """Of all models, or of the first one that will be named."""
+        return [each.feeder for each in self.pools.values()] or [self.first.feeder]
 
     def _pool_of(self, live: LiveCall) -> ModelPool:
         return self.pools[live.call.pool]
@@ -176,11 +176,11 @@ class Dispatcher:
         attachment = self.tracker.attach(call, profile, now_s)
         call.client = client_path(call, self.system.levels)
         call.stage = attachment.stage
-        expected = max(1, round(profile.stage(call.stage).output_tokens))
-        call.expected_output_tokens = call.samples * min(call.max_output_tokens, expected)
+        expected = call.declared_output_tokens or round(profile.stage(call.stage).output_tokens)
+        call.expected_output_tokens = call.samples * min(call.max_output_tokens, max(1, expected))
 
         pool = self.pool_of(call.pool)
-        arrival = self._arrival(
+        arrival = self.directory.arrival(
             (call.tenant, call.app, call.user),
             overloaded=pool.update_overload(),
             under_way=attachment.immune,
@@ -199,21 +199,10 @@ class Dispatcher:
         live = self._live[call.call_id] = LiveCall(call)
         return pool.queue(live)
 
-    def _arrival(
-        self, owner: tuple[str, str, str], *, overloaded: bool, under_way: bool
-    ) -> Arrival:
-        tenant, app, user = owner
-        return Arrival(
-            user=f"{tenant}/{user}",
-            app=app,
-            limits=self.directory.limits(app, tenant, user),
-            overloaded=overloaded,
-            under_way=under_way,
-        )
-
     def limit_use(self, tenant: str, app: str, user: str, now_s: float) -> LimitUse | None:
         """What a user has used of the limit that the throttle holds it to."""
-        arrival = self._arrival((tenant, app, user), overloaded=self.overloaded, under_way=False)
+        owner = (tenant, app, user)
+        arrival = self.directory.arrival(owner, overloaded=self.overloaded, under_way=False)
         return self.throttle.use(arrival, now_s)
 
     # --- a call runs ------------------------------------------------------------------------------
@@ -278,8 +267,8 @@ class Dispatcher:
         return [] if end is None else [self._ended(end)]
 
     def _ended(self, end: RunEnd) -> RunEnd:
-        for pool in self.pools.values():
-            pool.feeder.interaction_ended(end.interaction_id)
+        for feeder in self._feeders():
+            feeder.interaction_ended(end.interaction_id)
         return end
 
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
@@ -303,11 +292,23 @@ class Dispatcher:
 
     def _on_interaction_opened(self, event: ev.InteractionOpened, now_s: float) -> list[ev.Command]:
         owner = (event.tenant, event.app, event.user)
-        self.tracker.open(event.interaction_id, owner, now_s, event.sink)
+        self.tracker.open(event.interaction_id, owner, now_s, event.sink, declared=event.declared)
+        return []
+
+    def _on_interaction_restored(
+        self, event: ev.InteractionRestored, now_s: float
+    ) -> list[ev.Command]:
+        run_id, owner = event.interaction_id, (event.tenant, event.app, event.user)
+        self.tracker.take_back(run_id, owner, event.calls, now_s, declared=event.declared)
+        if event.calls:
+            for feeder in self._feeders():
+                feeder.begun_elsewhere(run_id)
         return []
 
     def _on_interaction_closed(self, event: ev.InteractionClosed, now_s: float) -> list[ev.Command]:
-        end, live_calls = self.tracker.close(event.interaction_id, cancel=event.cancel)
+        end, live_calls = self.tracker.close(
+            event.interaction_id, cancel=event.cancel, failed=event.failed
+        )
         commands: list[ev.Command] = [] if end is None else [self._ended(end)]
         if event.cancel:
             for call_id in live_calls:

@@ -11,7 +11,8 @@ from typing import Literal
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.tracker import RunEnd
+from fairserve.interactions.run import RestoredCall as RestoredCall
+from fairserve.interactions.run_end import RunEnd
 from fairserve.throttling.base import Decision, Limits
 
 CallOutcome = Literal["completed", "refused", "cancelled", "failed", "expired"]
@@ -93,21 +94,44 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True)
 class InteractionOpened:
-    """A client opened an empty run; ``sink`` is the call with which it is complete."""
+    """A client opened an empty run; ``sink`` is the call with which it is complete.
+
+    ``declared``: the platform did, for a program whose calls it will make.
+    """
 
     interaction_id: str
     tenant: str
     app: str
     user: str
     sink: str | None = None
+    declared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InteractionRestored:
+    """A run goes on that was under way before the service restarted.
+
+    ``calls`` are those that have ended, in the order of their acceptance.
+    """
+
+    interaction_id: str
+    tenant: str
+    app: str
+    user: str
+    calls: tuple[RestoredCall, ...]
+    declared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class InteractionClosed:
-    """A client closed a run (``complete``) or cancelled it with all its calls."""
+    """A client closed a run (``complete``) or cancelled it with all its calls.
+
+    ``failed``: it is over, and did not come to its goal; ``cancel`` then says what becomes of its calls.
+    """
 
     interaction_id: str
     cancel: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +216,7 @@ Event = (
     | CallReturned
     | CancelRequested
     | InteractionOpened
+    | InteractionRestored
     | InteractionClosed
     | WorkerJoined
     | WorkerReported

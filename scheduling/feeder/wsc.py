@@ -182,6 +182,9 @@ class WscFeeder:
         """A client's charges count in all of them, and a run under way is so in all."""
         self._others = tuple(others)
         self._charges.tell = self._tell_served if others else None
+        for other in others:
+            for interaction_id in self._under_way:
+                other.begun_elsewhere(interaction_id)
 
     def _tell_served(self, client: ClientPath, amount: float) -> None:
         for other in self._others:

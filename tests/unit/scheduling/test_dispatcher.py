@@ -7,7 +7,8 @@ from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.dispatcher import Dispatcher, UnknownCallError, UnknownWorkerError
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.errors import UnknownCallError, UnknownWorkerError
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 

@@ -1,0 +1,63 @@
+"""The end of a run: its state, what of its tokens was wasted, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairserve.interactions.run import Run, RunState, WasteCause
+
+_CAUSES: Mapping[str, WasteCause] = {
+    "refused": "throttled",
+    "cancelled": "cancelled",
+    "expired": "expired",
+    "failed": "failed",
+    "aborted": "failed",
+}
+_STATES: Mapping[str, RunState] = {
+    "cancelled": "cancelled",
+    "expired": "expired",
+    "failed": "aborted",
+    "refused": "aborted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """An interaction that has ended. Its tokens are wasted unless it is complete."""
+
+    interaction_id: str
+    tenant: str
+    app: str
+    user: str
+    state: RunState
+    calls: int
+    tokens: int
+    wasted_tokens: int
+    cause: WasteCause
+
+    @classmethod
+    def of(cls, run: Run, state: RunState) -> RunEnd:
+        """The end of this run in that state; its own trouble is the cause before what the state says."""
+        complete = state == "complete"
+        return cls(
+            interaction_id=run.interaction_id,
+            tenant=run.tenant,
+            app=run.app,
+            user=run.user,
+            state=state,
+            calls=len(run),
+            tokens=run.tokens,
+            wasted_tokens=0 if complete else run.tokens,
+            cause="" if complete else run.trouble or cause_of(state),
+        )
+
+
+def cause_of(outcome: str) -> WasteCause:
+    """Why what a run has used is wasted, by a call's outcome other than completed, or a run's state."""
+    return _CAUSES[outcome]
+
+
+def state_of(outcome: str) -> RunState:
+    """How a run ends whose last call had this outcome, other than completed."""
+    return _STATES[outcome]
