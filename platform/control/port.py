@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
+from fairserve.interactions.run import RestoredCall
 from fairserve.platform.control.messages import (
     Cancel,
     Grant,
@@ -52,14 +53,6 @@ class CallView:
     state: Literal["queued", "running"]
     record: CallRecord
     """As far as it is known; its outcome is not."""
-
-
-class EndedCall(NamedTuple):
-    """A call that ended before a restart. Ids are those of the core."""
-
-    call_id: str
-    parents: tuple[str, ...]
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +159,7 @@ class ControlPort(Protocol):
         app: str,
         user: str,
         opened_at: float,
-        calls: Sequence[EndedCall],
+        calls: Sequence[RestoredCall],
     ) -> RunView:
         """Take back a program's run after a restart, with its calls in the order of their acceptance.
 

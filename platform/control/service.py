@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fairserve.interactions.run import RestoredCall
 from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
 from fairserve.platform.control.messages import (
     Cancel,
@@ -29,7 +30,6 @@ from fairserve.platform.control.messages import (
 from fairserve.platform.control.port import (
     CallView,
     ClusterView,
-    EndedCall,
     ModelView,
     OnCancel,
     RunView,
@@ -218,11 +218,10 @@ class ControlService:
         app: str,
         user: str,
         opened_at: float,
-        calls: Sequence[EndedCall],
+        calls: Sequence[RestoredCall],
     ) -> RunView:
         """See the port."""
-        before = tuple(ev.RestoredCall(*call) for call in calls)
-        event = ev.InteractionRestored(run_id, tenant, app, user, before, declared=True)
+        event = ev.InteractionRestored(run_id, tenant, app, user, tuple(calls), declared=True)
         self._handle_run(event, app)
         tokens = sum(call.tokens for call in calls)
         return self._runs.opened(run_id, tenant, app, user, opened_at, len(calls), tokens)

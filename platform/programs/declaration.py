@@ -51,4 +51,5 @@ def _check_request(node: Node, path: str) -> None:
         read_body(path_of(request), request)
     except InvalidRequestError as error:
         field = error.param or ""
-        raise ProgramError(path, f"{error.message}" if field else error.message) from error
+        said = error.message.removeprefix(field).removeprefix(":").strip()
+        raise ProgramError(f"{path}.{field}", said) from error

@@ -21,10 +21,11 @@ from fairserve.interactions.program import Program, parse_program
 from fairserve.interactions.program_fields import ProgramError
 from fairserve.interactions.program_run import ProgramRun
 from fairserve.interactions.program_state import RestoreError
+from fairserve.interactions.run import RestoredCall
 from fairserve.platform.apps import repository as apps
 from fairserve.platform.apps.control_events import profile_of
 from fairserve.platform.completions.models import Models
-from fairserve.platform.control.port import ControlPort, EndedCall, RunView
+from fairserve.platform.control.port import ControlPort, RunView
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import LedgerCall
@@ -338,8 +339,8 @@ class Programs:
         return self._options.execution.time_limit_s - age_s
 
 
-def _ended(core_id: str, row: LedgerCall) -> EndedCall:
-    return EndedCall(
+def _ended(core_id: str, row: LedgerCall) -> RestoredCall:
+    return RestoredCall(
         core_call_id(core_id, row.name or row.call_id),
         tuple(core_call_id(core_id, parent) for parent in row.parents or ()),
         row.input_tokens + row.system_tokens + row.output_tokens,
