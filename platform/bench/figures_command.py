@@ -38,7 +38,7 @@ class FiguresCommand:
         """Measure, print, write; returns the exit code. A smaller ``scale`` is for tests."""
         options = self._options(argv)
         begin_s = time.monotonic()
-        results = measure(self._chosen(options.only), options.rounds, scale=scale, say=_say)
+        results = measure(self._chosen(options.only), options.rounds, scale=scale, say=say)
         results = [r for r in results if not options.only or r.figure.name in options.only]
         found = machine(PACKAGES)
         print()
@@ -57,10 +57,10 @@ class FiguresCommand:
             from fairserve.platform.bench.growth import measure_curves
             from fairserve.platform.bench.plots import draw
 
-            curves = measure_curves(options.rounds, scale=scale, say=_say)
+            curves = measure_curves(options.rounds, scale=scale, say=say)
             document["growth"] = [curve.to_plain() for curve in curves]
             for path in draw(curves, options.plot):
-                _say(f"wrote {path}")
+                say(f"wrote {path}")
         if options.json is not None:
             options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         return 0
@@ -79,7 +79,7 @@ class FiguresCommand:
             allow_abbrev=False,
         )
         parser.set_defaults(plot=None)
-        parser.add_argument("--json", type=_output, metavar="OUT", help="write the figures as JSON")
+        parser.add_argument("--json", type=output, metavar="OUT", help="write the figures as JSON")
         if self.growth:
             parser.add_argument(
                 "--plot",
@@ -98,7 +98,7 @@ class FiguresCommand:
         )
         parser.add_argument(
             "--rounds",
-            type=_rounds,
+            type=rounds,
             default=7,
             help=f"of each figure, {MIN_ROUNDS} or more (default: 7)",
         )
@@ -111,18 +111,21 @@ class FiguresCommand:
         return text
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """How far a command is, beside what it prints."""
     print(text, file=sys.stderr, flush=True)
 
 
-def _rounds(text: str) -> int:
+def rounds(text: str) -> int:
+    """A number of rounds, for ``argparse``."""
     value = int(text)
     if not MIN_ROUNDS <= value <= 1000:
         raise argparse.ArgumentTypeError(f"allowed: {MIN_ROUNDS} to 1000")
     return value
 
 
-def _output(text: str) -> Path:
+def output(text: str) -> Path:
+    """A file in a folder that exists, for ``argparse``."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")

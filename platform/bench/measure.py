@@ -13,6 +13,7 @@ rounds.
 from __future__ import annotations
 
 import gc
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
@@ -42,6 +43,23 @@ def frozen_garbage() -> Iterator[None]:
         gc.unfreeze()
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def traced_memory() -> Iterator[Callable[[], int]]:
+    """Gives what says how many bytes have been allocated since and are still in use, garbage apart."""
+
+    def kept() -> int:
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        yield kept
+    finally:
+        tracemalloc.stop()
 
 
 def measure(

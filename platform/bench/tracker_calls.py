@@ -9,16 +9,14 @@ included, which are as long as those of the platform; of ended runs it remembers
 
 from __future__ import annotations
 
-import gc
 import random
-import tracemalloc
 from collections import Counter
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.interactions.tracker import Tracker, TrackerLimits
 from fairserve.platform.bench.figure import Reading
-from fairserve.platform.bench.measure import cpu_ns
+from fairserve.platform.bench.measure import cpu_ns, traced_memory
 
 TIME = "tracker_us_per_call"
 BYTES = "tracker_bytes_per_call"
@@ -145,17 +143,11 @@ class TrackerMemory:
     def round(self) -> Reading:
         """Grow one tracker and weigh it."""
         self._seed += 1
-        gc.collect()
-        tracemalloc.start()
-        try:
-            before, _ = tracemalloc.get_traced_memory()
+        with traced_memory() as kept_bytes:
             traffic = Traffic(self._runs, self._seed)
             traffic.grow()
             calls, tracker = traffic.calls, traffic.tracker
             del traffic
-            gc.collect()
-            after, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+            allocated = kept_bytes()
         details = {"runs": float(len(tracker)), "live_calls": float(calls)}
-        return Reading({BYTES: (after - before) / calls}, details)
+        return Reading({BYTES: allocated / calls}, details)

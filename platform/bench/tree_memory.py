@@ -9,12 +9,10 @@ asked about a single block, as it is when workers report what they evicted.
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-
 from fairserve.platform.bench.calls import CallSource
 from fairserve.platform.bench.decisions import WORKER_TOKENS, Decisions
 from fairserve.platform.bench.figure import Reading
+from fairserve.platform.bench.measure import traced_memory
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.prefix_tree import PrefixTree
 
@@ -33,26 +31,18 @@ class TreeMemory:
     def round(self) -> Reading:
         """Build one tree and weigh it."""
         self._seed += 1
-        gc.collect()
-        tracemalloc.start()
-        try:
-            before, _ = tracemalloc.get_traced_memory()
+        with traced_memory() as kept_bytes:
             tree, calls = self._grow()
-            gc.collect()
-            after, _ = tracemalloc.get_traced_memory()
+            allocated = kept_bytes()
             tree.holders(0)  # a tree may keep single blocks only once it is asked for one
-            gc.collect()
-            asked, _ = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        allocated = after - before
+            asked = kept_bytes()
         distinct, held = self._tokens(tree, calls)
         details = {
             "distinct_tokens": float(distinct),
             "held_tokens": float(held),
             "per_held_token_bytes": allocated / held,
             "tree_bytes": float(allocated),
-            "with_block_news_bytes": (asked - before) / distinct,
+            "with_block_news_bytes": asked / distinct,
         }
         return Reading({FIGURE: allocated / distinct}, details)
 

@@ -103,7 +103,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--isolation",
         choices=("none", "tenant", "app", "user"),
         default="none",
-        help="who shares cached prefixes (default: all)",
+        help="within what cached prefixes are shared (default: none, so all share)",
     )
 
     workers = parser.add_argument_group("the workers")

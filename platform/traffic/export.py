@@ -1,10 +1,10 @@
 """From a recording to a trace: runs, what waited for what, gaps, and small chained block ids.
 
-A call depends on the parents that its client named; where it named none, on the calls of its run that
-had ended when it came, as the tracker sees it, less those that others of them wait for already. The gap
-is from the end of the last of these to its arrival. Calls that generated nothing (withdrawn, failed
-before the first token) are no load that could be replayed: they are left out, and what waited for them
-waits for what they waited for.
+A call depends on its parents, named by its client or found by the tracker; one that was recorded before
+parents were, on the calls of the stage before that had ended when it came. The gap is from the end of
+the last of these to its arrival. Calls that generated nothing (withdrawn, failed before the first token)
+are no load that could be replayed: they are left out, and what waited for them waits for what they
+waited for.
 
 Runs are left out whole if they began before the asked time, or if a call of theirs is missing: it was
 deleted with its segment, or never written. A call's stage tells.
@@ -105,38 +105,21 @@ def _interaction(
 
 
 def _dependencies(run: Sequence[RecordedCall]) -> dict[str, list[str]] | None:
-    """By call, what it waited for; None if a call is missing. ``run`` is in order of begin.
-
-    Sets of calls are bit sets. A call takes a step for each that had ended, until all are covered: one
-    in a chain, at most all of them.
-    """
+    """By call, what it waited for; None if a call is missing. ``run`` is in order of begin."""
     stages = {call.call: call.stage for call in run}
-    place = {call.call: number for number, call in enumerate(run)}
-    by_end = sorted(range(len(run)), key=lambda number: run[number].end_at)
-    ancestors = [0] * len(run)
-    over, all_over = 0, 0  # of ``by_end``, what had ended when the present call came
+    begun: dict[int, list[RecordedCall]] = {}  # by stage
     deps: dict[str, list[str]] = {}
-    for number, call in enumerate(run):
-        while over < len(run) and run[by_end[over]].end_at <= call.begin_at:
-            all_over |= 1 << by_end[over]
-            over += 1
+    for call in run:
         if call.deps is not None:
             own = list(dict.fromkeys(call.deps))
             if any(dep not in stages for dep in own):
                 return None
         else:
-            own = []
-            covered = 0
-            for before in reversed(by_end[:over]):
-                if covered == all_over:
-                    break
-                if not covered >> before & 1 and run[before].stage < call.stage:
-                    own.append(run[before].call)
-                    covered |= 1 << before | ancestors[before]
+            before = begun.get(call.stage - 1, ())
+            own = [other.call for other in before if other.end_at <= call.begin_at]
         if call.stage != 1 + max((stages[dep] for dep in own), default=0):
             return None
-        for dep in own:
-            ancestors[number] |= 1 << place[dep] | ancestors[place[dep]]
+        begun.setdefault(call.stage, []).append(call)
         deps[call.call] = own
     return deps
 

@@ -33,8 +33,8 @@ class EndedCall(NamedTuple):
     opened_at: float
     """When the run began; with it a run is told from a later one of the same name."""
     call: str
-    deps: tuple[str, ...] | None
-    """None: the client did not say."""
+    deps: tuple[str, ...]
+    """Its parents, whoever found them."""
     stage: int
     tenant: str
     app: str
@@ -58,6 +58,7 @@ class RecordedCall:
     opened_at: float
     call: str
     deps: tuple[str, ...] | None
+    """None where the client named none and the tracker's were not recorded yet."""
     stage: int
     tenant: str
     app: str
@@ -111,13 +112,12 @@ class LineEncoder:
         shared = self._shared(keys)
         like = [self._known[keys[shared - 1]], shared] if shared else None
         own = np.asarray(keys[shared:], dtype="<u8").tobytes()
-        deps = None if call.deps is None else [name("call", run, dep) for dep in call.deps]
         text = orjson.dumps(
             {
                 "run": run,
                 "opened": call.opened_at,
                 "call": name("call", run, call.call),
-                "deps": deps,
+                "deps": [name("call", run, dep) for dep in call.deps],
                 "stage": call.stage,
                 "tenant": call.tenant,
                 "app": call.app,

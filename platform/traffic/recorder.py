@@ -86,7 +86,7 @@ class TrafficRecorder:
             run=call.interaction_id,
             opened_at=live.run_opened_at,
             call=call.call_id,
-            deps=call.parents,
+            deps=call.parents or (),
             stage=call.stage,
             tenant=call.tenant,
             app=call.app,

@@ -48,7 +48,7 @@ class Agent:
     """An agent at work: calls made inside ``with`` carry its name. A decorator makes one for each call.
 
     ``calls`` has the ids of its calls that were answered. With ``after`` its first calls follow those,
-    and later ones the calls it has made itself; without, the server takes those of the run that ended.
+    and later ones the calls it has made itself; without, the server infers what they follow.
     """
 
     def __init__(self, name: str, after: After | None, run: Run[Any] | None) -> None:

@@ -1,22 +1,23 @@
 """Ended calls by hand, and what becomes of them in a recording and its export."""
 
+import re
 from array import array
 
 from fairserve.platform.traffic.export import export
 from fairserve.platform.traffic.lines import EndedCall
-from fairserve.platform.traffic.segments import SegmentWriter, read_recording
+from fairserve.platform.traffic.segments import SegmentWriter, read_recording, segment_paths
 
 BLOCK = 4
 OPENED_AT = 1_000_000.0
 
 
-def ended(call="c1", begin_s=0.0, end_s=1.0, *, run="run", deps=None, stage=1, keys=(), **more):
+def ended(call="c1", begin_s=0.0, end_s=1.0, *, run="run", deps=(), stage=1, keys=(), **more):
     """Seconds count from the run's beginning."""
     values = {
         "run": f"app/{run}",
         "opened_at": OPENED_AT,
         "call": f"app/{run}/{call}",
-        "deps": None if deps is None else tuple(f"app/{run}/{dep}" for dep in deps),
+        "deps": tuple(f"app/{run}/{dep}" for dep in deps),
         "stage": stage,
         "tenant": "tn_1",
         "app": "app_1",
@@ -45,6 +46,21 @@ def exported(folder, *calls, since_at=0.0):
     found, block_tokens, damaged = read_recording(folder, since_at)
     assert (block_tokens, damaged) == (BLOCK, 0)
     return export(found, block_tokens, since_at)
+
+
+def without_parents(line):
+    """A line as it was written before parents were recorded."""
+    return re.sub(rb'"deps":\[[^]]*\]', b'"deps":null', line)
+
+
+def exported_without_parents(folder, *calls):
+    """As ``exported``, of a recording from before parents were recorded."""
+    writer(folder).write(list(calls))
+    [path] = segment_paths(folder)
+    path.write_bytes(without_parents(path.read_bytes()))
+    found, block_tokens, damaged = read_recording(folder, 0.0)
+    assert (block_tokens, damaged) == (BLOCK, 0)
+    return export(found, block_tokens, 0.0)
 
 
 def graph(result):

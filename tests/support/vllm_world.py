@@ -37,6 +37,9 @@ from fairserve.engine.vllm.scheduler import DLPMAsyncScheduler, DLPMScheduler
 from fairserve.scheduling.local.dlpm import Dlpm
 
 BLOCK = 4
+BOTH = pytest.mark.parametrize("kind", [DLPMScheduler, DLPMAsyncScheduler])
+"""For tests that both schedulers have to pass."""
+
 LONGEST = 1024
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],

@@ -7,9 +7,8 @@ plug-in looks at nobody because it knows that nothing fits.
 
 import random
 
-import pytest
 from both_dlpm import BothDlpm
-from vllm_world import DLPMAsyncScheduler, DLPMScheduler, World
+from vllm_world import BOTH, World
 
 from fairserve.engine.vllm.waiting_queue import WaitingQueue
 from fairserve.scheduling.local.dlpm import DlpmOptions
@@ -122,7 +121,7 @@ class RandomWorld(World):
         self.drain()
 
 
-@pytest.mark.parametrize("kind", [DLPMScheduler, DLPMAsyncScheduler])
+@BOTH
 def test_order_and_charges_are_those_of_algorithm_1(kind):
     preempted = unlooked = 0
     for seed in range(3):

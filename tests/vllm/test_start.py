@@ -11,6 +11,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, Slid
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm_world import (
     BLOCK,
+    BOTH,
     DLPMAsyncScheduler,
     DLPMScheduler,
     Request,
@@ -24,7 +25,7 @@ from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 
-@pytest.mark.parametrize("kind", [DLPMScheduler, DLPMAsyncScheduler])
+@BOTH
 def test_dlpm_with_the_papers_quantum_is_the_default(kind):
     local = make_scheduler(kind).waiting.local
     assert isinstance(local, Dlpm)
@@ -89,7 +90,7 @@ def test_a_vllm_without_what_is_needed_is_told_apart():
         make_scheduler(DLPMScheduler)
 
 
-@pytest.mark.parametrize("kind", [DLPMScheduler, DLPMAsyncScheduler])
+@BOTH
 @pytest.mark.parametrize("name", LOCAL_SCHEDULERS)
 def test_every_local_scheduler_serves(name, kind):
     world = World(kind, blocks=33, environment={"FAIRSERVE_LOCAL_SCHEDULER": name})

@@ -12,11 +12,11 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from fairserve.platform.bench.engine import document as text
 from fairserve.platform.bench.engine.figures import FIGURES
 from fairserve.platform.bench.engine.workloads import NAMES
+from fairserve.platform.bench.figures_command import output, rounds, say
 from fairserve.platform.bench.measure import MIN_ROUNDS
 from fairserve.platform.bench.report import details, table
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str], *, scale: float = 1.0) -> int:
 
     begin_s = time.monotonic()
     try:
-        measured = measure(options, _say, scale)
+        measured = measure(options, say, scale)
     except (DisagreementError, ValueError) as error:
         return _fails(str(error))
     document = measured.document
@@ -67,10 +67,6 @@ def _fails(reason: str) -> int:
     return 1
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="fairserve bench engine",
@@ -79,10 +75,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         epilog="Figures: " + ", ".join(figure.name for figure in FIGURES),
         allow_abbrev=False,
     )
-    parser.add_argument("--json", type=_output, metavar="OUT", help="write what was measured")
+    parser.add_argument("--json", type=output, metavar="OUT", help="write what was measured")
     parser.add_argument(
         "--fit",
-        type=_output,
+        type=output,
         metavar="OUT",
         help="also fit the simulator's cost model to measured passes, write it for "
         "`fairserve simulate --model-cost`, and hold a replay against a run",
@@ -102,7 +98,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         help=f"only these: {', '.join(NAMES)}; {_NONE} for a fit alone",
     )
     parser.add_argument(
-        "--rounds", type=_rounds, default=5, help=f"{MIN_ROUNDS} or more (default: 5)"
+        "--rounds", type=rounds, default=5, help=f"{MIN_ROUNDS} or more (default: 5)"
     )
     parser.add_argument(
         "--limit-s",
@@ -132,13 +128,6 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _rounds(value: str) -> int:
-    number = int(value)
-    if not MIN_ROUNDS <= number <= 1000:
-        raise argparse.ArgumentTypeError(f"allowed: {MIN_ROUNDS} to 1000")
-    return number
-
-
 def _threads(value: str) -> int:
     number = int(value)
     if not 1 <= number <= 1024:
@@ -151,10 +140,3 @@ def _seconds(value: str) -> float:
     if not number > 0:
         raise argparse.ArgumentTypeError("allowed: over 0")
     return number
-
-
-def _output(value: str) -> Path:
-    path = Path(value)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    return path

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_calls import BLOCK, OPENED_AT, ended, exported, graph, writer
+from recorded_calls import (
+    BLOCK,
+    OPENED_AT,
+    ended,
+    exported,
+    exported_without_parents,
+    graph,
+    without_parents,
+    writer,
+)
 
 from fairserve.engine.simulated.traces.interaction_file import write_trace
 from fairserve.engine.simulated.traces.reading import read_trace
@@ -19,8 +28,8 @@ from fairserve.platform.traffic.segments import read_recording
 from fairserve.scheduling.block_keys import BlockHasher
 
 
-def test_where_the_client_says_nothing_a_call_waited_for_those_that_had_ended(tmp_path):
-    result = exported(
+def test_without_recorded_parents_a_call_waited_for_those_of_the_stage_before(tmp_path):
+    result = exported_without_parents(
         tmp_path,
         ended("plan", 0.0, 2.0),
         ended("left", 2.5, 6.0, stage=2),
@@ -39,7 +48,7 @@ def test_where_the_client_says_nothing_a_call_waited_for_those_that_had_ended(tm
 
 def test_what_another_dependency_waited_for_is_not_named_again(tmp_path):
     chain = [ended(f"c{n}", n, n + 0.5, stage=n + 1) for n in range(4)]
-    assert graph(exported(tmp_path, *chain)) == {
+    assert graph(exported_without_parents(tmp_path, *chain)) == {
         "1": ([], 0.0),
         **{str(n): ([str(n - 1)], 0.5) for n in (2, 3, 4)},
     }
@@ -84,14 +93,10 @@ def test_calls_without_output_are_left_out_and_their_children_wait_for_their_par
 
 
 def test_a_run_of_which_a_call_is_missing_is_left_out(tmp_path):
-    result = exported(
-        tmp_path,
-        ended("b", 1.0, 2.0, run="named", deps=["a"], stage=2),
-        ended("b", 1.0, 2.0, run="inferred", stage=2),
-        ended(run="whole"),
-    )
-    assert len(result.trace) == 1
-    assert result.incomplete_runs == 2
+    calls = [ended("b", 1.0, 2.0, run="cut", deps=["a"], stage=2), ended(run="whole")]
+    for name, export_of in (("now", exported), ("before", exported_without_parents)):
+        result = export_of(tmp_path / name, *calls)
+        assert (len(result.trace), result.incomplete_runs) == (1, 1)
 
 
 def test_runs_that_began_earlier_are_left_out_and_arrivals_count_from_the_first(tmp_path):
@@ -182,35 +187,56 @@ def test_ids_mean_what_the_prompts_meant(known, prompts):
     assert sorted(prefix_by_id) == list(range(1, len(prefix_by_id) + 1))
 
 
-@given(data=st.data())
-def test_the_graph_of_a_run_comes_back(data):
-    """Calls in virtual time: what must have ended is what had ended, and the trace can be written."""
-    begins = sorted(
-        data.draw(st.lists(st.integers(0, 50), min_size=1, max_size=12, unique=True), "begins")
-    )
+@st.composite
+def runs(draw, some_parents):
+    """Calls of one run in virtual time. Each waited for some or for all of those that had ended."""
+    begins = draw(st.lists(st.integers(0, 50), min_size=1, max_size=12, unique=True))
     calls, ends, stages = [], {}, {}
-    for begin in begins:
+    for begin in sorted(begins):
         name = f"c{begin}"
         over = [other for other in ends if ends[other] <= begin]
-        stages[name] = 1 + max((stages[other] for other in over), default=0)
-        ends[name] = begin + data.draw(st.integers(1, 20), "length") + 0.5
-        calls.append(ended(name, begin, ends[name], stage=stages[name]))
-    shuffled = data.draw(st.permutations(calls), "order of ends")
-    found, _ = decode_lines([LineEncoder(Pseudonyms(b"salt")).line(c) for c in shuffled])
+        deps = draw(st.lists(st.sampled_from(over), unique=True)) if some_parents and over else over
+        stages[name] = 1 + max((stages[other] for other in deps), default=0)
+        ends[name] = begin + draw(st.integers(1, 20)) + 0.5
+        calls.append(ended(name, begin, ends[name], deps=deps, stage=stages[name]))
+    return calls
+
+
+def exported_run(calls, lines_of):
+    """By recorded call its parents in the trace, whose gaps are from the end of the last of them."""
+    found, damaged = decode_lines(lines_of)
+    assert not damaged
     [run] = export(found, BLOCK, 0.0).trace.interactions
-    ancestors = {}
-    for call, begin in zip(run.calls, begins, strict=True):
-        ancestors[call.call_id] = set(call.deps).union(*(ancestors[dep] for dep in call.deps))
-        assert len(ancestors[call.call_id]) == sum(end <= begin for end in ends.values())
-        last = max((ends[f"c{begins[int(dep) - 1]}"] for dep in call.deps), default=begins[0])
-        assert call.gap_s == pytest.approx(begin - last)
+    parents = [[calls[int(dep) - 1] for dep in call.deps] for call in run.calls]
+    for call, recorded, own in zip(run.calls, calls, parents, strict=True):
+        ready_at = max((parent.end_at for parent in own), default=calls[0].begin_at)
+        assert call.gap_s == pytest.approx(recorded.begin_at - ready_at)
+    return list(zip(calls, parents, strict=True))
+
+
+@given(runs(some_parents=True), st.randoms())
+def test_the_graph_of_a_run_comes_back(calls, rng):
+    """In whatever order the calls ended."""
+    encoder = LineEncoder(Pseudonyms(b"salt"))
+    lines_of = [encoder.line(call) for call in rng.sample(calls, len(calls))]
+    for call, parents in exported_run(calls, lines_of):
+        assert tuple(parent.call for parent in parents) == call.deps
+
+
+@given(runs(some_parents=False), st.randoms())
+def test_the_stages_of_a_run_come_back_without_recorded_parents(calls, rng):
+    encoder = LineEncoder(Pseudonyms(b"salt"))
+    lines_of = [without_parents(encoder.line(call)) for call in rng.sample(calls, len(calls))]
+    for call, parents in exported_run(calls, lines_of):
+        assert {parent.call for parent in parents} <= set(call.deps)
+        assert {parent.stage for parent in parents} == ({call.stage - 1} - {0})
 
 
 def test_the_trace_reads_back_as_it_is(tmp_path):
     result = exported(
         tmp_path,
         ended("a", 0.0, 1.123456789, keys=[1, 2]),
-        ended("b", 2.2, 3.3, stage=2, keys=[1, 2, 3], agent="x"),
+        ended("b", 2.2, 3.3, deps=["a"], stage=2, keys=[1, 2, 3], agent="x"),
         ended(run="other", begin_s=0.3333333333),
     )
     write_trace(result.trace, tmp_path / "out.jsonl.gz")

@@ -7,27 +7,9 @@ import sys
 import httpx
 import openai
 import pytest
-from recording_platform import KEY, MESSAGES, RecordingPlatform, call
+from recording_platform import KEY, MESSAGES, call
 
 from fairserve.client import event_hooks, interaction
-
-
-@pytest.fixture
-def platform():
-    return RecordingPlatform()
-
-
-@pytest.fixture
-def client(platform):
-    with platform.client() as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(platform):
-    async with platform.async_client() as client:
-        yield client
-
 
 # --- what calls waited for --------------------------------------------------------------------------
 

@@ -6,28 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from recording_platform import MESSAGES, RecordingPlatform, call
+from recording_platform import MESSAGES, call
 from until import settle
 
 from fairserve.client import agent, current_run, interaction
-
-
-@pytest.fixture
-def platform():
-    return RecordingPlatform()
-
-
-@pytest.fixture
-def client(platform):
-    with platform.client() as client:
-        yield client
-
-
-@pytest.fixture
-async def async_client(platform):
-    async with platform.async_client() as client:
-        yield client
-
 
 # --- a run ------------------------------------------------------------------------------------------
 
