@@ -24,7 +24,7 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "queued": ("#eef0f3", "#7b8494"),
     "running": ("#dbeafe", "#2563eb"),
     "completed": ("#dcfce7", "#15803d"),
-    "done": ("#dcfce7", "#15803d"),
+    "done": ("#f0fdf4", "#86efac"),
     "failed": ("#fee2e2", "#b91c1c"),
     "cancelled": ("#f3e8ff", "#7e22ce"),
     "expired": ("#ffedd5", "#c2410c"),
