@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -164,10 +165,9 @@ class Platform:
             self.models,
             TaskCalls(self.control, self.pool, self.models, prepare_options(settings)),
             program_options(settings),
+            flush=partial(self.ledger.flush, RECOVERY_S),
         )
         await self._start_fleet(from_api, system)
-        # Programs find the calls that the last process left in the database, by way of the journal.
-        await asyncio.to_thread(self.ledger.flush, RECOVERY_S)
         await self.programs.start()
         self._tasks.append(asyncio.create_task(self._apply_retention()))
         self.started.set()

@@ -18,15 +18,14 @@ from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 from fairserve.interactions.identity import core_call_id, core_run_id
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.interactions.program import Program, parse_program
-from fairserve.interactions.program_fields import ProgramError
 from fairserve.interactions.program_run import ProgramRun
-from fairserve.interactions.program_state import RestoreError
+from fairserve.interactions.program_task import call_name
 from fairserve.interactions.run import RestoredCall
 from fairserve.platform.apps import repository as apps
 from fairserve.platform.apps.control_events import profile_of
 from fairserve.platform.completions.models import Models
 from fairserve.platform.control.port import ControlPort, RunView
-from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.errors import (
@@ -86,7 +85,11 @@ class Programs:
         models: Models,
         calls: TaskCalls,
         options: ProgramOptions = ProgramOptions(),
+        *,
+        flush: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``flush`` waits until the ledger has what the journal has, and says whether it does."""
+        self._flush = flush
         self._sessions = sessions
         self._control = control
         self._models = models
@@ -106,10 +109,14 @@ class Programs:
         self._loop = asyncio.get_running_loop()
         self._store.start()
         left = await asyncio.to_thread(repository.running, self._sessions)
+        if not left:
+            return
+        logger.warning("%d programs were under way when the server stopped", len(left))
+        # Their calls are in the ledger by now, or in the journal still.
+        if not await asyncio.to_thread(self._flush):
+            logger.warning("the ledger is behind: some calls of programs will miss in their runs")
         for key, suspended in left:
             await self._take_up(key, suspended=suspended)
-        if left:
-            logger.warning("%d programs were under way when the server stopped", len(left))
 
     def pause(self) -> None:
         """Send no more calls; what ends well until :meth:`close` is kept."""
@@ -263,6 +270,8 @@ class Programs:
         async def work() -> None:
             try:
                 await execution.work()
+            except Exception:
+                logger.exception("program %s ended badly", key.run_id)
             finally:
                 del self._live[key]
                 if run.done:
@@ -308,11 +317,11 @@ class Programs:
                 key.app,
                 saved.user,
                 saved.created_at.timestamp(),
-                [_ended(core_id, row) for row in calls],
+                _calls_before(core_id, calls, saved),
             )
-        except (ProgramError, RestoreError, FairServeError) as error:
-            logger.error("program %s cannot go on: %s", key.run_id, error)
-            reason = f"it could not go on after a restart: {error}"[:1000]
+        except Exception as error:  # none of them may keep the server from its start
+            logger.exception("program %s cannot go on", key.run_id)
+            reason = f"it could not go on after a restart: {error}"[:TEXT_CHARS]
             change = Change(key, state="failed", reason=reason, ended_at=utc_now())
             await self._store.save(change)
             return
@@ -339,9 +348,20 @@ class Programs:
         return self._options.execution.time_limit_s - age_s
 
 
-def _ended(core_id: str, row: LedgerCall) -> RestoredCall:
-    return RestoredCall(
-        core_call_id(core_id, row.name or row.call_id),
-        tuple(core_call_id(core_id, parent) for parent in row.parents or ()),
-        row.input_tokens + row.system_tokens + row.output_tokens,
-    )
+def _calls_before(
+    core_id: str, rows: Sequence[LedgerCall], saved: SavedProgram
+) -> list[RestoredCall]:
+    """The calls of a run before a restart; also those of which the ledger does not know yet."""
+    calls = {
+        row.name or row.call_id: RestoredCall(
+            core_call_id(core_id, row.name or row.call_id),
+            tuple(core_call_id(core_id, parent) for parent in row.parents or ()),
+            row.input_tokens + row.system_tokens + row.output_tokens,
+        )
+        for row in rows
+    }
+    for task, record in saved.steps["tasks"].items():
+        name = call_name(task, record["attempt"])
+        if record["state"] == "done" and name not in calls:
+            calls[name] = RestoredCall(core_call_id(core_id, name), (), 0)
+    return list(calls.values())

@@ -1,0 +1,162 @@
+"""Programs in the database, on SQLite and on PostgreSQL."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+
+from fairserve.interactions.program import ProgramLimits, parse_program
+from fairserve.interactions.program_run import ProgramRun
+from fairserve.platform.db.identity import App, Tenant
+from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.programs import repository
+from fairserve.platform.programs.repository import Change, ProgramKey, SavedProgram
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+KEY = ProgramKey("t", "a", "run/1")
+DECLARATION = {
+    "model": "m",
+    "nodes": [
+        {"id": "list", "prompt": "naïve ☃ \u0000"},
+        {"id": "each", "prompt": "{{item}}", "map": {"over": "list"}},
+    ],
+}
+AWKWARD = '["a\\u0000b", "\U0001f600", "\ufffd", "\'; drop table programs; --"]'
+
+
+@pytest.fixture
+def apps(sessions):
+    with sessions.begin() as session:
+        session.add(Tenant(id="t", name="t", created_at=NOW, suspended_at=None))
+        session.flush()
+        for app in ("a", "b"):
+            shape = {"calls_per_interaction": 1, "idle_timeout_s": 1, "created_at": NOW}
+            session.add(App(id=app, tenant_id="t", name=app, **shape))
+    return sessions
+
+
+def saved(key=KEY, **more):
+    fields = {"state": "running", "reason": "", "created_at": NOW, **more}
+    return SavedProgram(key, "ann", DECLARATION, ProgramLimits(nodes=7), **fields)
+
+
+def insert(sessions, program):
+    with sessions.begin() as session:
+        repository.insert(session, program)
+
+
+def apply(sessions, *changes):
+    with sessions.begin() as session:
+        return repository.apply(session, changes)
+
+
+def count(sessions, model):
+    with sessions() as session:
+        return session.scalar(select(func.count()).select_from(model))
+
+
+def test_what_is_saved_comes_back(apps):
+    insert(apps, saved())
+    assert repository.find(apps, KEY) == saved()
+    assert repository.find(apps, KEY._replace(app="b")) is None
+
+    program = parse_program(DECLARATION)
+    run = ProgramRun(program)
+    for event in (
+        run.start,
+        lambda: run.succeeded("list", AWKWARD),
+        lambda: run.succeeded("each[1]", "two\x00 \U0001f600 \udcff"),
+        lambda: run.failed("each[0]", "no\x00", again=True),
+    ):
+        event()
+        assert apply(apps, Change(KEY, run.changes())) == {KEY}
+    found = repository.find(apps, KEY)
+    assert found.limits == ProgramLimits(nodes=7)
+    again = ProgramRun.restore(program, found.run_state)
+    assert again.to_plain() == run.to_plain()
+    assert {task.task_id for task in again.start()} == {"each[0]", "each[2]", "each[3]"}
+
+
+def test_the_end_is_saved_and_nothing_else_is_touched(apps):
+    insert(apps, saved())
+    insert(apps, saved(KEY._replace(app="b")))
+    end = Change(KEY, state="cancelled", reason="enough", ended_at=NOW)
+    assert apply(apps, end) == {KEY}
+    found = repository.find(apps, KEY)
+    assert (found.state, found.reason, found.ended_at) == ("cancelled", "enough", NOW)
+    assert repository.find(apps, KEY._replace(app="b")).state == "running"
+    assert repository.running(apps) == [(KEY._replace(app="b"), False)]
+
+
+def test_an_id_is_used_once(apps):
+    insert(apps, saved())
+    with pytest.raises(IntegrityError):
+        insert(apps, saved())
+    with apps.begin() as session:
+        repository.remove(session, KEY)
+    insert(apps, saved())
+
+
+def test_a_program_of_no_app_is_none(apps):
+    with pytest.raises(IntegrityError):
+        insert(apps, saved(KEY._replace(app="c")))
+
+
+def test_programs_under_way_the_oldest_first(apps):
+    keys = [KEY._replace(run_id=name) for name in ("c", "a", "b")]
+    for number, key in enumerate(keys):
+        insert(apps, saved(key, created_at=NOW + timedelta(seconds=number)))
+    with apps.begin() as session:
+        session.get(Tenant, "t").suspended_at = NOW
+    assert repository.running(apps) == [(key, True) for key in keys]
+
+
+def test_steps_go_with_their_program_and_that_with_its_app(apps):
+    insert(apps, saved())
+    steps = {"nodes": {"list": {"state": "running"}}, "tasks": {"list": {"attempt": 1}}}
+    apply(apps, Change(KEY, steps))
+    assert count(apps, ProgramStep) == 2
+    with apps.begin() as session:
+        session.delete(session.get(App, "a"))
+    assert (count(apps, Program), count(apps, ProgramStep)) == (0, 0)
+    assert apply(apps, Change(KEY, steps)) == set()
+    assert count(apps, ProgramStep) == 0
+
+
+def test_those_that_ended_long_ago_are_deleted_with_their_outputs(apps):
+    for days in range(5):
+        key = KEY._replace(run_id=f"{days}")
+        insert(apps, saved(key))
+        steps = {"tasks": {"list": {"output": "text"}}}
+        apply(apps, Change(key, steps, "complete", ended_at=NOW + timedelta(days=days)))
+    insert(apps, saved())
+    deleted = []
+    for _ in range(3):
+        with apps.begin() as session:
+            before = NOW + timedelta(days=3)
+            deleted.append(repository.delete_before(session, before, max_rows=2))
+    assert deleted == [2, 1, 0]
+    with apps() as session:
+        left = set(session.scalars(select(Program.id)))
+    assert left == {"3", "4", KEY.run_id}
+    assert count(apps, ProgramStep) == 2
+
+
+def test_many_write_at_once(apps):
+    keys = [KEY._replace(run_id=f"{number}") for number in range(4)]
+    for key in keys:
+        insert(apps, saved(key))
+
+    def write(key):
+        for attempt in range(1, 21):
+            apply(apps, Change(key, {"tasks": {"list": {"attempt": attempt}}}))
+
+    threads = [threading.Thread(target=write, args=(key,)) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for key in keys:
+        assert repository.find(apps, key).steps["tasks"]["list"] == {"attempt": 20}
