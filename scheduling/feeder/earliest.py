@@ -1,61 +1,47 @@
-"""A set of calls that knows the first: a heap whose stale entries go when they come to the top.
-
-The heap is made when the first is asked for, since most sets have one call and nobody asks.
-"""
+"""A set of calls that knows the first: a heap whose stale entries go when they come to the top."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 _SLACK = 64
 """The heap is made anew when it has so many more entries than twice the calls."""
 
+
 Key = TypeVar("Key", bound=Any)
-"""Of the order: a number, or a tuple of numbers."""
+"""What a call's place is told by: its sequence number, or a tuple that ends with it."""
 
 
 class Earliest(Generic[Key]):
-    """Calls with the keys by which they are ordered. Every method is O(log calls), amortised."""
+    """Calls with the keys of their places. Every method is O(log calls), amortised."""
 
     __slots__ = ("_heap", "_keys")
 
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
-        self._heap: list[tuple[Key, str]] | None = None
+        self._heap: list[tuple[Key, str]] = []
 
     def __len__(self) -> int:
         """Number of calls."""
         return len(self._keys)
 
-    def __iter__(self) -> Iterator[str]:
-        """The calls, in the order in which they were added."""
-        return iter(self._keys)
-
     def add(self, call_id: str, key: Key) -> None:
         """A call, with a key that no other has; it may be here already, with the same one."""
         if call_id not in self._keys:
             self._keys[call_id] = key
-            if self._heap is not None:
-                heappush(self._heap, (key, call_id))
+            heappush(self._heap, (key, call_id))
 
     def discard(self, call_id: str) -> None:
         """Not that call, if it is here."""
         self._keys.pop(call_id, None)
-        if self._heap is not None and len(self._heap) > 2 * len(self._keys) + _SLACK:
-            self._heap = self._made()
+        if len(self._heap) > 2 * len(self._keys) + _SLACK:
+            self._heap = [(key, call_id) for call_id, key in self._keys.items()]
+            heapify(self._heap)
 
     def first(self) -> tuple[Key, str]:
         """The smallest key and its call. Raises IndexError if there is none."""
         heap = self._heap
-        if heap is None:
-            heap = self._heap = self._made()
         while self._keys.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0]
-
-    def _made(self) -> list[tuple[Key, str]]:
-        heap = [(key, call_id) for call_id, key in self._keys.items()]
-        heapify(heap)
-        return heap

@@ -77,8 +77,10 @@ class WscFeeder:
         self._homes: dict[str, Node] = {}
         """Client of every queued call."""
         self._critical_path = options.run_order == "critical_path"
-        self._runs: dict[str, Earliest[tuple[float, int]]] = {}
-        """Queued calls by interaction, those with the most left to the end of the run first."""
+        self._runs: dict[str, set[str]] = {}
+        """Queued calls by interaction."""
+        self._ways: dict[str, Earliest[tuple[float, int]]] = {}
+        """Those of them whose way to the end of the run is known, the longest first."""
         self._under_way: set[str] = set()
         """Interactions of which a call was dispatched and that have not ended."""
         self._urgent: dict[Node, Earliest[int]] = {}
@@ -119,10 +121,10 @@ class WscFeeder:
         node.queue[call.call_id] = entry
         self._clients[node] = None
         self._homes[call.call_id] = node
-        run = self._runs.get(call.interaction_id)
-        if run is None:
-            run = self._runs[call.interaction_id] = Earliest()
-        run.add(call.call_id, (-call.remaining_tokens, entry.seq))
+        self._runs.setdefault(call.interaction_id, set()).add(call.call_id)
+        if self._critical_path and call.remaining_tokens > 0:
+            ways = self._ways.setdefault(call.interaction_id, Earliest())
+            ways.add(call.call_id, (-call.remaining_tokens, entry.seq))
         if call.interaction_id in self._under_way:
             self._hurry(node, entry)
         if self.options.locality_slack:
@@ -135,6 +137,7 @@ class WscFeeder:
         node = self._homes.pop(call_id)
         entry: _Queued = node.queue.pop(call_id)
         _discard(self._runs, entry.call.interaction_id, call_id)
+        _discard(self._ways, entry.call.interaction_id, call_id)
         self._calm(node, call_id)
         if node.queue:
             return entry, _first(node).seq
@@ -213,10 +216,10 @@ class WscFeeder:
 
         With ``workers`` only one of whose prompt as many tokens are cached at one of them.
         """
-        run = self._runs[chosen.call.interaction_id]
-        if not self._critical_path or len(run) == 1:
+        ways = self._ways.get(chosen.call.interaction_id)
+        if ways is None:
             return chosen
-        first = self._entry(run.first()[1])
+        first = self._entry(ways.first()[1])
         if not self._leads(first.call, chosen.call):
             return chosen
         if workers is not None:
@@ -256,9 +259,10 @@ class WscFeeder:
         chosen = self._longest_match(workers)
         if chosen is None or chosen.call.interaction_id not in self._under_way:
             return None
-        first = self._first_of_run(chosen, workers).call
-        share = self._cached_share  # of a longer prompt the same tokens may be too little for a hit
-        return first if share(first, workers) >= share(chosen.call, workers) else chosen.call
+        first, share = self._first_of_run(chosen, workers), self._cached_share
+        if first is not chosen and share(first.call, workers) < share(chosen.call, workers):
+            return chosen.call  # as many tokens of a longer prompt may be too few for a hit
+        return first.call
 
     def _entry(self, call_id: str) -> _Queued:
         entry: _Queued = self._homes[call_id].queue[call_id]
@@ -364,6 +368,7 @@ class WscFeeder:
         self._counters.restore(state["counters"])
         self._seq = state["seq"]
         self._clients, self._homes, self._runs, self._urgent = {}, {}, {}, {}
+        self._ways = {}
         self._index.clear()
         self._under_way = set(state["under_way"])
         self._charges.restore(state["dispatched"])
@@ -379,7 +384,7 @@ def _first(node: Node) -> _Queued:
     return entry
 
 
-def _discard(sets: dict[K, Earliest[Any]], key: K, call_id: str) -> None:
+def _discard(sets: dict[K, Any], key: K, call_id: str) -> None:
     """Take a call out of one of the sets; an empty set goes, too."""
     found = sets.get(key)
     if found is not None:

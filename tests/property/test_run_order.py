@@ -271,3 +271,4 @@ def test_a_long_queue_of_one_run_is_served_in_order():
     order = [serve(feeder).call_id for _ in ways]
     assert order == sorted(ways, key=lambda each: (-ways[each][2], int(each[1:])))
     assert not feeder._runs
+    assert not feeder._ways
