@@ -9,8 +9,9 @@ from fairserve.scheduling.base import Feeder, LocalScheduler, Router
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeder.central_dlpm import CentralDlpm, CentralDlpmOptions
 from fairserve.scheduling.feeder.fcfs import FcfsFeeder, FcfsOptions
-from fairserve.scheduling.feeder.wsc import PAPER as WSC_PAPER
-from fairserve.scheduling.feeder.wsc import WscFeeder, WscOptions
+from fairserve.scheduling.feeder.wsc import WscFeeder
+from fairserve.scheduling.feeder.wsc_options import PAPER as WSC_PAPER
+from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.fcfs import Fcfs

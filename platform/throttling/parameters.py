@@ -56,6 +56,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Whether that allowance shrinks where the best cached prompt saves little.",
     ),
     "feeder.max_bypass": ("calls", "How often the oldest call may be passed over; 0 is no bound."),
+    "feeder.run_order": (
+        "",
+        "Which queued call of a run goes first: critical_path takes the one with the longest way to the "
+        "run's end, where its program declares it; arrival the oldest.",
+    ),
     "feeder.charge_cached": ("", "Whether cached prompt tokens count as service."),
     "feeder.normalise": ("", "What costs 1: an expected call, or an expected interaction."),
     "feeder.alpha": ("per token", "Weight of input tokens."),

@@ -4,26 +4,32 @@ A client's counter grows by the slice of its app's typical call that each of its
 of exactly the expected size costs 1 whatever the app; the client with the smallest counter is served,
 calls of interactions under way first. Departures, each an option with the paper's value available
 (ALGORITHMS section 3 has the measurements): ``charge`` (the paper: ``finish``), ``interaction_slack``
-(``inf``), ``locality_slack`` (0), ``max_bypass`` (0: never), ``charge_cached`` (yes), ``normalise``.
+(``inf``), ``locality_slack`` (0), ``max_bypass`` (0: never), ``charge_cached`` (yes), ``normalise``,
+``run_order`` (``arrival``).
 
 A client is a path of levels (:mod:`fairserve.scheduling.counters`) and every rule holds by levels: the
 least served client is found level by level, and a client is within a slack when at each level its
 counter is at most the smallest among its queued siblings plus the slack. So a tenant's share does not
 grow with the users that it names, and a slack's bound holds among tenants and among a tenant's users.
 
+Those rules say whose run is next. Which of its queued calls goes is ``run_order``'s: with
+``critical_path`` the one with the most expected output between it and the end of the run, so that the
+run is over sooner, and its client is charged and passed over as before. A call that was chosen for what
+is cached of it gives way only to one of which as much is.
+
 Cost of a selection: O(log siblings) per level for the least served client, O(clients) in the groups of
-calls with the longest matches (:mod:`fairserve.scheduling.waiting_index`), and where nothing matches
-O(clients with runs under way). Known limit: with ``charge_cached`` off the expected size still counts
-whole prompts, so an app whose prompts are mostly cached is served more of its typical calls.
+calls with the longest matches (:mod:`fairserve.scheduling.waiting_index`), where nothing matches
+O(clients with runs under way), and O(log calls) of the run. Known limit: with ``charge_cached`` off the
+expected size still counts whole prompts, so an app whose prompts are mostly cached is served more of
+its typical calls.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.scheduling.base import Feeder
@@ -33,41 +39,11 @@ from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeder.earliest import Earliest
 from fairserve.scheduling.feeder.slice_charges import SliceCharges
+from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.waiting_index import WaitingIndex
 
 K = TypeVar("K")
-
-
-@dataclass(frozen=True, slots=True)
-class WscOptions:
-    """Slacks are in typical calls."""
-
-    charge: Literal["expected", "finish"] = "expected"
-    interaction_priority: bool = True
-    interaction_slack: float = 1.0
-    locality_slack: float = 8.0
-    locality_gain: bool = True
-    """The slack is for a call whose prompt is all cached while nothing is of the oldest call's of the
-    least served client; else it shrinks with the difference of the two shares. Without: the same for
-    every match."""
-    max_bypass: int = 16
-    charge_cached: bool = False
-    normalise: Literal["call", "interaction"] = "call"
-    alpha: float = 1.0
-    beta: float = 2.0
-    gamma: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.charge not in ("expected", "finish"):
-            raise ValueError(f"charge is {self.charge!r}; allowed: expected, finish")
-        if self.normalise not in ("call", "interaction"):
-            raise ValueError(f"normalise is {self.normalise!r}; allowed: call, interaction")
-        for name in ("interaction_slack", "locality_slack", "max_bypass"):
-            value = getattr(self, name)
-            if not value >= 0:
-                raise ValueError(f"{name} is {value}; allowed: 0 or more")
-        SliceWeights(self.alpha, self.beta, self.gamma)
 
 
 @dataclass(slots=True)
@@ -100,11 +76,14 @@ class WscFeeder:
         """Clients with queued calls, which a node's ``queue`` has, the earliest first."""
         self._homes: dict[str, Node] = {}
         """Client of every queued call."""
+        self._critical_path = options.run_order == "critical_path"
         self._runs: dict[str, set[str]] = {}
         """Queued calls by interaction."""
+        self._ways: dict[str, Earliest[tuple[float, int]]] = {}
+        """Those of them whose way to the end of the run is known, the longest first."""
         self._under_way: set[str] = set()
         """Interactions of which a call was dispatched and that have not ended."""
-        self._urgent: dict[Node, Earliest] = {}
+        self._urgent: dict[Node, Earliest[int]] = {}
         """Queued calls of interactions under way, by client."""
         self._others: tuple[Feeder, ...] = ()
 
@@ -143,6 +122,9 @@ class WscFeeder:
         self._clients[node] = None
         self._homes[call.call_id] = node
         self._runs.setdefault(call.interaction_id, set()).add(call.call_id)
+        if self._critical_path and call.remaining_tokens > 0:
+            ways = self._ways.setdefault(call.interaction_id, Earliest())
+            ways.add(call.call_id, (-call.remaining_tokens, entry.seq))
         if call.interaction_id in self._under_way:
             self._hurry(node, entry)
         if self.options.locality_slack:
@@ -155,6 +137,7 @@ class WscFeeder:
         node = self._homes.pop(call_id)
         entry: _Queued = node.queue.pop(call_id)
         _discard(self._runs, entry.call.interaction_id, call_id)
+        _discard(self._ways, entry.call.interaction_id, call_id)
         self._calm(node, call_id)
         if node.queue:
             return entry, _first(node).seq
@@ -211,11 +194,7 @@ class WscFeeder:
         self._urgent.setdefault(node, Earliest()).add(entry.call.call_id, entry.seq)
 
     def _calm(self, node: Node, call_id: str) -> None:
-        urgent = self._urgent.get(node)
-        if urgent is not None:
-            urgent.discard(call_id)
-            if not urgent:
-                del self._urgent[node]
+        _discard(self._urgent, node, call_id)
 
     # --- selection --------------------------------------------------------------------------------
 
@@ -225,12 +204,37 @@ class WscFeeder:
             return None
         oldest = _first(self._counters.least())
         if self.options.max_bypass and oldest.bypassed >= self.options.max_bypass:
-            return oldest.call
+            return self._first_of_run(oldest).call
         chosen = self._longest_match(open_workers)
         if chosen is not None and self._worth(chosen, oldest, open_workers):
-            return chosen.call
+            return self._first_of_run(chosen, open_workers).call
         first = self._under_way_first() if self.options.interaction_priority else None
-        return (first or oldest).call
+        return self._first_of_run(first or oldest).call
+
+    def _first_of_run(self, chosen: _Queued, workers: Collection[str] | None = None) -> _Queued:
+        """The call of its run that goes in its place, or itself.
+
+        With ``workers`` only one of whose prompt as many tokens are cached at one of them.
+        """
+        ways = self._ways.get(chosen.call.interaction_id)
+        if ways is None:
+            return chosen
+        first = self._entry(ways.first()[1])
+        if not self._leads(first.call, chosen.call):
+            return chosen
+        if workers is not None:
+            matched = self._locality.matched_tokens
+            if matched(first.call, workers) < matched(chosen.call, workers):
+                return chosen
+        return first
+
+    def _leads(self, call: Call, other: Call) -> bool:
+        """Whether it goes before the other one, since both are of one run."""
+        return (
+            self._critical_path
+            and call.interaction_id == other.interaction_id
+            and call.remaining_tokens > other.remaining_tokens
+        )
 
     def _worth(self, chosen: _Queued, oldest: _Queued, open_workers: Collection[str]) -> bool:
         """Whether what a match saves is worth that its client goes before the least served one."""
@@ -255,7 +259,10 @@ class WscFeeder:
         chosen = self._longest_match(workers)
         if chosen is None or chosen.call.interaction_id not in self._under_way:
             return None
-        return chosen.call
+        first, share = self._first_of_run(chosen, workers), self._cached_share
+        if first is not chosen and share(first.call, workers) < share(chosen.call, workers):
+            return chosen.call  # as many tokens of a longer prompt may be too few for a hit
+        return first.call
 
     def _entry(self, call_id: str) -> _Queued:
         entry: _Queued = self._homes[call_id].queue[call_id]
@@ -304,7 +311,9 @@ class WscFeeder:
         """Take a call out, reserve its expected slice; raises KeyError if it is not queued."""
         node = self._homes[call_id]
         oldest = _first(self._counters.least())
-        if oldest.call.call_id != call_id:
+        if oldest.call.call_id != call_id and not self._leads(
+            self._entry(call_id).call, oldest.call
+        ):
             oldest.bypassed += 1
         entry, following = self._dequeue(call_id)
         self._counters.dispatch(node, following, upcoming=False)
@@ -359,6 +368,7 @@ class WscFeeder:
         self._counters.restore(state["counters"])
         self._seq = state["seq"]
         self._clients, self._homes, self._runs, self._urgent = {}, {}, {}, {}
+        self._ways = {}
         self._index.clear()
         self._under_way = set(state["under_way"])
         self._charges.restore(state["dispatched"])
@@ -374,20 +384,10 @@ def _first(node: Node) -> _Queued:
     return entry
 
 
-def _discard(sets: dict[K, set[str]], key: K, value: str) -> None:
-    """Take a value out of one of the sets; an empty set goes, too."""
+def _discard(sets: dict[K, Any], key: K, call_id: str) -> None:
+    """Take a call out of one of the sets; an empty set goes, too."""
     found = sets.get(key)
     if found is not None:
-        found.discard(value)
+        found.discard(call_id)
         if not found:
             del sets[key]
-
-
-PAPER = WscOptions(
-    charge="finish",
-    interaction_slack=math.inf,
-    locality_slack=0.0,
-    max_bypass=0,
-    charge_cached=True,
-)
-"""WSC as FairServe describes it."""

@@ -37,6 +37,7 @@ def workload(seed, cluster, *, calls=120, span_s=6.0):
             run=f"R{user}-{rng.randrange(3)}" if rng.random() < 0.5 else None,
             tokens=tokens,
             output=rng.randint(1, 30),
+            remaining_tokens=float(number % 7),
         )
         cluster.at(rng.random() * span_s, call)
 

@@ -20,7 +20,8 @@ from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.events import AppChanged
-from fairserve.scheduling.feeder.wsc import WscFeeder, WscOptions
+from fairserve.scheduling.feeder.wsc import WscFeeder
+from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.local.lcf import Lcf
 from fairserve.scheduling.local.vtc import Vtc, VtcOptions
 from fairserve.scheduling.locality import Locality

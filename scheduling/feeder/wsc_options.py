@@ -1,0 +1,56 @@
+"""The options of WSC (:mod:`fairserve.scheduling.feeder.wsc`), and the values that the paper has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fairserve.scheduling.cost import SliceWeights
+
+
+@dataclass(frozen=True, slots=True)
+class WscOptions:
+    """Slacks are in typical calls."""
+
+    charge: Literal["expected", "finish"] = "expected"
+    interaction_priority: bool = True
+    interaction_slack: float = 1.0
+    locality_slack: float = 8.0
+    locality_gain: bool = True
+    """The slack is for a call whose prompt is all cached while nothing is of the oldest call's of the
+    least served client; else it shrinks with the difference of the two shares. Without: the same for
+    every match."""
+    max_bypass: int = 16
+    charge_cached: bool = False
+    normalise: Literal["call", "interaction"] = "call"
+    run_order: Literal["critical_path", "arrival"] = "critical_path"
+    """Among the queued calls of one run: the one with the longest way to its end first, or the oldest.
+    It decides nothing between runs; where programs declare nothing, both are the same."""
+    alpha: float = 1.0
+    beta: float = 2.0
+    gamma: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.charge not in ("expected", "finish"):
+            raise ValueError(f"charge is {self.charge!r}; allowed: expected, finish")
+        if self.normalise not in ("call", "interaction"):
+            raise ValueError(f"normalise is {self.normalise!r}; allowed: call, interaction")
+        if self.run_order not in ("critical_path", "arrival"):
+            raise ValueError(f"run_order is {self.run_order!r}; allowed: critical_path, arrival")
+        for name in ("interaction_slack", "locality_slack", "max_bypass"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise ValueError(f"{name} is {value}; allowed: 0 or more")
+        SliceWeights(self.alpha, self.beta, self.gamma)
+
+
+PAPER = WscOptions(
+    charge="finish",
+    interaction_slack=math.inf,
+    locality_slack=0.0,
+    max_bypass=0,
+    charge_cached=True,
+    run_order="arrival",
+)
+"""WSC as FairServe describes it."""

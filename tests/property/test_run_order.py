@@ -1,0 +1,274 @@
+"""WSC within a run: the longest way to its end first, and nothing between runs is changed by it."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from virtual_cluster import prompt
+from wsc_feeder import LONG, TOKENS, WORKERS, cache, call, directory, made, queue, serve, used
+
+from fairserve.interactions.call import call_from_plain, call_to_plain
+from fairserve.scheduling.feeder.wsc_options import PAPER, WscOptions
+
+APPS = {"app": (100, 10)}
+RUNS = 3
+"""Of each user."""
+
+
+def cached_prompt(blocks):
+    """A prompt of 100 tokens, of which so many blocks are like those of LONG."""
+    return np.concatenate([LONG[: 16 * blocks], TOKENS[: 100 - 16 * blocks]])
+
+
+class Life:
+    """A feeder, with calls that come, go to workers, return, end and are given up; and runs end."""
+
+    def __init__(self, seed, ways, *, run_order="critical_path", cached=True):
+        self.rng = random.Random(seed)
+        self.ways, self.cached, self.number = ways, cached, 0
+        self.options = {
+            "interaction_slack": self.rng.choice([0, 1, 3]),
+            "locality_slack": self.rng.choice([0, 2, 8]) if cached else 0,
+            "max_bypass": self.rng.choice([0, 1, 4]),
+            "interaction_priority": self.rng.random() < 0.5,
+        }
+        self.feeder = made(directory(**APPS), WscOptions(run_order=run_order, **self.options))
+        self.running = {}
+        self.chosen = None
+
+    @property
+    def waiting(self):
+        return list(self.feeder.waiting())
+
+    def step(self):
+        """One event; ``chosen`` is the call that it dispatched, if it did."""
+        rng, feeder, self.chosen = self.rng, self.feeder, None
+        action, lot = rng.random(), rng.random()
+        if action < 0.42:
+            self.number += 1
+            user, run = rng.choice("abc"), rng.randrange(RUNS + 1)
+            tokens = cached_prompt(rng.choice([0, 0, 2, 4, 6]) if self.cached else 0)
+            run_id = f"{user}-{run}" if run < RUNS else None
+            left = float(rng.choice(self.ways))
+            queue(feeder, call(f"c{self.number}", user, run=run_id, tokens=tokens, left=left))
+        elif action < 0.7:
+            self._dispatch(lot)
+        elif action < 0.9 and self.running:
+            ended = self.running.pop(list(self.running)[int(lot * len(self.running))])
+            if action < 0.82:
+                feeder.requeue(ended)
+            else:
+                feeder.finish(ended.call_id, used(ended))
+                feeder._locality.forget(ended.call_id)
+        elif action < 0.95 and len(feeder):
+            feeder.remove(self.waiting[int(lot * len(feeder))].call_id)
+        else:
+            feeder.interaction_ended(f"{'abc'[int(lot * 3)]}-{self.number % RUNS}")
+
+    def _dispatch(self, lot):
+        workers = [["w0"], ["w1"], WORKERS][int(lot * 3)]
+        chosen = self.feeder.peek_hit(workers) if lot * 3 % 1 < 0.3 else None
+        chosen = chosen or self.feeder.peek(workers)
+        if chosen is not None:
+            self.chosen = chosen
+            self.feeder.dispatch(chosen.call_id, 0)
+            self.feeder._locality.placed(chosen, workers[0])
+            self.running[chosen.call_id] = chosen
+
+    def twin(self, run_order):
+        """Another feeder in the same state, by way of JSON."""
+        feeder = made(directory(**APPS), WscOptions(run_order=run_order, **self.options))
+        state = json.loads(
+            json.dumps([self.feeder.snapshot(), self.feeder._locality.snapshot(0.0)])
+        )
+        known = [*self.waiting, *self.running.values()]
+        plain = json.loads(json.dumps([call_to_plain(each) for each in known]))
+        calls = {each["call_id"]: call_from_plain(each) for each in plain}
+        feeder._locality.restore(state[1], calls.values(), 0.0)
+        feeder.restore(state[0], calls)
+        return feeder
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 7.5]))
+def test_where_all_ways_are_equal_it_is_the_order_of_arrival(seed, way):
+    """The same calls at the same times, whatever is cached, returns or is given up."""
+    path, arrival = Life(seed, [way]), Life(seed, [way], run_order="arrival")
+    for _ in range(150):
+        path.step()
+        arrival.step()
+        assert (path.chosen and path.chosen.call_id) == (arrival.chosen and arrival.chosen.call_id)
+        assert path.feeder.snapshot() == arrival.feeder.snapshot()
+    assert path.number > 40
+
+
+def longest_way(calls, run):
+    return max(each.remaining_tokens for each in calls if each.interaction_id == run)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_the_longest_way_of_the_run_goes_first(seed):
+    """Of calls that return, after others were given up, and after a restart from a snapshot, too."""
+    life = Life(seed, range(6), cached=False)
+    dispatched = 0
+    for _ in range(150):
+        before = life.waiting
+        life.step()
+        if life.chosen is not None:
+            dispatched += 1
+            longest = longest_way(before, life.chosen.interaction_id)
+            assert life.chosen.remaining_tokens == longest
+        if life.rng.random() < 0.05:
+            life.feeder = life.twin("critical_path")
+    assert dispatched > 15
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_the_run_that_is_next_is_that_of_arrival(seed):
+    """In any state the run is the same; another of its calls goes only if as much of that is cached."""
+    life = Life(seed, range(6))
+    for _ in range(80):
+        life.step()
+        arrival, again = life.twin("arrival"), life.twin("critical_path")
+        matched = life.feeder._locality.matched_tokens
+        for workers in (["w0"], WORKERS):
+            for ask in ("peek", "peek_hit"):
+                first, plain = getattr(life.feeder, ask)(workers), getattr(arrival, ask)(workers)
+                restored = getattr(again, ask)(workers)
+                assert (first is None) == (plain is None) == (restored is None)
+                if first is None:
+                    continue
+                assert first.call_id == restored.call_id, "a snapshot keeps the order"
+                run = plain.interaction_id
+                assert first.interaction_id == run
+                own = [each for each in life.waiting if each.interaction_id == run]
+                longest = longest_way(own, run)
+                if first.call_id != plain.call_id:
+                    assert first.remaining_tokens == longest > plain.remaining_tokens
+                    if ask == "peek_hit":
+                        assert matched(first, workers) >= matched(plain, workers)
+                elif first.remaining_tokens < longest:  # it was chosen for what is cached of it
+                    best = min(
+                        (each for each in own if each.remaining_tokens == longest),
+                        key=lambda each: life.feeder._entry(each.call_id).seq,
+                    )
+                    assert matched(best, workers) < matched(first, workers)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 2.0]), st.sampled_from([0.0, 1.0]))
+def test_counters_stay_within_the_slacks_and_one_call(seed, locality_slack, interaction_slack):
+    """The bound of WSC does not depend on the order within runs."""
+    rng = random.Random(seed)
+    options = WscOptions(locality_slack=locality_slack, interaction_slack=interaction_slack)
+    feeder = made(directory(**APPS), options)
+    cache(feeder, LONG)
+    largest, users = 0.0, "abcd"
+    for user in users:
+        for number in range(40):
+            output, tokens = rng.randint(1, 40), cached_prompt(rng.choice([0, 1, 4]))
+            largest = max(largest, (100 + output) / 110)
+            run = f"{user}-{rng.randrange(4)}"
+            left = float(rng.randrange(100))
+            new = call(f"{user}{number}", user, output=output, run=run, tokens=tokens, left=left)
+            queue(feeder, new)
+    for _ in range(60):
+        serve(feeder)
+        values = [feeder.counter(("t", user)) for user in users]
+        assert max(values) - min(values) <= max(locality_slack, interaction_slack) + largest + 1e-9
+
+
+# --- one rule at a time ---------------------------------------------------------------------------
+
+
+def queued(calls, **options):
+    """Calls by id: user, run, way to the end, blocks that are cached at w0."""
+    feeder = made(directory(**APPS), WscOptions(**options))
+    cache(feeder, LONG)
+    for call_id, (user, run, left, blocks) in calls.items():
+        queue(feeder, call(call_id, user, run=run, left=left, tokens=cached_prompt(blocks)))
+    return feeder
+
+
+def test_the_oldest_gives_way_to_the_longest_of_its_run_alone():
+    calls = {
+        "old": ("u", "R", 5, 0),
+        "other": ("u", "S", 90, 0),
+        "long": ("u", "R", 20, 0),
+        "as-long": ("u", "R", 20, 0),
+    }
+    assert queued(calls).peek(WORKERS).call_id == "long"
+    assert queued(calls, run_order="arrival").peek(WORKERS).call_id == "old"
+    feeder = queued(calls)
+    assert [serve(feeder).call_id for _ in calls] == ["long", "as-long", "old", "other"]
+
+
+def test_the_first_of_those_under_way_gives_way_too():
+    feeder = queued({"begun": ("u", "R", 1, 0)})
+    serve(feeder)
+    for call_id, run, left in (("new", None, 0), ("old", "R", 5), ("long", "R", 20)):
+        queue(feeder, call(call_id, "u", run=run, left=left))
+    assert feeder.peek(WORKERS).call_id == "long"
+    feeder.remove("long")
+    assert feeder.peek(WORKERS).call_id == "old"
+
+
+@pytest.mark.parametrize(("blocks", "first"), [(2, "hot"), (4, "long"), (6, "long")])
+def test_a_match_gives_way_to_one_as_long(blocks, first):
+    calls = {"cold": ("u", "S", 0, 0), "hot": ("v", "R", 5, 4), "long": ("v", "R", 20, blocks)}
+    feeder = queued(calls)
+    assert feeder.peek(["w0"]).call_id == first
+    feeder._under_way.add("R")
+    assert feeder.peek_hit(["w0"]).call_id == first
+
+
+def test_a_hit_gives_way_only_to_one_that_is_as_good_a_hit():
+    """As many tokens are cached of a prompt that is much longer: a full worker would not take it."""
+    feeder = queued({"hot": ("u", "R", 5, 6)})
+    long = call("long", "u", run="R", left=20, tokens=np.concatenate([LONG, prompt((9, 300))]))
+    queue(feeder, long)
+    feeder._under_way.add("R")
+    assert feeder._locality.matched_tokens(long, ["w0"]) == 96
+    assert feeder.peek(["w0"]).call_id == "long"
+    assert feeder.peek_hit(["w0"]).call_id == "hot"
+
+
+def test_what_its_own_run_overtakes_is_not_passed_over():
+    ways = {f"c{number}": ("u", "R", float(number), 0) for number in range(6)}
+    feeder = queued(ways, max_bypass=2)
+    for _ in range(4):
+        serve(feeder)
+    assert feeder._entry("c0").bypassed == 0
+    for run, left, counts in (("R", 5.0, 1), ("R", 4.0, 1), ("R", 6.0, 0), ("S", 6.0, 1)):
+        feeder = queued({"old": ("u", "R", 5.0, 0), "other": ("u", run, left, 0)})
+        feeder.dispatch("other", 0)
+        assert feeder._entry("old").bypassed == counts
+
+
+def test_who_was_passed_over_often_enough_sends_the_longest_of_his_run():
+    calls = {"old": ("u", "R", 5, 0), "long": ("u", "R", 20, 0)}
+    calls |= {f"hot{number}": ("v", None, 0, 6) for number in range(9)}
+    feeder = queued(calls, max_bypass=3)
+    assert [serve(feeder).call_id for _ in range(4)] == ["hot0", "hot1", "hot2", "long"]
+
+
+def test_the_paper_has_no_order_in_a_run():
+    assert PAPER.run_order == "arrival"
+    with pytest.raises(ValueError, match="run_order is 'depth'; allowed: critical_path, arrival"):
+        WscOptions(run_order="depth")
+
+
+def test_a_long_queue_of_one_run_is_served_in_order():
+    """All of it, once each, whatever was asked in between."""
+    rng = random.Random(1)
+    ways = {f"c{number}": ("u", "R", float(rng.randrange(50)), 0) for number in range(600)}
+    feeder = queued(ways)
+    order = [serve(feeder).call_id for _ in ways]
+    assert order == sorted(ways, key=lambda each: (-ways[each][2], int(each[1:])))
+    assert not feeder._runs
+    assert not feeder._ways
