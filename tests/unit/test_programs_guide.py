@@ -1,0 +1,70 @@
+"""The guide to programs: its example is one, its tables are complete, its bounds are those that hold."""
+
+import json
+import re
+from pathlib import Path
+
+from fairserve.interactions.condition import OPS
+from fairserve.interactions.program import (
+    DEFAULT_RETRIES,
+    MAX_RETRIES,
+    NODE_FIELDS,
+    PROGRAM_FIELDS,
+    ProgramLimits,
+)
+from fairserve.platform.interactions.schemas import InteractionCreate, ProgramCreate
+from fairserve.platform.programs.declaration import read_program
+from fairserve.platform.programs.schemas import NodeIn
+from fairserve.platform.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs/guide/programs.md").read_text()
+
+
+def section(title):
+    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_example_is_a_program():
+    (block,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    body = json.loads(block)
+    assert body.pop("user")
+    program = read_program(body, ProgramLimits())
+    assert program.graph.columns == (("planner",), ("writer",), ("critic",), ("editor",))
+
+
+def test_every_field_is_described_here_and_to_the_api():
+    told = re.findall(r"^\| (`.*?) \|", section("Nodes"), re.M)
+    assert set(re.findall(r"`(\w+)`", " ".join(told))) - {"item", "index"} == set(NODE_FIELDS)
+    assert set(NodeIn.model_fields) == set(NODE_FIELDS)
+    own = set(ProgramCreate.model_fields) - set(InteractionCreate.model_fields)
+    assert own == set(PROGRAM_FIELDS)
+
+
+def test_every_operation_is_named():
+    sentence = next(part for part in section("Nodes").split("\n\n") if part.startswith("`op` is"))
+    assert set(re.findall(r"`(\w+)`", sentence)) == {"op", *OPS}
+
+
+def test_the_bounds_are_those_that_hold():
+    text, limits = section("Bounds"), ProgramLimits()
+    for number in (limits.nodes, limits.edges, limits.template_chars, limits.instances):
+        assert f"{number:,}" in text
+    assert f"| {limits.map_width}; " in text
+    sizes = (
+        limits.output_bytes // 1024,
+        limits.run_output_bytes >> 20,
+        limits.rendered_bytes >> 20,
+    )
+    assert "{} KiB; {} MiB; {} MiB".format(*sizes) in text
+    assert f"0 to {MAX_RETRIES}, {DEFAULT_RETRIES} if" in TEXT
+    fields = Settings.model_fields
+    named = set(re.findall(r"`(program_\w+)`", text))
+    assert named == {name for name in fields if name.startswith("program_")}
+    defaults = {name: fields[name].default for name in named}
+    assert defaults["program_max_nodes"] == limits.nodes
+    assert f"| {defaults['program_parallel_calls']} |" in text
+    assert defaults["program_time_limit_s"] == 3600
+    live = (defaults["program_max_live_per_app"], defaults["program_max_live"])
+    assert "{:,}; {:,}; {} MiB".format(*live, defaults["program_max_bytes"] >> 20) in text
+    assert f"{defaults['program_retention_days']:g} days" in text
