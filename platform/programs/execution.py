@@ -129,14 +129,16 @@ class Execution:
         """Run it to its end, or until the server stops."""
         try:
             self._take(self.run.start())
-            await self._save()
-            while not self.run.done:
+            while True:
+                self._end_if_due()
+                await self._save()
+                if self.run.done:
+                    break
                 self._send()
                 if self._pausing and not self._sent:
                     return
                 await self._wait()
                 self._collect()
-                await self._save()
             await self._finish()
         except ProgramGoneError:
             await self._give_up("its app was deleted")
@@ -190,6 +192,8 @@ class Execution:
                 self._take(self.run.interrupted(task_id))
             else:
                 self._take(self.run.failed(task_id, ended.reason, again=ended.again))
+
+    def _end_if_due(self) -> None:
         if self._clock() >= self._deadline_s:
             self.cancel("its time limit is over")
         if self.reason:

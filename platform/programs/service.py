@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from fairserve.interactions.identity import core_call_id, core_run_id
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
@@ -123,12 +123,12 @@ class Programs:
         for live in self._live.values():
             live.execution.pause()
 
-    async def close(self) -> None:
-        """Stop; the next start goes on."""
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Stop, once calls have ended or ``grace_s`` is over; the next start goes on."""
         self.pause()
         tasks = [live.task for live in self._live.values() if live.task is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=5.0)
+            await asyncio.wait(tasks, timeout=grace_s)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -301,12 +301,11 @@ class Programs:
     # --- after a restart --------------------------------------------------------------------------
 
     async def _take_up(self, key: ProgramKey, *, suspended: bool) -> None:
-        found = await asyncio.to_thread(self._load, key)
-        if found is None:
-            return
-        saved, calls, profile = found
-        owner = Owner(key, saved.user)
         try:
+            found = await asyncio.to_thread(self._load, key)
+            if found is None:
+                return
+            saved, calls, profile = found
             run = ProgramRun.restore(
                 parse_program(saved.declaration, saved.limits), saved.run_state, profile
             )
@@ -325,6 +324,7 @@ class Programs:
             change = Change(key, state="failed", reason=reason, ended_at=utc_now())
             await self._store.save(change)
             return
+        owner = Owner(key, saved.user)
         size_bytes = len(str(saved.declaration))
         self._begin(owner, run, size_bytes, self._left_s(saved.created_at))
         if suspended:
@@ -336,11 +336,7 @@ class Programs:
         saved = repository.find(self._sessions, key)
         if saved is None:
             return None
-        try:
-            calls = ended_calls(self._sessions, *key, MAX_CALLS)
-        except SQLAlchemyError:
-            logger.exception("the calls of program %s cannot be read", key.run_id)
-            calls = []
+        calls = ended_calls(self._sessions, *key, MAX_CALLS)
         return saved, calls, self._profile(key)
 
     def _left_s(self, created_at: datetime) -> float:

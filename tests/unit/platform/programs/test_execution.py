@@ -4,15 +4,14 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from program_calls import Calls, add_apps, database, declare, node
 from sqlalchemy.exc import OperationalError
 from until import settle, until
 
 from fairserve.interactions.program import ProgramLimits, parse_program
 from fairserve.interactions.program_run import ProgramRun
-from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.engine import connect, session_factory
-from fairserve.platform.db.identity import App, Tenant
+from fairserve.platform.db.identity import App
 from fairserve.platform.errors import (
     ContextLengthError,
     NotFoundError,
@@ -30,46 +29,6 @@ KEY = ProgramKey("t", "a", "run")
 SOON = {"Retry-After": "0"}
 
 
-def declare(*nodes):
-    return {"model": "m", "nodes": list(nodes)}
-
-
-def node(node_id, prompt="x", **more):
-    return {"id": node_id, "prompt": prompt, **more}
-
-
-class Calls:
-    """Answers each attempt of a task with what ``script`` lists, and with its prompt after that.
-
-    ``hold`` answers when ``released`` is set, ``("hold", error)`` raises then.
-    """
-
-    def __init__(self, script):
-        self.script = {task: list(answers) for task, answers in script.items()}
-        self.made = []
-        self.under_way = self.most = 0
-        self.released = asyncio.Event()
-        self.before = lambda task: None
-
-    async def make(self, owner, task, parents):
-        self.before(task)
-        self.made.append((task.task_id, task.attempt, parents))
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
-        try:
-            answers = self.script.get(task.task_id)
-            answer = answers.pop(0) if answers else task.body()["prompt"]
-            if answer == "hold" or isinstance(answer, tuple):
-                await self.released.wait()
-                answer = answer[-1] if isinstance(answer, tuple) else answer
-            await asyncio.sleep(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-        finally:
-            self.under_way -= 1
-
-
 class Control:
     def __init__(self):
         self.closed = []
@@ -85,10 +44,7 @@ class World:
     """One program, its database and its calls."""
 
     def __init__(self, folder, program, script=(), **options):
-        self.engine = connect(f"sqlite:///{folder / 'programs.sqlite3'}")
-        if not schema.current_revision(self.engine):
-            schema.upgrade(self.engine)
-        self.sessions = session_factory(self.engine)
+        self.engine, self.sessions = database(folder)
         self.store = ProgramStore(self.sessions, retry_s=0.001)
         self.store.start()
         self.control = Control()
@@ -99,19 +55,7 @@ class World:
 
     async def begin(self, left_s=60.0):
         if self.saved() is None:
-            with self.sessions.begin() as session:
-                session.add(Tenant(id="t", name="t", created_at=utc_now(), suspended_at=None))
-                session.flush()
-                session.add(
-                    App(
-                        id="a",
-                        tenant_id="t",
-                        name="a",
-                        calls_per_interaction=1,
-                        idle_timeout_s=1,
-                        created_at=utc_now(),
-                    )
-                )
+            add_apps(self.sessions, "a")
             saved = SavedProgram(
                 KEY, "ann", self.declaration, ProgramLimits(), "running", "", utc_now()
             )
