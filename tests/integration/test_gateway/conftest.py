@@ -162,9 +162,10 @@ class ScriptedWorker:
     """A worker without a model: it does to a call what the test says, by the prompt's first word.
 
     ``ok`` answers three tokens; ``say`` what follows it; ``once`` breaks off the first time it comes,
-    and then says what follows; ``hold`` waits for :meth:`release` once it has begun, ``stall``
-    before; ``die`` breaks the connection before anything; ``break`` breaks it after two tokens;
-    ``error`` sends an error after two; ``busy`` answers 503; ``refuse`` 400.
+    and then says what follows; ``use`` asks for the tools that follow it; ``hold`` waits for
+    :meth:`release` once it has begun, ``stall`` before; ``die`` breaks the connection before
+    anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
+    answers 503; ``refuse`` 400.
     """
 
     def __init__(self, kv_blocks=64, model="scripted"):
@@ -256,6 +257,14 @@ class ScriptedWorker:
         await self._send(response, {"role": "assistant", "content": ""}, 0)
         if word == "hold":
             await self._held.wait()
+        if word == "use":
+            for index, name in enumerate(said.split()):
+                function = {"name": name, "arguments": json.dumps({"input": f"ok {name}"})}
+                asked = {"index": index, "id": f"of_{name}", "type": "function"}
+                await self._send(response, {"tool_calls": [{**asked, "function": function}]}, 3)
+            await self._send(response, {}, 3, finish_reason="tool_calls")
+            await response.write(b"data: [DONE]\n\n")
+            return
         texts = (said[:1], said[1:2], said[2:]) if word == "say" else ("one ", "two ", "three")
         for count, text in enumerate(texts, 1):
             await self._send(response, {"content": text}, count)
