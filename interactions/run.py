@@ -161,9 +161,9 @@ class Run:
         front = self._front
         if not front:
             return ()
-        continued = self._continued(call)
+        continued = self._continued(call) if call.history or call.tool_results else ()
         if len(continued) == 1:
-            return tuple(self._set_going_by(continued[0]))
+            return self._set_going_by(continued[0])
         if not continued:
             if len(front) <= MOST_PARENTS:
                 return tuple(front)
@@ -195,17 +195,17 @@ class Run:
             at = keys.rfind(wanted, 0, at + 7)
         return None if at < 0 else _KEY.unpack_from(keys, at)[1]
 
-    def _set_going_by(self, number: int) -> list[int]:
+    def _set_going_by(self, number: int) -> tuple[int, ...]:
         """What has ended and descends from a call, less what came before other such; or the call."""
         front = self._front
         if number in front or len(self._names) - number > SINCE_CALLS:
-            return [number]
+            return (number,)
         descends = {number}
         for later in range(number + 1, len(self._names)):
             if not descends.isdisjoint(self.parents(later)):
                 descends.add(later)
         found = [each for each in front if each in descends]
-        return found[-MOST_PARENTS:] or [number]
+        return tuple(found[-MOST_PARENTS:]) or (number,)
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -227,8 +227,9 @@ class Run:
             raise KeyError(call_id)
         calls[number] = entry ^ _LIVE
         self.live -= 1
-        for parent in self._parents[entry >> _HALF : calls[number + 1] >> _HALF]:
-            front.pop(parent, None)
+        parents = self._parents
+        for at in range(entry >> _HALF, calls[number + 1] >> _HALF):
+            front.pop(parents[at], None)
         front[number] = None
         deepest = self.deepest
         if deepest < 0 or entry & _STAGE >= calls[deepest] & _STAGE:

@@ -164,8 +164,8 @@ class Tracker:
                 self._require_not_ended(interaction_id)
                 if parents:
                     raise _unknown(parents[0])
-                return Attachment(stage=1, under_way=False, immune=False)
-        if (run.tenant, run.app, run.user) != (call.tenant, call.app, call.user):
+                return Attachment(1, under_way=False, immune=False)
+        if run.user != call.user or run.app != call.app or run.tenant != call.tenant:
             raise ForeignInteractionError(f"interaction {interaction_id!r} belongs to another user")
         if run.declared and not call.declared:
             raise DeclaredInteractionError(
