@@ -7,6 +7,7 @@ and the immunity of an interaction ends at a multiple of the profile (ALGORITHMS
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class StageProfile:
         return self.input_tokens + self.system_tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AppProfile:
     """The token profile of an app; stages past the last one declared repeat it."""
 
@@ -54,7 +55,7 @@ class AppProfile:
         """The expected tokens of a call at stage ``number`` (1 is a root)."""
         return self.stages[min(max(number, 1), len(self.stages)) - 1]
 
-    @property
+    @cached_property
     def tokens_per_interaction(self) -> float:
         """Expected tokens of a whole interaction: the mean stage times the expected calls."""
         mean = sum(stage.total_tokens for stage in self.stages) / len(self.stages)

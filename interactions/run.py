@@ -9,8 +9,8 @@ when it comes (with ``infer``; without, it is a root):
 - Otherwise it follows what has ended, and calls that overlap are parallel.
 
 State is compact, since there are many runs: of a call its id, an integer each for its stage and its
-parents, and two for each key of its answer. Attaching is O(parents) and, for a conversation that is
-continued, a scan of the run's keys in C and of the calls since (``SINCE_CALLS`` at most).
+parents, and twelve bytes for each key of its answer. Attaching is O(parents) and, for a conversation
+that is continued, a scan of the run's keys in C and of the calls since (``SINCE_CALLS`` at most).
 
 Weakness: two conversations of one run that only tell each other by time look as if they followed one
 another; a call whose parents are many more than ``MOST_PARENTS`` is given the latest of them.
@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
+from struct import Struct
 from typing import Any, Literal, NamedTuple
 
 from fairserve.interactions.call import Call
@@ -31,7 +32,9 @@ WasteCause = Literal["", "throttled", "cancelled", "failed", "expired"]
 MOST_PARENTS = 64
 """Of a call that names none."""
 _HALF = 32
-_STAGE = (1 << _HALF) - 1
+_LIVE = 1 << _HALF - 1
+_STAGE = _LIVE - 1
+_KEY = Struct("<QI")
 SINCE_CALLS = 256
 """If more calls came since the one that is continued, nothing is sought between them."""
 
@@ -51,7 +54,6 @@ class Run:
     __slots__ = (
         "_calls",
         "_front",
-        "_index",
         "_keys",
         "_names",
         "_parents",
@@ -64,6 +66,7 @@ class Run:
         "interaction_id",
         "last_active_s",
         "live",
+        "numbers",
         "opened_s",
         "single",
         "tenant",
@@ -80,8 +83,8 @@ class Run:
         self.single = False
         self.declared = False
         """A program's: it has that program's calls alone, and ends when the program says so."""
-        self.live: set[int] = set()
-        """Numbers of the calls that have not ended."""
+        self.live = 0
+        """How many calls have not ended."""
         self.tokens = 0
         self.trouble: WasteCause = ""
         """Why the run would have failed if it ended now."""
@@ -95,24 +98,24 @@ class Run:
         """It has an entry in the expiry heap."""
         self.deepest = -1
         """The call of the highest stage among those that have ended, the latest of them."""
-        self._index: dict[str, int] = {}
-        """Calls by id, numbered as they were accepted: parents have lower numbers."""
+        self.numbers: dict[str, int] = {}
+        """Of the calls, by id, as they were accepted: parents have lower numbers. To be read only."""
         self._names: list[str] = []
         self._calls = array("Q", [0])
-        """By number: where its parents begin in ``_parents``, and in the lower half its stage. The entry
-        beyond the last call has the end of its parents."""
+        """By number: where its parents begin in ``_parents``, and in the lower half its stage and
+        whether it is live. The entry beyond the last call has the end of its parents."""
         self._parents = array("I")
         self._front: dict[int, None] = {}
         """Calls that have ended, of whose children none has; in the order of their ends."""
-        self._keys = array("Q")
-        """Pairs of a key by which a later call can tell that it continues one, and this one's number."""
+        self._keys = bytearray()
+        """Each key by which a later call can tell that it continues one, and this one's number."""
 
     def __len__(self) -> int:
         """Number of accepted calls."""
         return len(self._names)
 
     def __contains__(self, call_id: object) -> bool:
-        return call_id in self._index
+        return call_id in self.numbers
 
     @property
     def owner(self) -> tuple[str, str, str]:
@@ -126,16 +129,15 @@ class Run:
 
     @property
     def live_calls(self) -> list[str]:
-        """Ids of the calls that have not ended, in the order of their acceptance."""
-        return [self._names[number] for number in sorted(self.live)]
+        """Ids of the calls that have not ended, in the order of their acceptance. O(calls)."""
+        return [self._names[number] for number in self._live_numbers()] if self.live else []
+
+    def _live_numbers(self) -> list[int]:
+        return [number for number, entry in enumerate(self._calls) if entry & _LIVE]
 
     def name(self, number: int) -> str:
         """The id of a call."""
         return self._names[number]
-
-    def number(self, call_id: str) -> int:
-        """The number of an accepted call. Raises KeyError."""
-        return self._index[call_id]
 
     def parents(self, number: int) -> array[int]:
         """The numbers of a call's parents."""
@@ -159,7 +161,9 @@ class Run:
         front = self._front
         if not front:
             return ()
-        continued = self._continued(call)
+        continued = self._continued(call) if call.history or call.tool_results else ()
+        if len(continued) == 1:
+            return self._set_going_by(continued[0])
         if not continued:
             if len(front) <= MOST_PARENTS:
                 return tuple(front)
@@ -185,59 +189,59 @@ class Run:
 
     def _owner_of(self, key: int) -> int | None:
         """The latest call that left this key."""
-        owner, at, keys = None, -1, self._keys
-        try:
-            while True:
-                at = keys.index(key, at + 1)
-                if not at % 2:  # else it is a call's number
-                    owner = keys[at + 1]
-        except ValueError:
-            return owner
+        keys, wanted = self._keys, key.to_bytes(8, "little")
+        at = keys.rfind(wanted)
+        while at % _KEY.size and at >= 0:  # it is not a key that is there, but parts of others
+            at = keys.rfind(wanted, 0, at + 7)
+        return None if at < 0 else _KEY.unpack_from(keys, at)[1]
 
-    def _set_going_by(self, number: int) -> list[int]:
+    def _set_going_by(self, number: int) -> tuple[int, ...]:
         """What has ended and descends from a call, less what came before other such; or the call."""
         front = self._front
         if number in front or len(self._names) - number > SINCE_CALLS:
-            return [number]
+            return (number,)
         descends = {number}
         for later in range(number + 1, len(self._names)):
             if not descends.isdisjoint(self.parents(later)):
                 descends.add(later)
         found = [each for each in front if each in descends]
-        return found[-MOST_PARENTS:] or [number]
+        return tuple(found[-MOST_PARENTS:]) or (number,)
 
     # --- changes ----------------------------------------------------------------------------------
 
     def add(self, call_id: str, stage: int, parents: Iterable[int]) -> None:
         """A call was accepted."""
         number = len(self._names)
-        self._index[call_id] = number
+        self.numbers[call_id] = number
         self._names.append(call_id)
-        self._calls[number] |= stage
+        self._calls[number] |= stage | _LIVE
         self._parents.extend(parents)
         self._calls.append(len(self._parents) << _HALF)
-        self.live.add(number)
+        self.live += 1
 
     def end(self, call_id: str, answers: Iterable[int] = ()) -> None:
         """A live call ended; ``answers`` are the keys of what it said. Raises KeyError."""
-        number = self._index[call_id]
-        self.live.remove(number)
-        front = self._front
-        calls = self._calls
+        number, calls, front = self.numbers[call_id], self._calls, self._front
         entry = calls[number]
-        for parent in self._parents[entry >> _HALF : calls[number + 1] >> _HALF]:
-            front.pop(parent, None)
+        if not entry & _LIVE:
+            raise KeyError(call_id)
+        calls[number] = entry ^ _LIVE
+        self.live -= 1
+        parents = self._parents
+        for at in range(entry >> _HALF, calls[number + 1] >> _HALF):
+            front.pop(parents[at], None)
         front[number] = None
-        if self.deepest < 0 or entry & _STAGE >= calls[self.deepest] & _STAGE:
+        deepest = self.deepest
+        if deepest < 0 or entry & _STAGE >= calls[deepest] & _STAGE:
             self.deepest = number
         for key in answers:
-            self._keys.append(key)
-            self._keys.append(number)
+            self._keys += _KEY.pack(key, number)
 
     def take_back(self, call: RestoredCall) -> None:
         """A call was accepted and ended; a parent that is not here, or a call that is, is left out."""
-        if call.call_id not in self._index:
-            parents = [self._index[parent] for parent in call.parents if parent in self._index]
+        numbers = self.numbers
+        if call.call_id not in numbers:
+            parents = [numbers[parent] for parent in call.parents if parent in numbers]
             self.add(call.call_id, self.stage_after(parents), parents)
             self.end(call.call_id)
             self.tokens += call.tokens
@@ -262,9 +266,9 @@ class Run:
             "calls": self._names,
             "stages": [entry & _STAGE for entry in self._calls[:-1]],
             "parents": [self.parents(number).tolist() for number in range(len(self._names))],
-            "live": sorted(self.live),
+            "live": self._live_numbers(),
             "front": list(self._front),
-            "keys": self._keys.tolist(),
+            "keys": list(chain.from_iterable(_KEY.iter_unpack(self._keys))),
         }
 
     @classmethod
@@ -279,7 +283,12 @@ class Run:
             plain["calls"], plain["stages"], plain["parents"], strict=True
         ):
             run.add(call_id, stage, parents)
-        run.live = set(plain["live"])
+        live = set(plain["live"])
+        for number in range(run.live):
+            if number not in live:
+                run._calls[number] ^= _LIVE
+        run.live = len(live)
         run._front = dict.fromkeys(plain["front"])
-        run._keys.extend(plain["keys"])
+        for key, number in zip(plain["keys"][::2], plain["keys"][1::2], strict=True):
+            run._keys += _KEY.pack(key, number)
         return run

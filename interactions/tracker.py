@@ -164,33 +164,34 @@ class Tracker:
                 self._require_not_ended(interaction_id)
                 if parents:
                     raise _unknown(parents[0])
-                return Attachment(stage=1, under_way=False, immune=False)
-        if (run.tenant, run.app, run.user) != (call.tenant, call.app, call.user):
+                return Attachment(1, under_way=False, immune=False)
+        if run.user != call.user or run.app != call.app or run.tenant != call.tenant:
             raise ForeignInteractionError(f"interaction {interaction_id!r} belongs to another user")
         if run.declared and not call.declared:
             raise DeclaredInteractionError(
                 f"interaction {interaction_id!r} is a program's: only its own calls belong to it"
             )
-        if call.call_id in run:
+        numbers = run.numbers
+        if call.call_id in numbers:
             raise DuplicateCallError(f"the interaction has a call {call.call_id!r} already")
         if run.closing is not None:
             raise InteractionClosedError(f"interaction {interaction_id!r} is closed")
-        calls = len(run)
+        calls = len(numbers)
         if calls >= self._limits.calls_per_run:
             raise self._too_many_calls(calls)
         if parents is not None:
-            unknown = next((parent for parent in parents if parent not in run), None)
-            if unknown is not None:
-                raise _unknown(unknown)
-            numbers = tuple(map(run.number, parents))
+            try:
+                follows = tuple([numbers[parent] for parent in parents])
+            except KeyError as error:
+                raise _unknown(error.args[0]) from None
         else:
-            numbers = run.inferred_parents(call) if self._infer else ()
+            follows = run.inferred_parents(call) if self._infer else ()
         factor = self._immunity_factor
         immune = (  # ALGORITHMS 4: immunity ends at a multiple of the profile's calls or tokens
             0 < calls < factor * profile.calls_per_interaction
             and run.tokens <= factor * profile.tokens_per_interaction
         )
-        return Attachment(run.stage_after(numbers), calls > 0, immune, numbers)
+        return Attachment(run.stage_after(follows), calls > 0, immune, follows)
 
     def accept(self, call: Call, attachment: Attachment, now_s: float) -> None:
         """The call was admitted by the throttle. ``attachment`` is what :meth:`attach` has just said."""

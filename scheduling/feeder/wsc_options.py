@@ -26,7 +26,10 @@ class WscOptions:
     normalise: Literal["call", "interaction"] = "call"
     run_order: Literal["critical_path", "arrival"] = "critical_path"
     """Among the queued calls of one run: the one with the longest way to its end first, or the oldest.
-    It decides nothing between runs; where programs declare nothing, both are the same."""
+    It does not choose the run; where programs declare nothing, both are the same. In virtual time
+    (``benchmarks/run_order.py``, ten rounds) programs of a chain beside many short calls took 0.953 of
+    the time (0.939 to 0.968) with two users, 0.885 (0.862 to 0.907) with eight; chains side by side
+    0.99; random and recorded graphs 1.00; four random ones of a user at once 1.026 (1.010 to 1.045)."""
     alpha: float = 1.0
     beta: float = 2.0
     gamma: float = 1.0

@@ -87,6 +87,7 @@ class Life:
         known = [*self.waiting, *self.running.values()]
         plain = json.loads(json.dumps([call_to_plain(each) for each in known]))
         calls = {each["call_id"]: call_from_plain(each) for each in plain}
+        queue(feeder, call("gone", "a", run="a-0", left=99.0))  # what was there before is forgotten
         feeder._locality.restore(state[1], calls.values(), 0.0)
         feeder.restore(state[0], calls)
         return feeder

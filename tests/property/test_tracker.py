@@ -210,3 +210,49 @@ def test_immunity_is_bounded_by_calls_and_tokens():
     after = tracker.attach(make_call("b1", run="B"), PROFILE, 0.0)
     assert after.under_way
     assert not after.immune
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([2, 2**16, 2**64]))
+def test_a_call_continues_the_latest_that_left_its_key(seed, keys):
+    """Against a dict, with keys that look like parts of others, or of the numbers beside them."""
+    rng = random.Random(seed)
+    tracker, latest = tr.Tracker(), {}
+    chosen = [
+        0,
+        1,
+        keys - 1,
+        *(rng.randrange(keys) << rng.choice([0, 8, 32, 48]) for _ in range(9)),
+    ]
+    chosen = [key & (2**64 - 1) for key in chosen]
+    for number in range(40):
+        call = make_call(f"c{number}", run="R")
+        call.history = tuple(rng.sample(chosen, 3))
+        found = next((latest[key] for key in call.history if key in latest), None)
+        attachment = accept(tracker, call)
+        assert tracker.get("R")._continued(call) == ([] if found is None else [found])
+        assert found is None or attachment.parents
+        answers = tuple(rng.choices(chosen, k=rng.randrange(3)))
+        tracker.finish(call, "completed", 1, PROFILE, 0.0, answers=answers)
+        latest |= dict.fromkeys(answers, number)
+        if rng.random() < 0.05:
+            state = json.loads(json.dumps(tracker.snapshot(0.0)))
+            tracker = tr.Tracker()
+            tracker.restore(state, 0.0)
+            assert tracker.snapshot(0.0) == state
+
+
+def test_a_call_ends_once():
+    tracker = tr.Tracker()
+    first, second = make_call("a", run="R"), make_call("b", run="R")
+    accept(tracker, first)
+    accept(tracker, second)
+    tracker.finish(first, "completed", 1, PROFILE, 0.0)
+    for again in (tracker, tr.Tracker()):
+        if again is not tracker:
+            again.restore(tracker.snapshot(0.0), 0.0)
+        before = again.snapshot(0.0)
+        with pytest.raises(KeyError):
+            again.finish(first, "completed", 1, PROFILE, 0.0)
+        assert again.snapshot(0.0) == before
+        assert (again.get("R").live, again.get("R").live_calls) == (1, ["b"])

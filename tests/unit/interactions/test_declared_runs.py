@@ -168,7 +168,7 @@ def test_what_cannot_be_known_is_left_out():
     run = tracker.get("R")
     assert [run.name(number) for number in range(len(run))] == ["a", "b", "later"]
     assert [run.parents(number).tolist() for number in range(3)] == [[], [0], [1]]
-    assert (run.tokens, run.live, run.state) == (7, set(), "under_way")
+    assert (run.tokens, run.live, run.state) == (7, 0, "under_way")
 
 
 def test_a_run_is_taken_back_once_and_within_the_bounds():
