@@ -66,7 +66,7 @@ class Settings(BaseSettings):
         "",
         validation_alias=AliasChoices("FAIRSERVE_REDIS_URL", "REDIS_URL"),
         repr=False,
-        description="Redis of a scaled-out deployment. Empty: everything in this process.",
+        description="Redis of a scaled-out deployment, which is not built yet: nothing reads it.",
     )
 
     secret_key: SecretStr | None = Field(
