@@ -9,8 +9,9 @@ import time
 
 import pytest
 from processes import eventually
+from scripted_worker import ScriptedWorker
 
-from .conftest import DEADLINE_S, ScriptedWorker
+from .conftest import DEADLINE_S
 
 PATH = "/v1/chat/completions"
 WORKERS = "/admin/cluster/workers"

@@ -5,8 +5,7 @@ import json
 
 import pytest
 from processes import eventually
-
-from .conftest import ScriptedWorker
+from scripted_worker import ScriptedWorker
 
 PATH = "/v1/chat/completions"
 WORKERS = "/admin/cluster/workers"

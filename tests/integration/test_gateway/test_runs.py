@@ -6,8 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 from processes import eventually
-
-from .conftest import ScriptedWorker
+from scripted_worker import ScriptedWorker
 
 PATH = "/v1/chat/completions"
 

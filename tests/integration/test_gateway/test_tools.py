@@ -6,8 +6,7 @@ import os
 
 import openai
 import pytest
-
-from .conftest import ScriptedWorker
+from scripted_worker import ScriptedWorker
 
 
 @pytest.fixture(scope="module")

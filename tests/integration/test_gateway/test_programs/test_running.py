@@ -1,79 +1,14 @@
-"""Declared programs: run, followed, cancelled, taken up after a restart, refused for what is wrong."""
+"""Declared programs: run, followed, cancelled, taken up after a restart, kept as long as was said."""
 
 import json
-import sqlite3
+import random
 import threading
-from contextlib import closing
 
 import pytest
 from processes import eventually
+from scripted_worker import ScriptedWorker
 
-from .conftest import ScriptedWorker
-
-
-@pytest.fixture(scope="module")
-def worker():
-    worker = ScriptedWorker()
-    yield worker
-    worker.close()
-
-
-@pytest.fixture(scope="module")
-def server(start_server, worker):
-    return start_server("--worker-urls", worker.url, "--keepalive-s", "0.2")
-
-
-def node(node_id, text, **more):
-    return {"id": node_id, "messages": [{"role": "user", "content": text}], **more}
-
-
-def submit(server, *nodes, key=None, **more):
-    body = {"model": "scripted", "nodes": list(nodes), **more}
-    return server.post("/v1/interactions", body, key=key)
-
-
-def started(server, *nodes, **more):
-    answer = submit(server, *nodes, **more)
-    assert answer.status_code == 201, answer.text
-    return answer.json()["id"]
-
-
-def read(server, run, part="", key=None, **query):
-    path = f"/v1/interactions/{run}{part}"
-    return server.request("GET", path, key or server.app_key, params=query)
-
-
-def state_of(server, run):
-    answer = read(server, run)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
-def ended(server, run):
-    """The run when it has ended, with its program."""
-
-    def probe():
-        found = state_of(server, run)
-        return found if found["ended_at"] and found["program"]["state"] != "running" else None
-
-    return eventually(probe, lambda: f"{run} has not ended: {read(server, run).text}")
-
-
-def nodes_of(found):
-    return {each["id"]: each for each in found["program"]["nodes"]}
-
-
-def rows(server, table, **where):
-    database = server.data_dir / "fairserve.sqlite3"
-    with closing(sqlite3.connect(database, timeout=30)) as connection:
-        connection.row_factory = sqlite3.Row
-        condition = " AND ".join(f"{name} = ?" for name in where)
-        query = f"SELECT * FROM {table} WHERE {condition}"
-        return [dict(row) for row in connection.execute(query, tuple(where.values()))]
-
-
-def texts(worker):
-    return [body["messages"][-1]["content"] for body in worker.bodies]
+from .asking import ended, follow, node, nodes_of, read, rows, started, state_of, submit, texts
 
 
 def test_a_program_runs(server, worker):
@@ -128,20 +63,6 @@ def test_a_program_runs(server, worker):
     assert not {"user", "metadata", "nodes"} & first.keys()
     svg = read(server, run, "/graph", format="svg").text
     assert "poet" in svg
-
-
-def follow(server, run, found):
-    """Read a run's events into ``found`` until the stream ends."""
-    headers = {"Authorization": f"Bearer {server.app_key}"}
-    path = f"/v1/interactions/{run}/events"
-    with server.http.stream("GET", path, headers=headers) as answer:
-        assert answer.headers["content-type"].startswith("text/event-stream")
-        kind = None
-        for line in answer.iter_lines():
-            if line.startswith("event: "):
-                kind = line.removeprefix("event: ")
-            elif line.startswith("data: "):
-                found.append((kind, json.loads(line.removeprefix("data: "))))
 
 
 def test_a_program_is_followed(server, worker):
@@ -309,126 +230,6 @@ def test_a_restart_goes_on_where_it_was(start_server, how):
         worker.close()
 
 
-def test_a_programs_run_is_its_own(server, worker):
-    run = started(server, node("a", "hold mine"))
-    eventually(lambda: "hold mine" in texts(worker))
-    body = {"model": "scripted", "messages": [{"role": "user", "content": "ok"}]}
-    answer = server.post("/v1/chat/completions", body, headers={"X-Interaction-Id": run})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "program_run")
-    answer = server.post(f"/v1/interactions/{run}/close", None)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "program_run")
-    answer = submit(server, node("a", "say x"), id=run)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (409, "id")
-    stranger = server.new_app("another app")
-    for method, part in (("GET", ""), ("GET", "/graph"), ("GET", "/events"), ("DELETE", "")):
-        path = f"/v1/interactions/{run}{part}"
-        assert server.request(method, path, stranger).status_code == 404, path
-    same = submit(server, node("a", "say theirs"), id=run, key=stranger)
-    assert same.status_code == 201
-    worker.release()
-    assert ended(server, run)["program"]["result"] == {"a": "one two three"}
-
-
-def test_a_closed_run_is_not_used_again(server):
-    run = started(server, node("a", "say once only"))
-    ended(server, run)
-    assert submit(server, node("a", "say x"), id=run).status_code == 409
-    server.post("/v1/interactions", {"id": "closed"})
-    server.post("/v1/interactions/closed/close", None)
-    answer = submit(server, node("a", "say x"), id="closed")
-    assert answer.status_code == 409
-    assert not rows(server, "programs", id="closed")
-
-
-MANY = [node(f"n{number}", "say x") for number in range(100_000)]
-WRONG = {
-    "no nodes": ({"nodes": []}, 400, "nodes"),
-    "nodes are no list": ({"nodes": {"a": 1}}, 400, "nodes"),
-    "a result without nodes": ({"result": "a"}, 400, "nodes"),
-    "a cycle": ({"nodes": [node("a", "{{b.output}}"), node("b", "{{a.output}}")]}, 400, "nodes"),
-    "itself": ({"nodes": [node("a", "{{a.output}}")]}, 400, "nodes[0].messages[0].content"),
-    "an id twice": ({"nodes": [node("a", "x"), node("a", "y")]}, 400, "nodes[1].id"),
-    "an unknown parent": ({"nodes": [node("a", "x", parents=["b"])]}, 400, "nodes[0].parents[0]"),
-    "nowhere": ({"nodes": [node("a", "{{b.output}}")]}, 400, "nodes[0].messages[0].content"),
-    "no ancestor": (
-        {"nodes": [node("a", "x"), node("b", "y"), node("c", "{{a.output}}", parents=["b"])]},
-        400,
-        "nodes[2].messages[0].content",
-    ),
-    "an expression": ({"nodes": [node("a", "{{ 7 * 7 }}")]}, 400, "nodes[0].messages[0].content"),
-    "too many nodes": ({"nodes": MANY[:1001]}, 400, "nodes"),
-    "an unknown field": ({"nodes": [node("a", "x", depth=1)]}, 400, "nodes[0].depth"),
-    "an unknown field of the run": ({"nodes": [node("a", "x")], "deep": 1}, 400, "deep"),
-    "a wide map": (
-        {"nodes": [node("a", "x"), node("b", "y", map={"over": "a", "limit": 10**6})]},
-        400,
-        "nodes[1].map.limit",
-    ),
-    "sampling that no call may have": (
-        {"nodes": [node("a", "x"), node("b", "x", sampling={"temperature": 9})]},
-        400,
-        "nodes[1].sampling.temperature",
-    ),
-    "a field of the platform": (
-        {"nodes": [node("a", "x", sampling={"stream": True})]},
-        400,
-        "nodes[0].sampling.stream",
-    ),
-    "a reserved field": (
-        {"nodes": [node("a", "x", sampling={"vllm_xargs": {}})]},
-        400,
-        "nodes[0].sampling.vllm_xargs",
-    ),
-    "a model that is not served": (
-        {"nodes": [node("a", "x"), node("b", "x", model="other")]},
-        404,
-        "nodes[1].model",
-    ),
-    "a sink": ({"nodes": [node("a", "x")], "sink": "a"}, 400, "sink"),
-    "a long id": ({"nodes": [node("a", "x")], "id": "i" * 10_000}, 400, "id"),
-    "a control character": ({"nodes": [node("a", "x")], "id": "a\nb"}, 400, "id"),
-    "a user that is none": ({"nodes": [node("a", "x")], "user": 7}, 400, "user"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_leaves_nothing_behind(server, what):
-    body, status, param = WRONG[what]
-    run = "wrong-" + what.replace(" ", "-")
-    answer = server.post("/v1/interactions", {"model": "scripted", "id": run, **body})
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
-    assert error["param"] == param
-    assert len(error["message"]) < 500
-    _nothing_is_left(server, run)
-
-
-def _nothing_is_left(server, run):
-    assert read(server, run).status_code == 404
-    assert not rows(server, "programs", id=run)
-    listed = server.request("GET", "/v1/interactions?limit=1000", server.app_key).json()["data"]
-    assert run not in {each["id"] for each in listed}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "status", "code"),
-    [(MANY, 400, "invalid_program"), ([node("a", "x" * 10_000_000)], 413, "body_too_large")],
-)
-def test_what_is_huge_is_refused(server, nodes, status, code):
-    body = {"model": "scripted", "nodes": nodes, "id": "huge"}
-    answer = server.post("/v1/interactions", body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-    _nothing_is_left(server, "huge")
-
-
-@pytest.mark.parametrize("raw", [b"{", b"[]", b'"x"', b'{"nodes": [' + b"[" * 100_000, b"\xff"])
-def test_what_is_no_json_object_is_refused(server, raw):
-    headers = {"content-type": "application/json"}
-    path = "/v1/interactions"
-    answer = server.request("POST", path, server.app_key, content=raw, headers=headers)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "malformed_json")
-
-
 def test_a_list_that_explodes_fails_its_node(server):
     numbers = json.dumps(list(range(200)))
     run = started(
@@ -457,3 +258,67 @@ def test_an_app_that_is_deleted_takes_its_programs_along(server, worker):
     assert not rows(server, "program_steps", program_id=run)
     eventually(lambda: server.rows(interaction_id=run))
     assert server.rows(interaction_id=run)[0]["outcome"] == "cancelled"
+
+
+def test_many_at_once_with_cancels_and_failures_leave_nothing_behind(start_server):
+    worker = ScriptedWorker(kv_blocks=100_000)
+    server = start_server("--worker-urls", worker.url)
+    try:
+        words = ["say", "say", "say", "once", "refuse", "break"]
+        chance = random.Random(7)
+        runs = []
+        for number in range(60):
+            nodes = [node("n0", "say a")]
+            for index in range(1, 10):
+                parent = f"n{chance.randrange(index)}"
+                text = f"{chance.choice(words)} {number}.{index} {{{{{parent}.output}}}}"
+                nodes.append(node(f"n{index}", text))
+            runs.append(started(server, *nodes, user=f"user {number % 7}"))
+            if chance.random() < 0.3:
+                path = f"/v1/interactions/{chance.choice(runs)}"
+                assert server.request("DELETE", path, server.app_key).status_code in (200, 409)
+        found = [ended(server, run) for run in runs]
+        # A run that is cancelled after a call had failed is aborted.
+        expected = {
+            "complete": {"complete"},
+            "failed": {"aborted"},
+            "cancelled": {"cancelled", "aborted"},
+        }
+        assert {each["program"]["state"] for each in found} == set(expected)
+        for each in found:
+            assert each["state"] in expected[each["program"]["state"]]
+            assert {n["state"] for n in each["program"]["nodes"]}.isdisjoint({"waiting", "running"})
+        eventually(lambda: server.cluster()["live_interactions"] == 0)
+        cluster = server.cluster()
+        assert (cluster["queued_calls"], cluster["running_calls"]) == (0, 0)
+        assert not rows(server, "programs", state="running")
+        eventually(
+            lambda: sum(row["calls"] for row in rows(server, "interactions")) == len(server.rows())
+        )
+        by_run = {row["id"]: row for row in rows(server, "interactions")}
+        for each in found:
+            calls = server.rows(interaction_id=each["id"])
+            used = sum(
+                row["input_tokens"] + row["system_tokens"] + row["output_tokens"] for row in calls
+            )
+            assert by_run[each["id"]]["tokens"] == used
+    finally:
+        server.close()
+        worker.close()
+
+
+def test_outputs_are_kept_as_long_as_was_said(start_server):
+    worker = ScriptedWorker()
+    server = start_server("--worker-urls", worker.url, "--program-retention-days", "0.000001")
+    try:
+        run = started(server, node("a", "say it"))
+        assert ended(server, run)["program"]["result"] == {"a": "it"}
+        server.stop()
+        server.start()
+        eventually(lambda: state_of(server, run)["program"] is None)
+        assert state_of(server, run)["state"] == "complete"
+        assert not rows(server, "program_steps", program_id=run)
+        assert [each["id"] for each in read(server, run, "/graph").json()["nodes"]] == ["a"]
+    finally:
+        server.close()
+        worker.close()

@@ -1,0 +1,149 @@
+"""A worker in a thread of the test, whose behaviour the prompts say."""
+
+import asyncio
+import json
+import threading
+
+from aiohttp import web
+from processes import free_port
+
+DEADLINE_S = 90
+
+
+class ScriptedWorker:
+    """A worker without a model: it does to a call what the test says, by the prompt's first word.
+
+    ``ok`` answers three tokens; ``say`` what follows it; ``once`` breaks off the first time it comes,
+    and then says what follows; ``use`` asks for the tools that follow it; ``hold`` waits for
+    :meth:`release` once it has begun, ``stall`` before; ``die`` breaks the connection before
+    anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
+    answers 503; ``refuse`` 400.
+    """
+
+    def __init__(self, kv_blocks=64, model="scripted"):
+        self.kv_blocks = kv_blocks
+        self.model = model
+        self.bodies = []
+        self.disconnects = 0
+        self._once = set()
+        self._held = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._started.wait(DEADLINE_S)
+
+    def _run(self):
+        asyncio.run(self._serve())
+
+    async def _serve(self):
+        self._loop = asyncio.get_running_loop()
+        self._held = asyncio.Event()
+        self._stop = asyncio.Event()
+        app = web.Application()
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        port = free_port()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
+        self.url = f"http://127.0.0.1:{port}"
+        self._started.set()
+        await self._stop.wait()
+        await runner.cleanup()
+
+    def release(self):
+        """Let the held calls go on."""
+
+        def release():
+            self._held.set()
+            self._held = asyncio.Event()
+
+        self._loop.call_soon_threadsafe(release)
+
+    def close(self):
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    async def _health(self, request):
+        return web.Response()
+
+    async def _models(self, request):
+        return web.json_response({"data": [{"id": self.model, "max_model_len": 4096}]})
+
+    async def _metrics(self, request):
+        labels = f'block_size="16",num_gpu_blocks="{self.kv_blocks}"'
+        return web.Response(text=f"vllm:cache_config_info{{{labels}}} 1\n")
+
+    async def _chat(self, request):
+        body = await request.json()
+        self.bodies.append(body)
+        if body["model"] != self.model:  # as vLLM does
+            error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
+            return web.json_response({"error": error}, status=404)
+        word, _, said = body["messages"][-1]["content"].partition(" ")
+        if word == "once":
+            word = "say" if said in self._once else "break"
+            self._once.add(said)
+        if word == "busy":
+            return web.json_response({"error": {"message": "full"}}, status=503)
+        if word == "refuse":
+            error = {"message": "no tools here", "param": "tools", "code": "unsupported_parameter"}
+            return web.json_response({"error": error}, status=400)
+        if word == "die":
+            request.transport.abort()
+            return web.Response()
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        try:
+            await self._stream(word, said, request, response)
+        except (asyncio.CancelledError, ConnectionError):
+            self.disconnects += 1
+            raise
+        return response
+
+    async def _stream(self, word, said, request, response):
+        if word == "stall":
+            await self._held.wait()
+        await self._send(response, {"role": "assistant", "content": ""}, 0)
+        if word == "hold":
+            await self._held.wait()
+        if word == "use":
+            for index, name in enumerate(said.split()):
+                function = {"name": name, "arguments": json.dumps({"input": f"ok {name}"})}
+                asked = {"index": index, "id": f"of_{name}", "type": "function"}
+                await self._send(response, {"tool_calls": [{**asked, "function": function}]}, 3)
+            await self._send(response, {}, 3, finish_reason="tool_calls")
+            await response.write(b"data: [DONE]\n\n")
+            return
+        texts = (said[:1], said[1:2], said[2:]) if word == "say" else ("one ", "two ", "three")
+        for count, text in enumerate(texts, 1):
+            await self._send(response, {"content": text}, count)
+            if count == 2 and word == "break":
+                request.transport.abort()
+                return
+            if count == 2 and word == "error":
+                error = {"error": {"message": "the GPU fell off", "code": "engine_error"}}
+                await response.write(f"data: {json.dumps(error)}\n\ndata: [DONE]\n\n".encode())
+                return
+        await self._send(response, {}, 3, finish_reason="stop")
+        await self._send(response, None, 3)
+        await response.write(b"data: [DONE]\n\n")
+
+    async def _send(self, response, delta, tokens, finish_reason=None):
+        choices = [{"index": 0, "delta": delta, "finish_reason": finish_reason}]
+        chunk = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": self.model,
+            "choices": [] if delta is None else choices,
+            "usage": {
+                "prompt_tokens": 12,
+                "completion_tokens": tokens,
+                "total_tokens": 12 + tokens,
+                "prompt_tokens_details": {"cached_tokens": 4},
+            },
+        }
+        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
