@@ -125,8 +125,7 @@ class Tracker:
         Raises an InteractionError if the id was used before, or too many runs are live.
         """
         self._require_new(interaction_id)
-        run = self._new_run(interaction_id, owner, now_s, declared=declared)
-        run.closing_final = sink
+        self._new_run(interaction_id, owner, now_s, declared=declared).closing_final = sink
 
     def take_back(
         self,
@@ -199,7 +198,7 @@ class Tracker:
         if run is None:
             run = self._reopen(call.interaction_id, now_s)
         if run is None:
-            owner = (call.tenant, call.app, call.user)
+            owner = call.tenant, call.app, call.user
             run = self._new_run(call.interaction_id, owner, now_s)
             run.single = call.single
         run.add(call.call_id, attachment.stage, attachment.parents)
