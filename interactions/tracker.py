@@ -255,7 +255,8 @@ class Tracker:
             return None
         if run.closing is not None:
             return self._end(run, run.closing)
-        self._watch(run, now_s + profile.idle_timeout_s)
+        if not run.watched:
+            self._watch(run, now_s + profile.idle_timeout_s)
         return None
 
     def close(

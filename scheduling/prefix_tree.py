@@ -141,8 +141,8 @@ class PrefixTree:
             return
         segments = self._segments
         blocks, node = segments.find(keys)
-        if blocks < node.start + len(node.keys) and (blocks < wanted or not node.mask & cache.bit):
-            node = segments.split(node, blocks)
+        if blocks < node.start + len(node.keys):
+            node = segments.split(node, blocks)  # what is beyond is not used now
         grown = blocks < wanted
         if grown:
             rest = keys[blocks:]

@@ -24,6 +24,18 @@ def test_a_split_keeps_its_locks():
     assert tree.match([1, 2, 3], 1) == (0, 0)
 
 
+def test_a_path_that_is_used_in_part_is_used_in_part():
+    tree = PrefixTree()
+    tree.add_worker("w0", 3)
+    tree.insert([1, 2], "w0")
+    tree.insert([3], "w0")
+    tree.insert([1], "w0")
+    tree.insert([1, 4], "w0")
+    assert tree.match([1, 2], 1) == (1, 1)  # 2 was used least recently
+    assert tree.match([3], 1) == (1, 1)
+    check_structure(tree)
+
+
 def test_a_lock_is_of_what_the_worker_holds():
     """Not of what another one holds below, which the worker may compute and lock later."""
     tree = PrefixTree()
