@@ -55,7 +55,6 @@ class Run:
         "_calls",
         "_front",
         "_keys",
-        "_names",
         "_parents",
         "app",
         "asks",
@@ -100,7 +99,6 @@ class Run:
         """The call of the highest stage among those that have ended, the latest of them."""
         self.numbers: dict[str, int] = {}
         """Of the calls, by id, as they were accepted: parents have lower numbers. To be read only."""
-        self._names: list[str] = []
         self._calls = array("Q", [0])
         """By number: where its parents begin in ``_parents``, and in the lower half its stage and
         whether it is live. The entry beyond the last call has the end of its parents."""
@@ -112,7 +110,7 @@ class Run:
 
     def __len__(self) -> int:
         """Number of accepted calls."""
-        return len(self._names)
+        return len(self.numbers)
 
     def __contains__(self, call_id: object) -> bool:
         return call_id in self.numbers
@@ -125,19 +123,22 @@ class Run:
     @property
     def state(self) -> RunState:
         """Open or under way; a run that has ended is not kept."""
-        return "under_way" if self._names else "open"
+        return "under_way" if self.numbers else "open"
 
     @property
     def live_calls(self) -> list[str]:
         """Ids of the calls that have not ended, in the order of their acceptance. O(calls)."""
-        return [self._names[number] for number in self._live_numbers()] if self.live else []
+        return [
+            name for name, entry in zip(self.numbers, self._calls, strict=False) if entry & _LIVE
+        ]
 
     def _live_numbers(self) -> list[int]:
         return [number for number, entry in enumerate(self._calls) if entry & _LIVE]
 
     def name(self, number: int) -> str:
-        """The id of a call."""
-        return self._names[number]
+        """The id of a call. O(calls since)."""
+        since = len(self.numbers) - 1 - number
+        return next(islice(reversed(self.numbers), since, None))
 
     def parents(self, number: int) -> array[int]:
         """The numbers of a call's parents."""
@@ -198,10 +199,11 @@ class Run:
     def _set_going_by(self, number: int) -> tuple[int, ...]:
         """What has ended and descends from a call, less what came before other such; or the call."""
         front = self._front
-        if number in front or len(self._names) - number > SINCE_CALLS:
+        calls = len(self.numbers)
+        if number in front or calls - number > SINCE_CALLS:
             return (number,)
         descends = {number}
-        for later in range(number + 1, len(self._names)):
+        for later in range(number + 1, calls):
             if not descends.isdisjoint(self.parents(later)):
                 descends.add(later)
         found = [each for each in front if each in descends]
@@ -211,9 +213,8 @@ class Run:
 
     def add(self, call_id: str, stage: int, parents: Iterable[int]) -> None:
         """A call was accepted."""
-        number = len(self._names)
-        self.numbers[call_id] = number
-        self._names.append(call_id)
+        numbers = self.numbers
+        number = numbers[call_id] = len(numbers)
         self._calls[number] |= stage | _LIVE
         self._parents.extend(parents)
         self._calls.append(len(self._parents) << _HALF)
@@ -263,9 +264,9 @@ class Run:
             "closing": self.closing,
             "closing_final": self.closing_final,
             "deepest": self.deepest,
-            "calls": self._names,
+            "calls": list(self.numbers),
             "stages": [entry & _STAGE for entry in self._calls[:-1]],
-            "parents": [self.parents(number).tolist() for number in range(len(self._names))],
+            "parents": [self.parents(number).tolist() for number in range(len(self))],
             "live": self._live_numbers(),
             "front": list(self._front),
             "keys": list(chain.from_iterable(_KEY.iter_unpack(self._keys))),

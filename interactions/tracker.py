@@ -208,6 +208,8 @@ class Tracker:
 
     def parent_ids(self, call: Call, attachment: Attachment) -> tuple[str, ...]:
         """The parents of an accepted call, by their ids."""
+        if call.parents is not None:
+            return call.parents
         run = self._runs[call.interaction_id]
         return tuple(map(run.name, attachment.parents))
 
