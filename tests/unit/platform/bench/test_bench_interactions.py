@@ -193,5 +193,7 @@ def test_bytes_are_the_sizes_of_the_objects_of_the_tracker():
             continue
         found[id(each)] = sys.getsizeof(each)
         todo += gc.get_referents(each)
+        if isinstance(each, dict):
+            todo += each  # the collector does not ask after keys that are texts
     figure = TrackerMemory(200, seed=1).round().figures["tracker_bytes_per_call"]
     assert figure == pytest.approx(sum(found.values()) / traffic.calls, rel=0.03)
