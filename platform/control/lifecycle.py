@@ -238,6 +238,7 @@ class CallLifecycle:
         # The queued first: the end of a running call would give them a grant.
         for live in sorted(self.calls, key=lambda live: live.worker_id is not None):
             self._stop(live, "failed", "server stopped", "the server is stopping")
+        self.watchers.stop()
 
     def end_overdue(self, now_s: float) -> None:
         """Expire waits and leases."""

@@ -32,7 +32,12 @@ class RunEnded:
     state: str
 
 
-RunNews = CallNews | RunEnded
+@dataclass(frozen=True, slots=True)
+class ServerStops:
+    """Nothing more is told."""
+
+
+RunNews = CallNews | RunEnded | ServerStops
 Tell = Callable[[RunNews], None]
 
 
@@ -69,6 +74,11 @@ class RunWatchers:
                 self._tells.pop(run_id, None)
 
         return stop
+
+    def stop(self) -> None:
+        """Tell all of them that the server stops."""
+        for run_id in tuple(self._tells):
+            self.tell(run_id, ServerStops())
 
     def tell(self, run_id: str, news: RunNews) -> None:
         """Tell those who follow the run."""

@@ -5,7 +5,7 @@
 ``call``        a call in a new state, as a node of the graph
 ``node``        a node of a program in a new state, with its output once it has one
 ``task``        an instance of a node with ``map`` in a new state
-``error``       the follower was too slow, or something failed; follow again
+``error``       the follower was too slow, the server stops, or something failed; follow again
 =============== =================================================================================
 
 The stream ends with the run. It is not kept: who comes back begins with the run as it stands then.
@@ -23,8 +23,8 @@ import orjson
 from pydantic import BaseModel
 
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.watch import CallNews, RunEnded, RunNews
-from fairserve.platform.errors import FairServeError
+from fairserve.platform.control.watch import CallNews, RunNews, ServerStops
+from fairserve.platform.errors import FairServeError, UnavailableError
 from fairserve.platform.interactions.graph_view import node_of
 from fairserve.platform.interactions.schemas import InteractionOut
 from fairserve.platform.programs.news import ProgramNews
@@ -48,58 +48,54 @@ class RunEvents:
         self._program = False
         self._waiting: deque[CallNews | ProgramNews] = deque()
         self._ended = False
-        self._too_slow = False
+        self._failure: FairServeError | None = None
         self._changed = asyncio.Event()
-        self._stops = ExitStack()
         self._numbers = count(1)
 
-    async def open(self, control: ControlPort, programs: Programs, read: Read) -> InteractionOut:
-        """Begin to follow; returns the run as it stands. Raises what ``read`` raises."""
-        self._stops.callback(control.watch(self._core_id, self._of_run))
-        self._program = programs.is_live(self._key)
-        if self._program:
-            self._stops.callback(programs.watch(self._key, self._of_program))
-        try:
-            now = await read()
-        except BaseException:
-            self._stops.close()
-            raise
-        if now.ended_at is None:
-            self._waiting.clear()  # it is in what was read: a live run is read in one step
-        else:
-            self._ended = True
-        return now
-
     async def stream(
-        self, now: InteractionOut, read: Read, keepalive_s: float
+        self, control: ControlPort, programs: Programs, read: Read, keepalive_s: float
     ) -> AsyncIterator[bytes]:
-        """The events, from the run as it stands to its end."""
-        try:
-            yield self._event("interaction", now)
-            while not self._too_slow:
-                while self._waiting:
-                    yield self._news(self._waiting.popleft(), now)
-                if self._ended:
-                    if now.ended_at is None:
-                        yield self._event("interaction", await read())
-                    return
-                self._changed.clear()
-                try:
-                    async with asyncio.timeout(keepalive_s):
-                        await self._changed.wait()
-                except TimeoutError:
-                    yield KEEP_ALIVE
-            yield self._error(FairServeError("the events were not read in time", code="too_slow"))
-        except FairServeError as error:
-            yield self._error(error)
-        finally:
-            self._stops.close()
+        """The events, from the run as it stands to its end. Follows it while it is iterated."""
+        with ExitStack() as follows:
+            try:
+                follows.callback(control.watch(self._core_id, self._of_run))
+                self._program = programs.is_live(self._key)
+                if self._program:
+                    follows.callback(programs.watch(self._key, self._of_program))
+                now = await read()
+                if now.ended_at is None:
+                    self._waiting.clear()  # it is in what was read: a live run is read in one step
+                yield self._event("interaction", now)
+                async for event in self._follow(now, keepalive_s):
+                    yield event
+                if now.ended_at is None:
+                    yield self._event("interaction", await read())
+            except FairServeError as error:
+                yield self._written("error", orjson.dumps(error.body()).decode())
+
+    async def _follow(self, now: InteractionOut, keepalive_s: float) -> AsyncIterator[bytes]:
+        """What becomes of the run, until it has ended. Raises why nothing more is told."""
+        while True:
+            while self._waiting:
+                yield self._news(self._waiting.popleft(), now)
+            if self._failure is not None:
+                raise self._failure
+            if self._ended or now.ended_at is not None:
+                return
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(keepalive_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                yield KEEP_ALIVE
 
     # --- what is told -----------------------------------------------------------------------------
 
     def _of_run(self, news: RunNews) -> None:
-        if not isinstance(news, RunEnded):
+        if isinstance(news, CallNews):
             self._keep(news)
+        elif isinstance(news, ServerStops):
+            self._fail(UnavailableError("the server is stopping", code="draining"))
         elif not self._program:
             self._end()
 
@@ -111,9 +107,13 @@ class RunEvents:
 
     def _keep(self, news: CallNews | ProgramNews) -> None:
         if len(self._waiting) >= MAX_WAITING:
-            self._too_slow = True
+            self._fail(FairServeError("the events were not read in time", code="too_slow"))
         else:
             self._waiting.append(news)
+            self._changed.set()
+
+    def _fail(self, failure: FairServeError) -> None:
+        self._failure = self._failure or failure
         self._changed.set()
 
     def _end(self) -> None:
@@ -130,9 +130,6 @@ class RunEvents:
 
     def _event(self, kind: str, data: BaseModel) -> bytes:
         return self._written(kind, data.model_dump_json())
-
-    def _error(self, error: FairServeError) -> bytes:
-        return self._written("error", orjson.dumps(error.body()).decode())
 
     def _written(self, kind: str, data: str) -> bytes:
         return f"id: {next(self._numbers)}\nevent: {kind}\ndata: {data}\n\n".encode()

@@ -172,9 +172,9 @@ class Interactions:
         async def read() -> InteractionOut:
             return await self.get(run_id)
 
+        await read()
         events = RunEvents(core_id, self._key(run_id))
-        now = await events.open(self._control, self._programs, read)
-        return events.stream(now, read, keepalive_s)
+        return events.stream(self._control, self._programs, read, keepalive_s)
 
     def _key(self, run_id: str) -> ProgramKey:
         return ProgramKey(self._tenant, self._app, run_id)

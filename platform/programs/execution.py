@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 NOT_ACCEPTED = frozenset({"queue_full", "journal_unavailable", "starting", "draining"})
 """Codes of 503 answers to calls that were not accepted, and may come again under their name."""
+OF_ONE_MODEL = frozenset({"queue_full", "starting"})
+"""Of these, those that say nothing of calls of other models."""
 LAST_WAIT_S = 30.0
 STOP_S = 5.0
 """How long calls that control has stopped may take to end."""
@@ -107,6 +109,7 @@ class Execution:
         self._stopped = asyncio.Event()
         """It was cancelled, or the server stops: nothing waits for its turn to be sent again."""
         self._pausing = False
+        self._closed = False
 
     # --- from outside -----------------------------------------------------------------------------
 
@@ -130,7 +133,7 @@ class Execution:
         try:
             self._take(self.run.start())
             while True:
-                self._end_if_due()
+                await self._end_if_due()
                 await self._save()
                 if self.run.done:
                     break
@@ -193,11 +196,13 @@ class Execution:
             else:
                 self._take(self.run.failed(task_id, ended.reason, again=ended.again))
 
-    def _end_if_due(self) -> None:
+    async def _end_if_due(self) -> None:
+        """Stop its calls before anything is saved: that may take long without a database."""
         if self._clock() >= self._deadline_s:
             self.cancel("its time limit is over")
         if self.reason:
             self.run.cancel()
+            await self._close()
 
     async def _save(self) -> None:
         """Save what changed, then tell of it."""
@@ -217,14 +222,15 @@ class Execution:
             try:
                 output = await self._calls.make(self.owner, task, parents)
             except FairServeError as error:
-                accepted = not _not_accepted(error)
-                held_s = max(0.0 if accepted else wait_s, _retry_after_s(error))
-                self._hold_s = max(self._hold_s, self._clock() + held_s)
-                if accepted:
+                if _accepted(error):
+                    await self._stopped_within(_retry_after_s(error))
                     interrupted = error.code == "queue_timeout"
                     again = error.status >= 500
                     return _Ended(task, reason=error.message, again=again, interrupted=interrupted)
+                held_s = max(wait_s, _retry_after_s(error))
                 wait_s = min(2 * wait_s, LAST_WAIT_S)
+                if error.code not in OF_ONE_MODEL:
+                    self._hold_s = max(self._hold_s, self._clock() + held_s)
                 if await self._stopped_within(held_s):
                     return _Ended(task, reason=error.message)
             except Exception as error:
@@ -266,6 +272,10 @@ class Execution:
         await self._close()
 
     async def _close(self) -> None:
+        """End its interaction, once."""
+        if self._closed:
+            return
+        self._closed = True
         state = self.run.state
         try:
             await self._control.close_interaction(
@@ -277,10 +287,10 @@ class Execution:
             await asyncio.wait(self._sent, timeout=STOP_S)
 
 
-def _not_accepted(error: FairServeError) -> bool:
+def _accepted(error: FairServeError) -> bool:
     if isinstance(error, UnavailableError):
-        return error.code in NOT_ACCEPTED
-    return isinstance(error, RateLimitedError)
+        return error.code not in NOT_ACCEPTED
+    return not isinstance(error, RateLimitedError)
 
 
 def _retry_after_s(error: FairServeError) -> float:

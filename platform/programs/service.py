@@ -59,6 +59,8 @@ class ProgramOptions:
     max_live: int = 1_000
     max_live_per_app: int = 200
     max_bytes: int = 512 * 1024 * 1024
+    cancel_wait_s: float = 15.0
+    """How long a client waits until its cancel is saved; no setting."""
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
 
 
@@ -172,11 +174,20 @@ class Programs:
         return view
 
     async def cancel(self, key: ProgramKey) -> None:
-        """Cancel a program, and wait until its calls have ended. No effect if it is not live."""
+        """Cancel a program, and wait until that is saved. No effect if it is not live.
+
+        Raises UnavailableError if it takes too long: its calls are stopped, and it will be cancelled.
+        """
         live = self._live.get(key)
-        if live is not None and live.task is not None:
-            live.execution.cancel("cancelled by its client")
-            await asyncio.wait([live.task])
+        if live is None or live.task is None:
+            return
+        live.execution.cancel("cancelled by its client")
+        _, pending = await asyncio.wait([live.task], timeout=self._options.cancel_wait_s)
+        if pending:
+            raise UnavailableError(
+                "the program's calls are stopped, and the database does not answer",
+                headers={"Retry-After": "5"},
+            )
 
     def cancel_of(self, reason: str, *, app_id: str = "", tenant_id: str = "") -> None:
         """Cancel what is live of an app or a tenant; from any thread, does not wait."""

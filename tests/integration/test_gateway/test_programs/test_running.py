@@ -132,6 +132,23 @@ def test_the_events_of_a_run_of_calls(server, worker):
     assert [data["state"] for kind, data in found if kind == "interaction"] == ["open", "complete"]
 
 
+def test_a_server_that_stops_tells_those_who_follow(start_server, worker):
+    server = start_server("--worker-urls", worker.url)
+    try:
+        server.post("/v1/interactions", {"id": "open"})
+        found = []
+        follower = threading.Thread(target=follow, args=(server, "open", found))
+        follower.start()
+        eventually(lambda: found)
+        assert server.stop() == 0
+        follower.join(60)
+        assert not follower.is_alive()
+        assert [kind for kind, _ in found] == ["interaction", "error"]
+        assert found[1][1]["error"]["code"] == "draining"
+    finally:
+        server.close()
+
+
 def test_cancelling_stops_what_runs(server, worker):
     run = started(
         server, node("a", "hold"), node("b", "hold"), node("c", "say {{a.output}}{{b.output}}")

@@ -283,3 +283,28 @@ async def test_while_the_database_is_away_nothing_is_sent_and_nothing_is_lost(wo
     away.clear()
     assert (await made.end()).state == "complete"
     assert [task for task, _, _ in made.calls.made] == ["a", "b"]
+
+
+async def test_a_model_that_is_not_served_yet_holds_back_its_own_calls_alone(world):
+    later = UnavailableError("soon", code="starting", headers={"Retry-After": "3600"})
+    made = await world(declare(node("a"), node("b"), node("c", "{{b.output}}")), {"a": [later]})
+    await until(lambda: made.execution.run.nodes["c"].state == "done")
+    assert made.execution.run.nodes["a"].state == "running"
+
+
+async def test_a_cancel_stops_calls_even_while_the_database_is_away(world, monkeypatch):
+    def failing(session, changes):
+        raise OperationalError("away", {}, Exception())
+
+    made = await world(declare(node("a"), node("b")), {"a": ["hold"], "b": ["hold"]})
+    await until(lambda: made.calls.under_way == 2)
+    with monkeypatch.context() as away:
+        away.setattr(repository, "apply", failing)
+        made.execution.cancel("enough")
+        await until(lambda: made.control.closed)
+        assert made.control.closed == [("a/run", True, False)]
+        assert made.saved().state == "running"
+    made.calls.released.set()
+    saved = await made.end()
+    assert (saved.state, saved.reason) == ("cancelled", "enough")
+    assert made.control.closed == [("a/run", True, False)]
