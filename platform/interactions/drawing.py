@@ -119,7 +119,7 @@ def _node(picture: drawsvg.Drawing, node: NodeOut, place: Place) -> None:
 def _tokens(node: NodeOut) -> str:
     prompt = node.input_tokens + node.system_tokens
     cached = f" ({node.cached_tokens} cached)" if node.cached_tokens else ""
-    return f"{prompt}{cached} + {node.output_tokens} tokens" if prompt else node.state
+    return f"{prompt}{cached} + {node.output_tokens} tokens" if prompt else _short(node.model, 24)
 
 
 def _times(node: NodeOut) -> str:

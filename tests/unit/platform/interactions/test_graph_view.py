@@ -5,11 +5,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from fairserve.interactions.program import parse_program
+from fairserve.interactions.program_run import ProgramRun
 from fairserve.platform.control.port import CallView
 from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.interactions.drawing import COLOURS, MOST_DRAWN, draw
 from fairserve.platform.interactions.graph_view import graph_of
+from fairserve.platform.programs.schemas import program_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 BEGIN = 1_700_000_000.0
@@ -183,3 +186,51 @@ def test_a_picture_is_bounded_and_says_so():
     document = draw(graph(rows))
     assert document.count("<title>") == MOST_DRAWN
     assert any("20 not drawn" in (each or "") for each in texts(document))
+
+
+DECLARED = {
+    "model": "m",
+    "nodes": [
+        {"id": "list", "prompt": "x"},
+        {"id": "each", "prompt": "{{item}}", "map": {"over": "list", "path": "some"}},
+        {"id": "none", "prompt": "{{item}}", "map": {"over": "list", "path": "none"}},
+        {
+            "id": "maybe",
+            "prompt": "y",
+            "when": {"node": "list", "path": "go", "op": "equals", "value": True},
+        },
+        {"id": "last", "prompt": "{{each.output}}{{maybe.output}}{{none.output}}"},
+    ],
+}
+
+
+def test_of_a_program_what_has_made_no_call_is_there_too():
+    run = ProgramRun(parse_program(DECLARED))
+    run.start()
+    first = graph_of("r", "open", "u", [], [], program_out(run, ""))
+    assert [(node.id, node.state) for node in first.nodes] == [
+        *(("list", "waiting"), ("each", "waiting"), ("none", "waiting")),
+        *(("maybe", "waiting"), ("last", "waiting")),
+    ]
+    assert first.stages == 3
+    assert ("each", "last") in first.edges
+
+    run.succeeded("list", '{"some": ["a", "b"], "none": [], "go": false}')
+    run.succeeded("each[1]", "done")
+    rows = [row("list"), row("each[1]", ["list"], stage=2, at=1.0)]
+    calls = [live("each[0]", "queued", ["list"], stage=2, at=1.1)]
+    found = graph_of("r", "under_way", "u", rows, calls, program_out(run, ""))
+    assert {node.id: node.state for node in found.nodes} == {
+        "list": "completed",
+        "each[1]": "completed",
+        "each[0]": "queued",
+        "maybe": "skipped",
+        "none": "done",
+        "last": "waiting",
+    }
+    assert sorted(parent for parent, child in found.edges if child == "last") == [
+        *("each[0]", "each[1]", "maybe", "none")
+    ]
+    document = draw(found)
+    assert "skipped" in document
+    ElementTree.fromstring(document)
