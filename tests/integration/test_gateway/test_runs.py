@@ -204,3 +204,47 @@ def test_a_run_is_complete_with_the_sink_that_was_named(server):
     assert (found["state"], found["calls"]) == ("complete", 2)
     wrong = server.post("/v1/interactions", {"sink": "a\nb"})
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "sink")
+
+
+def refusal(server, *, key=None, metadata=None, **headers):
+    body = {"model": "scripted", "messages": [user("ok")], "metadata": metadata}
+    answer = server.post(PATH, body, key=key, headers=headers)
+    return answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["param"]
+
+
+def test_a_parent_in_another_run_or_of_another_app_is_none(server):
+    _, theirs = call(server, "has-parents", "a", user("ok"), **{"X-Call-Id": "named"})
+    stranger = server.new_app("stranger")
+    for key in (None, stranger):
+        for parent in ("named", theirs, "has-parents/named"):
+            for run in ("has-none", "has-parents" if key else "has-none"):
+                told = {"X-Interaction-Id": run, "X-Parent-Ids": parent}
+                expected = (422, "unknown_parent", "X-Parent-Ids")
+                assert refusal(server, key=key, **told) == expected
+        path = "/v1/interactions/has-none"
+        assert server.request("GET", path, key or server.app_key).status_code == 404
+    path = "/v1/interactions/has-parents"
+    assert server.request("GET", path, stranger).status_code == 404
+    assert server.request("GET", path, server.app_key).json()["calls"] == 1
+
+
+def test_ids_of_runs_that_are_none(server):
+    expected = (400, "invalid_value", "x-interaction-id")
+    assert refusal(server, **{"X-Interaction-Id": "i" * 10_000}) == expected
+    for text in ("i" * 10_000, "a\nb", "a\u0000b", "\u202e", " "):
+        told = refusal(server, metadata={"interaction_id": text})
+        assert told == (400, "invalid_value", "metadata.interaction_id")
+        answer = server.post("/v1/interactions", {"id": text})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "id"), text
+    listed = server.request("GET", "/v1/interactions?limit=1000", server.app_key).json()["data"]
+    assert not {each["id"] for each in listed} & {"i" * 10_000, "a\nb", " ", ""}
+
+
+def test_a_closed_run_takes_no_calls(server):
+    call(server, "closed", "a", user("ok"))
+    assert server.post("/v1/interactions/closed/close", None).status_code == 200
+    told = refusal(server, **{"X-Interaction-Id": "closed"})
+    assert told == (409, "interaction_closed", "X-Interaction-Id")
+    again = server.post("/v1/interactions", {"id": "closed"})
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "interaction_closed")
+    assert server.row(interaction_id="closed")["outcome"] == "completed"  # the one row
