@@ -48,6 +48,17 @@ class RestoredCall(NamedTuple):
     """What it used in all."""
 
 
+class Attachment(NamedTuple):
+    """Where a call stands in its interaction."""
+
+    stage: int
+    under_way: bool
+    immune: bool
+    """Under way and within the immunity budget: it must not be throttled by load."""
+    parents: tuple[int, ...] = ()
+    """Numbers of calls of its run, given or inferred (:meth:`Run.name`)."""
+
+
 class Run:
     """A live interaction. Changed by the tracker alone."""
 

@@ -22,7 +22,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.errors import (
@@ -36,7 +36,7 @@ from fairserve.interactions.errors import (
     UnknownParentError,
 )
 from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.run import RestoredCall, Run, RunState
+from fairserve.interactions.run import Attachment, RestoredCall, Run, RunState
 from fairserve.interactions.run_end import RunEnd, cause_of, state_of
 
 Owner = tuple[str, str, str]
@@ -53,17 +53,6 @@ class TrackerLimits:
     """Ended runs whose ids are still known."""
     dormant_runs: int = 20_000
     """Runs that idled to their end and may be reopened."""
-
-
-class Attachment(NamedTuple):
-    """Where a call stands in its interaction."""
-
-    stage: int
-    under_way: bool
-    immune: bool
-    """Under way and within the immunity budget: it must not be throttled by load."""
-    parents: tuple[int, ...] = ()
-    """Numbers of calls of its run, given or inferred (:meth:`~fairserve.interactions.run.Run.name`)."""
 
 
 class Tracker:

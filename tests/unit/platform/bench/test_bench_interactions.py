@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from fairserve.interactions.tracker import Attachment
+from fairserve.interactions.run import Attachment
 from fairserve.platform.bench import interactions, tracker_calls
 from fairserve.platform.bench.main import main
 from fairserve.platform.bench.tracker_calls import (
