@@ -223,7 +223,7 @@ class CallLifecycle:
                 case ev.InteractionEnded():
                     record = self._runs.ended(command, self._wall())
                     self._journal.append("interaction", command.interaction_id, plain_of(record))
-                    self.watchers.tell(command.interaction_id, RunEnded(command.state))
+                    self.watchers.tell(command.interaction_id, RunEnded())
                 case ev.Refuse():
                     raise AssertionError("only an arriving call is refused")
 

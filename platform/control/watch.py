@@ -29,8 +29,6 @@ class CallNews:
 class RunEnded:
     """The run has ended; a late call may reopen one that idled to its end."""
 
-    state: str
-
 
 @dataclass(frozen=True, slots=True)
 class ServerStops:
