@@ -80,7 +80,11 @@ async def read_graph(
     return Response(picture, media_type="image/svg+xml", headers=SVG_HEADERS)
 
 
-@router.get("/{interaction_id:path}/events", response_class=StreamingResponse)
+@router.get(
+    "/{interaction_id:path}/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
 async def follow_interaction(
     interaction_id: str, request: Request, service: Service
 ) -> StreamingResponse:

@@ -25,7 +25,9 @@ class InteractionCreate(Strict):
 
 
 class ProgramCreate(InteractionCreate):
-    """Opens a run; described here, while :mod:`fairserve.interactions.program` reads programs."""
+    """Opens a run: an empty one, or with ``nodes`` a program that the platform runs."""
+
+    # For the API's description: fairserve.interactions.program reads and checks programs.
 
     model: str | None = Field(None, description="Of the nodes that name none.")
     nodes: list[NodeIn] | None = Field(None, min_length=1)
