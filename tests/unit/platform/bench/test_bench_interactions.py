@@ -1,19 +1,18 @@
 """The figures of the tracker at a tiny size, and that their load is what it says it is."""
 
-import gc
 import json
+import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from fairserve.interactions.run import Attachment
 from fairserve.platform.bench import interactions, tracker_calls
 from fairserve.platform.bench.main import main
 from fairserve.platform.bench.tracker_calls import (
     KINDS,
     MOST_CALLS,
-    TrackerMemory,
     TrackerTime,
     Traffic,
 )
@@ -23,6 +22,7 @@ FIGURES = {
     "tracker_bytes_per_call": ("bytes", 400),
 }
 TINY = 0.004
+WEIGHED = Path(__file__).resolve().parents[3] / "support" / "weighed_trackers.py"
 
 
 @pytest.fixture(scope="module")
@@ -154,46 +154,20 @@ def test_the_load_follows_from_the_seed():
 # --- bytes --------------------------------------------------------------------------------------
 
 
-class Weight:
-    """A tracker that keeps so many bytes of each call and nothing else."""
-
-    BYTES = 1000
-
-    def __init__(self, limits):
-        self.kept = []
-
-    def __len__(self):
-        return 1
-
-    def attach(self, call, profile, now_s):
-        return Attachment(1, False, False)
-
-    def accept(self, call, attachment, now_s):
-        self.kept.append(bytes(self.BYTES - sys.getsizeof(b"")))
-
-    def finish(self, call, outcome, tokens, profile, now_s, *, answers):
-        pass
+@pytest.fixture(scope="module")
+def weighed():
+    """Figures of ``weighed_trackers``: what it prints."""
+    done = subprocess.run(
+        [sys.executable, WEIGHED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
-def test_bytes_are_those_that_the_tracker_keeps(monkeypatch):
-    monkeypatch.setattr(tracker_calls, "Tracker", Weight)
-    # So many that what the process allocates beside the tracker is less than a byte of a call.
-    reading = TrackerMemory(2000).round()
+def test_bytes_are_those_that_the_tracker_keeps(weighed):
     # The list has an address of 8 bytes for each, and room in advance; the load's own does not count.
-    assert 1008 <= reading.figures["tracker_bytes_per_call"] < 1012
+    assert 1008 <= weighed["a thousand bytes a call"] < 1012
 
 
-def test_bytes_are_the_sizes_of_the_objects_of_the_tracker():
-    traffic = grown(200, seed=2)
-    constants = {id(text) for text in (tracker_calls.APP, "tenant", "user", "")}
-    found, todo = {}, [traffic.tracker]
-    while todo:
-        each = todo.pop()
-        if id(each) in found or id(each) in constants or isinstance(each, type):
-            continue
-        found[id(each)] = sys.getsizeof(each)
-        todo += gc.get_referents(each)
-        if isinstance(each, dict):
-            todo += each  # the collector does not ask after keys that are texts
-    figure = TrackerMemory(200, seed=1).round().figures["tracker_bytes_per_call"]
-    assert figure == pytest.approx(sum(found.values()) / traffic.calls, rel=0.03)
+def test_bytes_are_the_sizes_of_the_objects_of_the_tracker(weighed):
+    assert weighed["the tracker"] == pytest.approx(weighed["its objects"], rel=0.03)

@@ -1,0 +1,65 @@
+"""What `tracker_bytes_per_call` says of trackers whose bytes are known otherwise, printed as JSON.
+
+A program of its own: in the process of all tests others allocate beside it.
+"""
+
+import gc
+import json
+import sys
+
+from fairserve.interactions.run import Attachment
+from fairserve.platform.bench import tracker_calls
+from fairserve.platform.bench.tracker_calls import TrackerMemory, Traffic
+
+
+class Weight:
+    """A tracker that keeps so many bytes of each call and nothing else."""
+
+    BYTES = 1000
+
+    def __init__(self, limits):
+        self.kept = []
+
+    def __len__(self):
+        return 1
+
+    def attach(self, call, profile, now_s):
+        return Attachment(1, False, False)
+
+    def accept(self, call, attachment, now_s):
+        self.kept.append(bytes(self.BYTES - sys.getsizeof(b"")))
+
+    def finish(self, call, outcome, tokens, profile, now_s, *, answers):
+        pass
+
+
+def figure(runs, seed):
+    return TrackerMemory(runs, seed).round().figures["tracker_bytes_per_call"]
+
+
+def objects_per_call(runs, seed):
+    """The sizes of all objects of a tracker, each counted once, by its calls."""
+    traffic = Traffic(runs, seed)
+    traffic.grow()
+    constants = {id(text) for text in (tracker_calls.APP, "tenant", "user", "")}
+    found, todo = {}, [traffic.tracker]
+    while todo:
+        each = todo.pop()
+        if id(each) in found or id(each) in constants or isinstance(each, type):
+            continue
+        found[id(each)] = sys.getsizeof(each)
+        todo += gc.get_referents(each)
+        if isinstance(each, dict):
+            todo += each  # the collector does not ask after keys that are texts
+    return sum(found.values()) / traffic.calls
+
+
+def main():
+    told = {"the tracker": figure(200, seed=1), "its objects": objects_per_call(200, seed=2)}
+    tracker_calls.Tracker = Weight
+    told["a thousand bytes a call"] = figure(2000, seed=1)
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
