@@ -250,3 +250,15 @@ async def test_what_failed_outside_of_its_run_has_failed(make):
         repository.apply(session, [change])
     view = await server.programs.view(key)
     assert (view.state, view.reason) == ("failed", "the disk")
+
+
+async def test_a_run_that_is_taken_back_has_its_calls_also_where_the_ledger_lacks_them(make):
+    server = await make({"two": ["hold"]})
+    await server.programs.start()
+    await server.submit("1", node("one"), node("two", "{{one.output}}"))
+    await until(lambda: server.calls.under_way)
+    await server.close()
+    again = await make({"two": ["hold"]})
+    await again.programs.start()
+    run = again.world.control._dispatcher.tracker.get("a/1")
+    assert (list(run.numbers), run.declared) == (["a/1/one"], True)
