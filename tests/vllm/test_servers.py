@@ -14,7 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -263,10 +263,12 @@ def test_a_server_that_is_no_more_than_openai_compatible(servers, model, tmp_pat
             body = {"model": MODEL, "prompt": f"{number} " * 50, "max_tokens": 200}
             return client.completions.create(**body, extra_body={"ignore_eos": True}).usage
 
-        calls = [threads.submit(call, number) for number in range(6)]
-        queues = []
+        calls, queues = [], []
 
         def full():
+            if all(each.result() for each in calls if each.done()) and all(map(Future.done, calls)):
+                # At first, and where all of them had ended before anybody looked.
+                calls.extend(threads.submit(call, number) for number in range(6))
             queues.append(workers(platform)["plain"]["local_queue"])
             return queues[-1]["waiting"] > 0
 
