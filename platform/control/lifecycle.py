@@ -29,7 +29,7 @@ from fairserve.platform.control.record import plain_of
 from fairserve.platform.control.recorder import CallRecorder, OnEnded
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
-from fairserve.platform.control.watch import CallNews, RunEnded, RunWatchers
+from fairserve.platform.control.watch import CallNews, RunEnded, RunNews, ServerStops, Watchers
 from fairserve.platform.errors import UnavailableError
 from fairserve.platform.journal.journal import Journal, JournalUnavailableError
 from fairserve.scheduling import events as ev
@@ -72,7 +72,8 @@ class CallLifecycle:
     ) -> None:
         self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s)
         """To be read only."""
-        self.watchers = RunWatchers()
+        self.watchers: Watchers[str, RunNews] = Watchers()
+        """Followers of runs, by the core's ids."""
         self.draining = False
         self._dispatcher = dispatcher
         self._journal = journal
@@ -238,7 +239,7 @@ class CallLifecycle:
         # The queued first: the end of a running call would give them a grant.
         for live in sorted(self.calls, key=lambda live: live.worker_id is not None):
             self._stop(live, "failed", "server stopped", "the server is stopping")
-        self.watchers.stop()
+        self.watchers.tell_all(ServerStops())
 
     def end_overdue(self, now_s: float) -> None:
         """Expire waits and leases."""

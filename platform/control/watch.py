@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from fairserve.platform.control.record import CallRecord
 from fairserve.platform.errors import UnavailableError
@@ -38,47 +39,50 @@ class ServerStops:
 RunNews = CallNews | RunEnded | ServerStops
 Tell = Callable[[RunNews], None]
 
+Key = TypeVar("Key")
+News = TypeVar("News")
 
-class RunWatchers:
-    """Followers by the core's id of a run."""
+
+class Watchers(Generic[Key, News]):
+    """Followers by what they follow."""
 
     def __init__(self) -> None:
-        self._tells: dict[str, list[Tell]] = {}
+        self._tells: dict[Key, list[Callable[[News], None]]] = {}
         self._followers = 0
 
-    def __contains__(self, run_id: object) -> bool:
-        return run_id in self._tells
+    def __contains__(self, key: object) -> bool:
+        return key in self._tells
 
-    def watch(self, run_id: str, tell: Tell) -> Callable[[], None]:
-        """Follow a run, live or not; the answer ends it, and may be called twice.
+    def watch(self, key: Key, tell: Callable[[News], None]) -> Callable[[], None]:
+        """Follow it, live or not; the answer ends that, and may be called twice.
 
-        Raises UnavailableError if too many follow runs already.
+        Raises UnavailableError if there are too many followers already.
         """
         if self._followers >= MAX_FOLLOWERS:
             raise UnavailableError(
-                f"{MAX_FOLLOWERS} followers of runs are the most allowed",
+                f"{MAX_FOLLOWERS} followers are the most allowed",
                 code="too_many_followers",
                 headers={"Retry-After": "5"},
             )
         self._followers += 1
-        self._tells.setdefault(run_id, []).append(tell)
+        self._tells.setdefault(key, []).append(tell)
 
         def stop() -> None:
-            tells = self._tells.get(run_id, [])
+            tells = self._tells.get(key, [])
             if tell in tells:
                 tells.remove(tell)
                 self._followers -= 1
             if not tells:
-                self._tells.pop(run_id, None)
+                self._tells.pop(key, None)
 
         return stop
 
-    def stop(self) -> None:
-        """Tell all of them that the server stops."""
-        for run_id in tuple(self._tells):
-            self.tell(run_id, ServerStops())
-
-    def tell(self, run_id: str, news: RunNews) -> None:
-        """Tell those who follow the run."""
-        for tell in tuple(self._tells.get(run_id, ())):
+    def tell(self, key: Key, news: News) -> None:
+        """Tell those who follow it."""
+        for tell in tuple(self._tells.get(key, ())):
             tell(news)
+
+    def tell_all(self, news: News) -> None:
+        """Tell all of them."""
+        for key in tuple(self._tells):
+            self.tell(key, news)

@@ -40,7 +40,7 @@ def write_session(request: Request) -> Iterator[Session]:
     except IntegrityError:
         raise ConflictError("another request changed the same thing; read it again") from None
     except OperationalError as error:
-        raise _unavailable() from error
+        raise unavailable() from error
     for callback in callbacks:
         callback()
 
@@ -52,10 +52,11 @@ def read_session(request: Request) -> Iterator[Session]:
         with factory() as session:
             yield read_only(session)
     except OperationalError as error:
-        raise _unavailable() from error
+        raise unavailable() from error
 
 
-def _unavailable() -> UnavailableError:
+def unavailable() -> UnavailableError:
+    """The answer while the database is away."""
     return UnavailableError("the database does not answer", headers={"Retry-After": "5"})
 
 

@@ -13,9 +13,6 @@ from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.programs.schemas import ProgramNodeOut, ProgramOut
 
-MAX_CALLS = 10_000
-"""Of one run, as many as the tracker lets be live."""
-
 
 class NodeOut(BaseModel):
     """A call, or a node without one. Durations are null where it did not get that far; tokens grow while

@@ -7,6 +7,9 @@ from sqlalchemy import select
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 
+MAX_CALLS = 10_000
+"""Of one run, as many as the tracker lets be live."""
+
 
 def find(sessions: SessionFactory, tenant: str, app: str, run_id: str) -> Interaction | None:
     """An ended run by the client's id."""
@@ -30,7 +33,7 @@ def latest(
 
 
 def calls(
-    sessions: SessionFactory, tenant: str, app: str, run_id: str, limit: int
+    sessions: SessionFactory, tenant: str, app: str, run_id: str, limit: int = MAX_CALLS
 ) -> list[LedgerCall]:
     """Ended calls of a run, the first accepted first. Refused ones are none of its graph."""
     query = (

@@ -12,14 +12,11 @@ from fairserve.platform.auth import Principal
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
-from fairserve.platform.errors import (
-    ConflictError,
-    NotFoundError,
-    UnavailableError,
-)
+from fairserve.platform.db.session import unavailable
+from fairserve.platform.errors import ConflictError, NotFoundError
 from fairserve.platform.interactions import repository
 from fairserve.platform.interactions.events import RunEvents
-from fairserve.platform.interactions.graph_view import MAX_CALLS, GraphOut, graph_of
+from fairserve.platform.interactions.graph_view import GraphOut, graph_of
 from fairserve.platform.interactions.opening import Opening, checked
 from fairserve.platform.interactions.schemas import (
     InteractionOut,
@@ -92,7 +89,7 @@ class Interactions:
                     offset=query.offset,
                 )
             except OperationalError as error:
-                raise _unavailable() from error
+                raise unavailable() from error
             found += [of_row(row) for row in rows]
         return found
 
@@ -102,7 +99,7 @@ class Interactions:
         try:
             return await self._with_program(found)
         except OperationalError as error:
-            raise _unavailable() from error
+            raise unavailable() from error
 
     async def _find(self, run_id: str) -> InteractionOut:
         view = await self._control.interaction(core_run_id(self._app, checked(run_id)))
@@ -113,7 +110,7 @@ class Interactions:
                 repository.find, self._sessions, self._tenant, self._app, run_id
             )
         except OperationalError as error:
-            raise _unavailable() from error
+            raise unavailable() from error
         if row is None:
             raise _not_found()
         return of_row(row)
@@ -131,14 +128,14 @@ class Interactions:
         live = await self._control.interaction_calls(core_id)
         # A call that ended a moment ago is in the journal only: it is to be in one of the two.
         if not await asyncio.to_thread(self._ledger.flush, FLUSH_S):
-            raise _unavailable()
+            raise unavailable()
         run = await self.get(run_id)
         try:
             ended = await asyncio.to_thread(
-                repository.calls, self._sessions, self._tenant, self._app, run_id, MAX_CALLS
+                repository.calls, self._sessions, self._tenant, self._app, run_id
             )
         except OperationalError as error:
-            raise _unavailable() from error
+            raise unavailable() from error
         return await asyncio.to_thread(
             graph_of, run_id, run.state, run.user, ended, live, run.program
         )
@@ -182,7 +179,3 @@ class Interactions:
 
 def _not_found() -> NotFoundError:
     return NotFoundError("there is no such interaction", code="interaction_not_found")
-
-
-def _unavailable() -> UnavailableError:
-    return UnavailableError("the database does not answer", headers={"Retry-After": "5"})

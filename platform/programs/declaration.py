@@ -52,4 +52,4 @@ def _check_request(node: Node, path: str) -> None:
     except InvalidRequestError as error:
         field = error.param or ""
         said = error.message.removeprefix(field).removeprefix(":").strip()
-        raise ProgramError(f"{path}.{field}", said) from error
+        raise ProgramError(f"{path}.{field}" if field else path, said) from error

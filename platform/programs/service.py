@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError, OperationalError
@@ -25,9 +26,11 @@ from fairserve.platform.apps import repository as apps
 from fairserve.platform.apps.control_events import profile_of
 from fairserve.platform.completions.models import Models
 from fairserve.platform.control.port import ControlPort, RunView
+from fairserve.platform.control.watch import Watchers
 from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.db.session import unavailable
 from fairserve.platform.errors import (
     ConflictError,
     FairServeError,
@@ -45,9 +48,6 @@ from fairserve.platform.programs.store import ProgramStore
 from fairserve.platform.programs.task_calls import Owner, TaskCalls
 
 logger = logging.getLogger(__name__)
-
-MAX_CALLS = 10_000
-"""Of one run, as many as the tracker lets be live."""
 
 Tell = Callable[[ProgramNews], None]
 
@@ -101,7 +101,7 @@ class Programs:
         self._live: dict[ProgramKey, _Live] = {}
         self._coming: set[ProgramKey] = set()
         """Programs that are being saved before they begin."""
-        self._tells: dict[ProgramKey, list[Tell]] = {}
+        self._watchers: Watchers[ProgramKey, ProgramNews] = Watchers()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     # --- life -------------------------------------------------------------------------------------
@@ -213,16 +213,7 @@ class Programs:
 
     def watch(self, key: ProgramKey, tell: Tell) -> Callable[[], None]:
         """Be told what becomes of a live program; the answer ends it."""
-        self._tells.setdefault(key, []).append(tell)
-
-        def stop() -> None:
-            tells = self._tells.get(key, [])
-            if tell in tells:
-                tells.remove(tell)
-            if not tells:
-                self._tells.pop(key, None)
-
-        return stop
+        return self._watchers.watch(key, tell)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -255,17 +246,12 @@ class Programs:
             text = f"interaction {program.key.run_id!r} exists already"
             raise ConflictError(text, param="id") from error
         except OperationalError as error:
-            raise UnavailableError(
-                "the database does not answer", headers={"Retry-After": "5"}
-            ) from error
+            raise unavailable() from error
 
     def _begin(self, owner: Owner, run: ProgramRun, size_bytes: int, left_s: float) -> None:
         key = owner.key
 
-        def publish(news: ProgramNews) -> None:
-            for tell in tuple(self._tells.get(key, ())):
-                tell(news)
-
+        publish = partial(self._watchers.tell, key)
         execution = Execution(
             owner,
             run,
@@ -296,9 +282,7 @@ class Programs:
                 app = apps.get(read_only(session), key.tenant, key.app)
                 return DEFAULT_PROFILE if app is None else profile_of(app)
         except OperationalError as error:
-            raise UnavailableError(
-                "the database does not answer", headers={"Retry-After": "5"}
-            ) from error
+            raise unavailable() from error
 
     def _saved_view(self, key: ProgramKey) -> ProgramOut | None:
         saved = repository.find(self._sessions, key)
@@ -347,7 +331,7 @@ class Programs:
         saved = repository.find(self._sessions, key)
         if saved is None:
             return None
-        calls = ended_calls(self._sessions, *key, MAX_CALLS)
+        calls = ended_calls(self._sessions, *key)
         return saved, calls, self._profile(key)
 
     def _left_s(self, created_at: datetime) -> float:
