@@ -1,51 +1,65 @@
-"""What the core knows of apps and users: profiles, limits, weights. Changed only by events.
+"""What the core knows of tenants, apps and users: profiles, limits, weights. Changed only by events.
 
-Apps that were never announced use the default profile and have no limits; only users whose settings
-differ from the default are kept.
+Apps that were never announced use the default profile and have no limits; only tenants and users whose
+settings differ from the default are kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile, StageProfile
-from fairserve.scheduling.events import AppChanged, UserChanged
+from fairserve.scheduling.events import AppChanged, ContractChanged, TenantChanged, UserChanged
 from fairserve.throttling.base import Arrival, Limits
+from fairserve.throttling.contracts import Holder
+from fairserve.throttling.quota import UNLIMITED, Quota
 
 NO_LIMITS = Limits()
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Setting = AppChanged | TenantChanged | UserChanged | ContractChanged
 
 
 class Directory:
     """Settings of apps and users. Look-ups are O(1)."""
 
     def __init__(self) -> None:
-        self._apps: dict[str, tuple[AppProfile, Limits]] = {}
+        self._apps: dict[str, AppChanged] = {}
+        self._tenants: dict[str, TenantChanged] = {}
         self._users: dict[tuple[str, str], UserChanged] = {}
+        self._contracts: dict[Holder, ContractChanged] = {}
 
-    def app_changed(self, event: AppChanged) -> None:
-        """Set an app's profile and limits."""
-        self._apps[event.app] = (event.profile, event.limits)
-
-    def user_changed(self, event: UserChanged) -> None:
-        """Set a user's own settings. Raises ValueError for a weight that is not positive."""
-        if not 0 < event.weight < 1e6:
-            raise ValueError(f"weight is {event.weight}; allowed: over 0, under 1e6")
-        key = (event.tenant, event.user)
-        if event.weight == 1.0 and event.rpm is None and not event.blocked:
-            self._users.pop(key, None)
-        else:
-            self._users[key] = event
+    def take(self, event: Setting) -> None:
+        """Something was set. Raises ValueError for a weight that is not positive."""
+        weight = getattr(event, "weight", 1.0)
+        if not 0 < weight < 1e6:
+            raise ValueError(f"weight is {weight}; allowed: over 0, under 1e6")
+        match event:
+            case AppChanged():
+                self._apps[event.app] = event
+            case TenantChanged():
+                _keep(self._tenants, event.tenant, event, default=weight == 1.0)
+            case UserChanged():
+                default = weight == 1.0 and event.rpm is None and not event.blocked
+                _keep(self._users, (event.tenant, event.user), event, default=default)
+            case ContractChanged():
+                owner = event.tenant if event.scope in ("tenant", "user") else event.app
+                holder = (event.scope, owner, event.user)
+                default = event.quota == UNLIMITED and event.models is None
+                _keep(self._contracts, holder, event, default=default)
 
     def profile(self, app: str) -> AppProfile:
         """The app's token profile."""
         entry = self._apps.get(app)
-        return DEFAULT_PROFILE if entry is None else entry[0]
+        return DEFAULT_PROFILE if entry is None else entry.profile
 
     def limits(self, app: str, tenant: str, user: str) -> Limits:
         """The app's limits, with the user's own where they are set."""
         entry = self._apps.get(app)
-        limits = NO_LIMITS if entry is None else entry[1]
+        limits = NO_LIMITS if entry is None else entry.limits
         own = self._users.get((tenant, user))
         if own is None or own.rpm is None:
             return limits
@@ -62,10 +76,61 @@ class Directory:
             under_way=under_way,
         )
 
-    def weight(self, tenant: str, user: str) -> float:
-        """1 / E_i: a user of weight 2 is entitled to twice the service."""
-        own = self._users.get((tenant, user))
-        return 1.0 if own is None else own.weight
+    def weight(self, tenant: str, app: str, user: str) -> float:
+        """1 / E_i: calls of weight 2 are entitled to twice the service. The product of the weights of
+        tenant, app and user.
+        """
+        weight = 1.0
+        if (own := self._users.get((tenant, user))) is not None:
+            weight = own.weight
+        if (settings := self._apps.get(app)) is not None:
+            weight *= settings.weight
+        if (settled := self._tenants.get(tenant)) is not None:
+            weight *= settled.weight
+        return weight
+
+    def quotas(self, tenant: str, app: str, user: str) -> list[tuple[Holder, Quota]]:
+        """Everybody whose contract limits a call of this user falls under.
+
+        A user's own limit replaces that which its app sets for each user.
+        """
+        found: list[tuple[Holder, Quota]] = []
+        if not self._contracts:
+            return found
+        own = self._contracts.get(("user", tenant, user))
+        each = self._contracts.get(("app_user", app, ""))
+        candidates: tuple[tuple[Holder, ContractChanged | None], ...] = (
+            (("tenant", tenant, ""), self._contracts.get(("tenant", tenant, ""))),
+            (("app", app, ""), self._contracts.get(("app", app, ""))),
+            (("user", tenant, user), own),
+            (("app_user", app, user), each),
+        )
+        for holder, contract in candidates:
+            if contract is None:
+                continue
+            quota = contract.quota
+            if contract is each and own is not None:
+                quota = quota.without(own.quota)
+            if quota != UNLIMITED:
+                found.append((holder, quota))
+        return found
+
+    def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
+        """Whether a call may ask for a model by this name."""
+        if not self._contracts:
+            return True
+        own = self._contracts.get(("user", tenant, user))
+        if own is None or own.models is None:
+            own = self._contracts.get(("app_user", app, ""))
+        contracts = (
+            self._contracts.get(("tenant", tenant, "")),
+            self._contracts.get(("app", app, "")),
+            own,
+        )
+        return all(
+            contract is None or contract.models is None or model in contract.models
+            for contract in contracts
+        )
 
     def blocked(self, tenant: str, user: str) -> bool:
         """Whether an operator blocked the user."""
@@ -75,19 +140,34 @@ class Directory:
     def snapshot(self) -> dict[str, Any]:
         """State as plain JSON values."""
         return {
-            "apps": [
-                [app, asdict(profile), asdict(limits)]
-                for app, (profile, limits) in self._apps.items()
-            ],
+            "apps": [asdict(app) for app in self._apps.values()],
+            "tenants": [asdict(tenant) for tenant in self._tenants.values()],
             "users": [asdict(user) for user in self._users.values()],
+            "contracts": [asdict(contract) for contract in self._contracts.values()],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace the state by an earlier snapshot."""
-        self._apps = {}
-        for app, profile, limits in state["apps"]:
-            stages = tuple(StageProfile(**stage) for stage in profile["stages"])
-            self._apps[app] = (AppProfile(**{**profile, "stages": stages}), Limits(**limits))
-        self._users = {}
+        for entries in (self._apps, self._tenants, self._users, self._contracts):
+            entries.clear()
+        for plain in state["apps"]:
+            stages = tuple(StageProfile(**stage) for stage in plain["profile"]["stages"])
+            profile = AppProfile(**{**plain["profile"], "stages": stages})
+            limits = Limits(**plain["limits"])
+            self.take(AppChanged(**{**plain, "profile": profile, "limits": limits}))
+        for plain in state["tenants"]:
+            self.take(TenantChanged(**plain))
         for plain in state["users"]:
-            self.user_changed(UserChanged(**plain))
+            self.take(UserChanged(**plain))
+        for plain in state["contracts"]:
+            models = None if plain["models"] is None else tuple(plain["models"])
+            quota = Quota(**plain["quota"])
+            self.take(ContractChanged(**{**plain, "quota": quota, "models": models}))
+
+
+def _keep(entries: dict[K, V], key: K, value: V, *, default: bool) -> None:
+    """Keep what differs from the default, and only that."""
+    if default:
+        entries.pop(key, None)
+    else:
+        entries[key] = value

@@ -1,8 +1,8 @@
 """The dispatcher: every policy of one system composed into one state machine.
 
-    arrival -> tracker -> throttle -> feeder queue -> [feed window] -> router -> worker
+    arrival -> tracker -> admission -> feeder queue -> [feed window] -> router -> worker
 
-Tracker, throttle and directory are common; queue, router and workers are those of the call's model
+Tracker, admission and directory are common; queue, router and workers are those of the call's model
 (:mod:`fairserve.scheduling.model_pool`). Events in, commands out (:mod:`fairserve.scheduling.events`);
 the time comes with each event, so the live service and the simulator run this very code. ``snapshot``
 plus the later events gives the same state as never having stopped. An event that does not fit raises
@@ -22,15 +22,15 @@ from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_path
 from fairserve.interactions.run_end import RunEnd
 from fairserve.interactions.tracker import Tracker
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.admission import Admission, AdmissionOptions, LimitsInUse
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.block_keys import BlockKeys
-from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.errors import UnknownCallError, UnknownWorkerError
 from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.model_pool import ModelPool
 from fairserve.scheduling.pool import Worker
 from fairserve.scheduling.system import SystemConfig
-from fairserve.throttling.base import Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.registry import THROTTLES
 
 
@@ -52,6 +52,7 @@ class Dispatcher:
         block_tokens: int = 16,
         infer_parents: bool = True,
         reopen_grace_s: float = 600.0,
+        admission: AdmissionOptions = AdmissionOptions(),
     ) -> None:
         self.system = system
         self.directory = Directory()
@@ -60,7 +61,8 @@ class Dispatcher:
             infer=infer_parents,
             reopen_grace_s=reopen_grace_s,
         )
-        self.throttle: ThrottlingPolicy = THROTTLES[system.throttle](**system.throttle_options)
+        throttle = THROTTLES[system.throttle](**system.throttle_options)
+        self.admission = Admission(self.directory, throttle, admission)
         self._live: dict[str, LiveCall] = {}
         self._block_tokens = block_tokens
         self._seed = seed
@@ -72,8 +74,11 @@ class Dispatcher:
         self._homes: dict[str, ModelPool] = {}
         """Of the workers."""
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
-            ev.AppChanged: self._on_app_changed,
-            ev.UserChanged: self._on_user_changed,
+            ev.AppChanged: self._on_setting,
+            ev.TenantChanged: self._on_setting,
+            ev.UserChanged: self._on_setting,
+            ev.ContractChanged: self._on_setting,
+            ev.BudgetSpent: self._on_budget_spent,
             ev.CallArrived: self._on_call_arrived,
             ev.CallStarted: self._on_call_started,
             ev.TokensDecoded: self._on_tokens_decoded,
@@ -158,12 +163,12 @@ class Dispatcher:
 
     # --- settings ---------------------------------------------------------------------------------
 
-    def _on_app_changed(self, event: ev.AppChanged, now_s: float) -> list[ev.Command]:
-        self.directory.app_changed(event)
+    def _on_setting(self, event: Setting, now_s: float) -> list[ev.Command]:
+        self.directory.take(event)
         return []
 
-    def _on_user_changed(self, event: ev.UserChanged, now_s: float) -> list[ev.Command]:
-        self.directory.user_changed(event)
+    def _on_budget_spent(self, event: ev.BudgetSpent, now_s: float) -> list[ev.Command]:
+        self.admission.budget_spent(event)
         return []
 
     # --- a call arrives ---------------------------------------------------------------------------
@@ -180,16 +185,12 @@ class Dispatcher:
         call.expected_output_tokens = call.samples * min(call.max_output_tokens, max(1, expected))
 
         pool = self.pool_of(call.pool)
-        arrival = self.directory.arrival(
-            (call.tenant, call.app, call.user),
+        decision = self.admission.decide(
+            event,
             overloaded=pool.update_overload(),
             under_way=attachment.immune,
+            now_s=now_s,
         )
-        if self.directory.blocked(call.tenant, call.user):
-            decision = Decision(admitted=False, reason="user_blocked", scope="user")
-        else:
-            decision = self.throttle.check(arrival, now_s)
-        self.throttle.commit(arrival, decision, now_s)
         if not decision.admitted:
             mid_run = self.tracker.refuse(call, now_s)
             return [ev.Refuse(call.call_id, decision, mid_run)]
@@ -199,11 +200,9 @@ class Dispatcher:
         live = self._live[call.call_id] = LiveCall(call)
         return pool.queue(live)
 
-    def limit_use(self, tenant: str, app: str, user: str, now_s: float) -> LimitUse | None:
-        """What a user has used of the limit that the throttle holds it to."""
-        owner = (tenant, app, user)
-        arrival = self.directory.arrival(owner, overloaded=self.overloaded, under_way=False)
-        return self.throttle.use(arrival, now_s)
+    def limits_in_use(self, owner: tuple[str, str, str], now_s: float, at: float) -> LimitsInUse:
+        """What the next call of a tenant's app and user has left of its limits."""
+        return self.admission.use(owner, overloaded=self.overloaded, now_s=now_s, at=at)
 
     # --- a call runs ------------------------------------------------------------------------------
 
@@ -260,6 +259,7 @@ class Dispatcher:
     ) -> list[ev.Command]:
         """Forget a call and let its interaction know."""
         del self._live[call.call_id]
+        self.admission.ended(call, outcome, usage)
         self.pools[call.pool].locality.forget(call.call_id)
         tokens = usage.prompt_tokens + usage.output_tokens
         profile = self.directory.profile(call.app)
@@ -364,7 +364,7 @@ class Dispatcher:
                 self._on_worker_lost(ev.WorkerLost(worker_id), now_s)
         expired = self.tracker.expire(self.directory.profile, now_s)
         commands: list[ev.Command] = [self._ended(end) for end in expired]
-        self.throttle.forget_idle(now_s)
+        self.admission.forget_idle(now_s)
         for pool in self.pools.values():
             pool.locality.reports.settle(now_s)
             pool.update_overload()
@@ -378,7 +378,7 @@ class Dispatcher:
         return {
             "directory": self.directory.snapshot(),
             "tracker": self.tracker.snapshot(now_s),
-            "throttle": self.throttle.snapshot(now_s),
+            "admission": self.admission.snapshot(now_s),
             "pools": {model: each.snapshot(now_s) for model, each in self.pools.items()},
             "live": [live.to_plain() for live in self._live.values()],
         }
@@ -389,7 +389,7 @@ class Dispatcher:
         self._live = {live.call.call_id: live for live in lives}
         self.directory.restore(state["directory"])
         self.tracker.restore(state["tracker"], now_s)
-        self.throttle.restore(state["throttle"], now_s)
+        self.admission.restore(state["admission"], now_s)
         pools: dict[str, ModelPool] = {}
         for model, plain in state["pools"].items():
             unnamed = self.first if not (self.pools or pools) else self.new_pool()

@@ -14,6 +14,8 @@ from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.run import RestoredCall as RestoredCall
 from fairserve.interactions.run_end import RunEnd
 from fairserve.throttling.base import Decision, Limits
+from fairserve.throttling.price import FREE, TokenPrice
+from fairserve.throttling.quota import UNLIMITED, Quota, QuotaScope
 
 CallOutcome = Literal["completed", "refused", "cancelled", "failed", "expired"]
 
@@ -28,6 +30,47 @@ class AppChanged:
     app: str
     profile: AppProfile
     limits: Limits
+    weight: float = 1.0
+    """Of its calls, times the weights of tenant and user."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantChanged:
+    """A tenant's own settings."""
+
+    tenant: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContractChanged:
+    """The contract limits of one holder, from now on; ``UNLIMITED`` and no models: there are none.
+
+    ``app`` and ``user`` are empty where the scope has none.
+    """
+
+    scope: QuotaScope
+    tenant: str
+    app: str = ""
+    user: str = ""
+    quota: Quota = UNLIMITED
+    models: tuple[str, ...] | None = None
+    """Names that calls may ask for; None is any."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSpent:
+    """What ended calls cost that were accepted in the period that holds ``at`` (UTC epoch seconds).
+
+    The ledger tells it of calls that ended before their holder had this budget, or before a restart.
+    Nanounits; negative where a charge was taken back. ``owner`` is tenant, app and user; without a
+    ``scope`` it counts for every holder that such a call falls under.
+    """
+
+    owner: tuple[str, str, str]
+    amount: int
+    at: float
+    scope: QuotaScope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +87,11 @@ class UserChanged:
 
 @dataclass(frozen=True, slots=True)
 class CallArrived:
-    """A validated, tokenised call asks for a worker."""
+    """A validated, tokenised call asks for a worker. ``at``: UTC epoch seconds, for budgets."""
 
     call: Call
+    at: float = 0.0
+    price: TokenPrice = FREE
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +253,10 @@ class Tick:
 
 Event = (
     AppChanged
+    | TenantChanged
     | UserChanged
+    | ContractChanged
+    | BudgetSpent
     | CallArrived
     | CallStarted
     | TokensDecoded

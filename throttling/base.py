@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
-Scope = Literal["user", "app"]
+Scope = Literal["user", "app", "tenant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Decision:
     """Arrivals counted in the window, this one included."""
     retry_after_s: float | None = None
     """After this long the same call would be admitted, if nobody else used the same limit."""
+    certain: bool = False
+    """Whether only this user uses the limit: who waits so long, and sends nothing else, gets in."""
 
 
 ADMITTED = Decision(admitted=True)
@@ -60,17 +62,19 @@ ADMITTED = Decision(admitted=True)
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """How much of a user's own limit is used now."""
+    """How much of a limit is used now."""
 
     limit: int
     used: int
-    """Calls that count in the window, at most ``limit``."""
+    """Calls, or tokens, that count in the window, at most ``limit``."""
     reset_s: float
     """Seconds until all of the limit is free again."""
+    scope: Scope = "user"
+    """Whose limit it is."""
 
     @property
     def remaining(self) -> int:
-        """Calls that may still come."""
+        """Calls, or tokens, that may still come."""
         return self.limit - self.used
 
 

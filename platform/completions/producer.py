@@ -21,7 +21,7 @@ from fairserve.platform.completions.headers import call_headers
 from fairserve.platform.completions.relay import Relay
 from fairserve.platform.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
 from fairserve.platform.errors import FairServeError
-from fairserve.throttling.base import LimitUse
+from fairserve.scheduling.admission import LimitsInUse
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +32,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 class Producer:
     """Produces one answer. ``succeeded`` tells afterwards whether it is complete."""
 
-    def __init__(
-        self, relay: Relay, limits: Callable[[], LimitUse | None], keepalive_s: float
-    ) -> None:
+    def __init__(self, relay: Relay, limits: Callable[[], LimitsInUse], keepalive_s: float) -> None:
         self._relay = relay
         self._limits = limits
         self._keepalive_s = keepalive_s

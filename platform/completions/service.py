@@ -26,7 +26,7 @@ from fairserve.platform.completions.prepared import (
 from fairserve.platform.completions.producer import Producer
 from fairserve.platform.completions.relay import Relay
 from fairserve.platform.control.port import ControlPort
-from fairserve.throttling.base import LimitUse
+from fairserve.scheduling.admission import LimitsInUse
 
 
 class Completions:
@@ -88,8 +88,8 @@ class Completions:
     def _producer(self, prepared: PreparedCall) -> Producer:
         call = prepared.call
 
-        def limits() -> LimitUse | None:
-            return self._control.limit_use(call.tenant, call.app, call.user)
+        def limits() -> LimitsInUse:
+            return self._control.limits_in_use(call.tenant, call.app, call.user)
 
         relay = Relay(prepared, self._control, self._workers)
         return Producer(relay, limits, self._keepalive_s)

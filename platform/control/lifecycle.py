@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairserve.interactions.call import Call
 from fairserve.platform.control.live import LiveCall
@@ -32,7 +32,9 @@ from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.control.watch import CallNews, RunEnded, RunNews, ServerStops, Watchers
 from fairserve.platform.errors import UnavailableError
 from fairserve.platform.journal.journal import Journal, JournalUnavailableError
+from fairserve.platform.prices.book import PriceBook
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.admission import AdmissionOptions
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.throttling.base import Decision
 
@@ -54,6 +56,7 @@ class ControlOptions:
     lease_s: float = 60.0
     infer_parents: bool = True
     reopen_grace_s: float = 600.0
+    admission: AdmissionOptions = field(default_factory=AdmissionOptions)
 
 
 class CallLifecycle:
@@ -66,6 +69,7 @@ class CallLifecycle:
         options: ControlOptions,
         runs: LiveRuns,
         *,
+        prices: PriceBook,
         on_ended: OnEnded | None,
         clock: Callable[[], float],
         wall: Callable[[], float],
@@ -79,6 +83,7 @@ class CallLifecycle:
         self._journal = journal
         self._options = options
         self._runs = runs
+        self._prices = prices
         self._clock = clock
         self._wall = wall
         self._recorder = CallRecorder(journal, clock, wall, on_ended)
@@ -97,6 +102,7 @@ class CallLifecycle:
             on_cancel=on_cancel,
             turn=asyncio.get_running_loop().create_future(),
         )
+        live.price = self._prices.at(call.pool, live.accepted_at)
         if message.user_agent_retry:
             self._recorder.repeated(message.fingerprint)
             self._rename_repeated(call)
@@ -106,7 +112,8 @@ class CallLifecycle:
         except JournalUnavailableError as error:
             raise _not_journaled(error) from error
         with interaction_errors(call):
-            commands = self._dispatcher.handle(ev.CallArrived(call), live.submitted_s)
+            arrival = ev.CallArrived(call, live.accepted_at, live.price)
+            commands = self._dispatcher.handle(arrival, live.submitted_s)
         refused = commands[0] if commands and isinstance(commands[0], ev.Refuse) else None
         if refused is not None:
             return self._refuse(live, refused.decision, refused.mid_run)

@@ -15,9 +15,11 @@ from fairserve.interactions.identity import client_call_id, client_run_id
 from fairserve.platform.control.messages import Grant, RefuseCall
 from fairserve.platform.control.port import OnCancel
 from fairserve.platform.control.record import CallRecord, plain_of
+from fairserve.scheduling.admission import BILLED
 from fairserve.scheduling.cost import Linear
 from fairserve.scheduling.events import CallOutcome
 from fairserve.throttling.base import Decision
+from fairserve.throttling.price import FREE, TokenPrice
 
 MAX_ERROR_CHARS = 500
 
@@ -45,6 +47,7 @@ class LiveCall:
     run_opened_at: float = 0.0
     block_keys: Sequence[int] = ()
     """Of the prompt's full blocks, as the router matches them."""
+    price: TokenPrice = FREE
     superseded: bool = False
     """Its client has repeated it: charged only if it delivers something after all."""
 
@@ -86,6 +89,8 @@ class LiveCall:
             served_model=self.call.pool,
             wasted=outcome != "completed" and spent > 0,
             charged=charged,
+            cost=self.price.cost(usage) if charged and outcome in BILLED else 0,
+            price_id=self.price.price_id,
             error=error[:MAX_ERROR_CHARS],
         )
 

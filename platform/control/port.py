@@ -22,7 +22,7 @@ from fairserve.platform.control.messages import (
 )
 from fairserve.platform.control.record import CallRecord
 from fairserve.platform.control.watch import Tell
-from fairserve.throttling.base import LimitUse
+from fairserve.scheduling.admission import LimitsInUse
 
 OnCancel = Callable[[Cancel], None]
 
@@ -132,8 +132,8 @@ class ControlPort(Protocol):
         """Withdraw a queued call; a granted one ends with its release. Unknown ids are ignored."""
         ...
 
-    def limit_use(self, tenant: str, app: str, user: str) -> LimitUse | None:
-        """The user's limit and its use; None if there is none."""
+    def limits_in_use(self, tenant: str, app: str, user: str) -> LimitsInUse:
+        """What the user's next call has left of contract limits and of the throttle's."""
         ...
 
     async def open_interaction(

@@ -50,6 +50,10 @@ class CallRecord:
     """Tokens were spent on a call that did not complete."""
     charged: bool = True
     """False for an attempt that delivered nothing and was repeated by its client."""
+    cost: int = 0
+    """Nanounits of the currency; a call that failed, or that is not charged, costs nothing."""
+    price_id: str = ""
+    """The price that ``cost`` was made with; empty where the model had none."""
     error: str = ""
     refusal_reason: str = ""
     refusal_scope: str | None = None

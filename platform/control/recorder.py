@@ -49,7 +49,7 @@ class CallRecorder:
         """A client library sends a call again: one attempt that delivered nothing is not charged."""
         earlier = self._attempts.take(fingerprint, self._clock())
         if earlier is not None:
-            self._close(replace(earlier, charged=False))
+            self._close(replace(earlier, charged=False, cost=0))
             return
         for live in self._live.get(fingerprint, ()):
             if not live.superseded:

@@ -41,11 +41,12 @@ from fairserve.platform.control.switch import switch_system
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.control.watch import Tell
 from fairserve.platform.journal.journal import Journal
+from fairserve.platform.prices.book import PriceBook
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.admission import LimitsInUse
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
-from fairserve.throttling.base import LimitUse
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class ControlService:
         *,
         seed: int = 0,
         parameters: Mapping[str, Any] | None = None,
+        prices: PriceBook | None = None,
         on_ended: OnEnded | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -78,6 +80,7 @@ class ControlService:
             block_tokens=BLOCK_TOKENS,
             infer_parents=options.infer_parents,
             reopen_grace_s=options.reopen_grace_s,
+            admission=options.admission,
         )
         self._journal = journal
         self._clock = clock
@@ -88,6 +91,7 @@ class ControlService:
             journal,
             options,
             self._runs,
+            prices=PriceBook() if prices is None else prices,
             on_ended=on_ended,
             clock=clock,
             wall=wall,
@@ -264,9 +268,9 @@ class ControlService:
 
     # --- views ------------------------------------------------------------------------------------
 
-    def limit_use(self, tenant: str, app: str, user: str) -> LimitUse | None:
+    def limits_in_use(self, tenant: str, app: str, user: str) -> LimitsInUse:
         """See the port."""
-        return self._dispatcher.limit_use(tenant, app, user, self._clock())
+        return self._dispatcher.limits_in_use((tenant, app, user), self._clock(), self._wall())
 
     async def cluster(self) -> ClusterView:
         """See the port."""

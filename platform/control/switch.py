@@ -40,7 +40,7 @@ def switch_system(
     """
     before = dispatcher.system
     # Everything that can fail is built first.
-    throttle = dispatcher.throttle
+    throttle = dispatcher.admission.throttle
     if (system.throttle, system.throttle_options) != (before.throttle, before.throttle_options):
         throttle = _built(THROTTLES[system.throttle], **system.throttle_options)
 
@@ -70,7 +70,7 @@ def switch_system(
         pool.restore(state, [call for call, _, _ in own], now_s)
         if not same_router:
             _fill_router(pool.router, pool.pool, own)
-    dispatcher.system, dispatcher.throttle = system, throttle
+    dispatcher.system, dispatcher.admission.throttle = system, throttle
     dispatcher.tracker.immunity_factor = system.immunity_factor
     dispatcher.first = first
     dispatcher.compose(pools if dispatcher.pools else {})

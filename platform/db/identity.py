@@ -1,7 +1,8 @@
 """Who may call, and how their calls are weighed: tenants, apps, keys, profiles, users, limits.
 
-Deleting an app deletes its keys, profile and limits. Its ledger stays: ledger rows hold plain ids
-without foreign keys, because they are written behind a journal, maybe long after.
+What is deleted is marked first, and its keys stop; the rows go when the ledger's retention is over,
+so that reports can name what they count. Ledger rows hold plain ids without foreign keys, because
+they are written behind a journal, maybe long after.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
@@ -17,29 +18,43 @@ from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 KeyScope = Literal["admin", "tenant", "app"]
 
 
+def _unique_while_present(*columns: str) -> Index:
+    """What is deleted leaves its name to others."""
+    present = text("deleted_at IS NULL")
+    return Index(None, *columns, unique=True, postgresql_where=present, sqlite_where=present)
+
+
 class Tenant(Base):
-    """Who pays. While ``suspended_at`` is set, none of its keys works."""
+    """Who pays. While ``suspended_at`` or ``deleted_at`` is set, none of its keys works."""
 
     __tablename__ = "tenants"
+    __table_args__ = (_unique_while_present("name"),)
 
     id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
-    name: Mapped[str] = mapped_column(String(NAME_CHARS), unique=True)
+    name: Mapped[str] = mapped_column(String(NAME_CHARS))
+    weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
+    """Of its calls: 2 is entitled to twice the service of 1."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
 
 
 class App(Base):
     """A registered application of a tenant, with what its runs are expected to be."""
 
     __tablename__ = "apps"
-    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+    __table_args__ = (_unique_while_present("tenant_id", "name"),)
 
     id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id", ondelete="RESTRICT"))
     name: Mapped[str] = mapped_column(String(NAME_CHARS))
     calls_per_interaction: Mapped[float]
     idle_timeout_s: Mapped[float]
+    weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
+    """Of its calls, times those of its tenant and of the user."""
     created_at: Mapped[datetime]
+    suspended_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
 
     tenant: Mapped[Tenant] = relationship()
     stages: Mapped[list[TokenProfile]] = relationship(
@@ -61,7 +76,7 @@ class TokenProfile(Base):
 
 
 class AppLimits(Base):
-    """Calls per minute of one user, and of the app as a whole; null is no limit."""
+    """Calls per minute of one user, and of the app as a whole, under overload; null is no limit."""
 
     __tablename__ = "limits"
 
@@ -93,6 +108,8 @@ class ApiKey(Base):
     secret_id: Mapped[str] = mapped_column(String(16))
     """Which secret key the hash was made with."""
     prefix: Mapped[str] = mapped_column(String(16))
+    name: Mapped[str] = mapped_column(String(NAME_CHARS), default="", server_default="")
+    """What people call it."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]

@@ -81,6 +81,10 @@ class LedgerCall(Base):
     """Names of the calls of its run that it follows."""
     wasted: Mapped[bool]
     charged: Mapped[bool]
+    cost: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
+    """Nanounits of the currency; calls that failed, or that nobody is charged for, cost nothing."""
+    price_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
+    """The price that ``cost`` was made with; null where the model had none."""
     error: Mapped[str] = mapped_column(String(TEXT_CHARS))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairserve.platform.db.base import Base
+from fairserve.platform.db.contracts import Contract, Erasure, Price
 from fairserve.platform.db.fleet import FleetAlias, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
@@ -15,11 +16,14 @@ __all__ = [
     "AppLimits",
     "AuditEntry",
     "Base",
+    "Contract",
     "EndUser",
+    "Erasure",
     "FleetAlias",
     "FleetWorker",
     "Interaction",
     "LedgerCall",
+    "Price",
     "Program",
     "ProgramStep",
     "SchemaInfo",

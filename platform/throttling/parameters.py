@@ -211,7 +211,7 @@ def parameters_of(config: SystemConfig) -> dict[str, tuple[Any, Any]]:
     """Value and type of every parameter, read from the parts that the configuration builds."""
     dispatcher = Dispatcher(config)
     parts = {
-        "throttle": dispatcher.throttle,
+        "throttle": dispatcher.admission.throttle,
         "feeder": dispatcher.first.feeder,
         "router": dispatcher.first.router,
         "local": LOCAL_SCHEDULERS[config.local](**config.local_options),

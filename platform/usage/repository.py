@@ -103,6 +103,8 @@ def _call(record: CallRecord) -> dict[str, Any]:
         "parents": list(record.parents),
         "wasted": record.wasted,
         "charged": record.charged,
+        "cost": record.cost,
+        "price_id": record.price_id or None,
         "error": record.error,
     }
 

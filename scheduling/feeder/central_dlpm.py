@@ -194,7 +194,7 @@ class CentralDlpm:
         self._deficits.refill_starved()
         entry = self._dequeue(call_id)
         call, client = entry.call, entry.client
-        weight = self._directory.weight(call.tenant, call.user)
+        weight = self._directory.weight(call.tenant, call.app, call.user)
         record = _Dispatched(client, entry.seq, weight, entry.extend_tokens, entry.output_tokens)
         self._dispatched[call_id] = record
         self._charge(record, max(0, call.prompt_tokens - cached_tokens), 0)

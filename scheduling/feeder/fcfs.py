@@ -54,7 +54,7 @@ class FcfsFeeder:
         call = self._queue.pop(call_id)
         if not self.options.weighted:
             return 1.0
-        return 1.0 / self._directory.weight(call.tenant, call.user)
+        return 1.0 / self._directory.weight(call.tenant, call.app, call.user)
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
         """Nothing is charged."""

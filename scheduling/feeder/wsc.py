@@ -325,7 +325,7 @@ class WscFeeder:
             entry.seq,
             cached_tokens,
             profile=self._directory.profile(call.app),
-            weight=self._directory.weight(call.tenant, call.user),
+            weight=self._directory.weight(call.tenant, call.app, call.user),
         )
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:

@@ -27,7 +27,7 @@ def made(name, options):
     """A feeder that has dispatched ``a`` and charged its prompt, and has another call of its client."""
     directory, locality = Directory(), Locality(seed=1)
     locality.add_worker("w0", 100_000)
-    directory.app_changed(AppChanged("app", AppProfile((StageProfile(100, 0, 10),)), Limits()))
+    directory.take(AppChanged("app", AppProfile((StageProfile(100, 0, 10),)), Limits()))
     feeder = FEEDERS[name](directory, locality, **options)
     for call_id in ("a", "b"):
         call = make_call(call_id, user="alice", app="app", tokens=TOKENS, output=10)

@@ -125,8 +125,7 @@ def test_a_snapshot_and_the_later_events_give_the_same_state(name, seed):
         if tells:
             plain.handle(ev.WorkerCacheReset(worker, complete=True), 0.0)
     for app in range(3):  # settings were given before the recording began
-        profile, limits = cluster.dispatcher.directory._apps[f"app{app}"]
-        plain.handle(ev.AppChanged(f"app{app}", profile, limits), 0.0)
+        plain.handle(cluster.dispatcher.directory._apps[f"app{app}"], 0.0)
     restored = None
     cut = random.Random(seed).randrange(len(log))
     for number, (event, now_s) in enumerate(log):

@@ -89,6 +89,8 @@ def test_every_field_of_a_record_is_kept(sessions):
         parents=("step 1", "a/b"),
         wasted=True,
         charged=False,
+        cost=1_234_567_890_123,
+        price_id="price_1",
         error="the worker went away",
     )
     with sessions.begin() as session:

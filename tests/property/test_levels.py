@@ -250,7 +250,7 @@ def feeder(**options):
     locality.add_worker("w0", 100_000)
     known = Directory()
     profile = AppProfile((StageProfile(100, 0, 10),))
-    known.app_changed(AppChanged("app", profile, Limits()))
+    known.take(AppChanged("app", profile, Limits()))
     return WscFeeder(known, locality, WscOptions(**options))
 
 

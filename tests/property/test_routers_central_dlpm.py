@@ -173,7 +173,7 @@ def test_deficits_stay_between_what_may_run_and_one_quantum(seed):
 def feeder_with(quantum=100.0, **weights):
     directory, locality = Directory(), Locality(seed=2)
     for user, weight in weights.items():
-        directory.user_changed(ev.UserChanged("t", user, weight))
+        directory.take(ev.UserChanged("t", user, weight))
     locality.add_worker("w0", 10_000)
     return CentralDlpm(directory, locality, CentralDlpmOptions(quantum=quantum)), locality
 

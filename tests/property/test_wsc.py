@@ -32,7 +32,7 @@ from fairserve.throttling.base import Limits
 
 def test_backlogged_users_are_served_by_weight():
     known = directory(app=(100, 10))
-    known.user_changed(UserChanged("t", "double", weight=2.0))
+    known.take(UserChanged("t", "double", weight=2.0))
     feeder = made(known)
     fill(feeder, "double", 200)
     fill(feeder, "single", 200)
@@ -51,7 +51,7 @@ def test_a_call_of_the_expected_size_costs_one_whatever_the_app():
 
 def test_the_price_carries_weight_and_profile_to_the_other_layers():
     known = directory(small=(100, 20), large=(1000, 200))
-    known.user_changed(UserChanged("t", "vip", weight=4.0))
+    known.take(UserChanged("t", "vip", weight=4.0))
     feeder = made(known)
     prices = {}
     for user, app in (("a", "small"), ("b", "large"), ("vip", "large")):
@@ -212,7 +212,7 @@ def test_in_the_end_the_counter_is_the_service(seed, mode):
 def test_normalising_by_the_interaction():
     known = Directory()
     profile = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=5)
-    known.app_changed(AppChanged("app", profile, Limits()))
+    known.take(AppChanged("app", profile, Limits()))
     feeder = made(known, WscOptions(normalise="interaction"))
     fill(feeder, "u", 5)
     for _ in range(5):

@@ -45,7 +45,7 @@ def directory(**apps):
     known = Directory()
     for app, (input_tokens, output_tokens) in apps.items():
         profile = AppProfile((StageProfile(input_tokens, 0, output_tokens),))
-        known.app_changed(AppChanged(app, profile, Limits()))
+        known.take(AppChanged(app, profile, Limits()))
     return known
 
 

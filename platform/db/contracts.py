@@ -1,0 +1,76 @@
+"""What was agreed: limits and budgets of tenants, apps and users, and what tokens cost.
+
+Money is kept in whole numbers: amounts in nanounits (1e-9 of the deployment's currency), prices in
+micro-units per million tokens, so that sums are exact on every database.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
+from fairserve.platform.db.ledger import WIDE_ID_CHARS
+
+
+class Contract(Base):
+    """The limits of one holder; the fields of :class:`~fairserve.throttling.quota.Quota`.
+
+    ``scope`` says who holds them: ``tenant``, ``app``, ``app_user`` (each user of an app) or ``user``
+    (one user, in all apps of its tenant). ``app_id`` and ``user_id`` are empty where they do not apply.
+    """
+
+    __tablename__ = "contracts"
+    __table_args__ = (Index(None, "app_id"),)
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
+    )
+    scope: Mapped[str] = mapped_column(String(8), primary_key=True)
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
+    rpm_limit: Mapped[int | None]
+    tpm_limit: Mapped[int | None] = mapped_column(BigInteger)
+    max_parallel_requests: Mapped[int | None]
+    max_budget: Mapped[int | None] = mapped_column(BigInteger)
+    """Nanounits, as ``soft_budget``."""
+    soft_budget: Mapped[int | None] = mapped_column(BigInteger)
+    soft_end: Mapped[str] = mapped_column(String(16))
+    budget_duration: Mapped[str | None] = mapped_column(String(8))
+    allowed_models: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    updated_at: Mapped[datetime]
+
+
+class Price(Base):
+    """What the tokens of a model cost from a time on, until its next price. Never changed."""
+
+    __tablename__ = "prices"
+    __table_args__ = (Index(None, "model", "valid_from", unique=True),)
+
+    id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    model: Mapped[str] = mapped_column(String(WIDE_ID_CHARS))
+    """The served model; ``*`` stands for those without a price of their own."""
+    valid_from: Mapped[datetime]
+    input_tokens: Mapped[int] = mapped_column(BigInteger)
+    """Micro-units of the currency for a million prompt tokens that had to be computed."""
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    output_tokens: Mapped[int] = mapped_column(BigInteger)
+    author: Mapped[str] = mapped_column(String(NAME_CHARS))
+    created_at: Mapped[datetime]
+
+
+class Erasure(Base):
+    """A user whose data was erased: what the journal still tells of it gets the pseudonym."""
+
+    __tablename__ = "erasures"
+    __table_args__ = (Index(None, "erased_at"),)
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
+    )
+    user_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """A keyed hash: the user's id is kept nowhere."""
+    pseudonym: Mapped[str] = mapped_column(String(ID_CHARS))
+    erased_at: Mapped[datetime]

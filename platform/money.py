@@ -1,0 +1,53 @@
+"""Amounts of money between people, who write decimals, and the database, which keeps whole numbers."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+NANO = 10**9
+MICRO = 10**6
+
+
+def amount_text(nano: int) -> str:
+    """Nanounits as a decimal number, without zeros at its end: ``1.25``."""
+    text = f"{Decimal(nano) / NANO:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def nano_of(amount: Decimal) -> int:
+    """An amount of the currency in nanounits, a half rounded up."""
+    return int((amount * NANO).to_integral_value(ROUND_HALF_UP))
+
+
+def micro_of(price: Decimal) -> int:
+    """A price for a million tokens in micro-units, a half rounded up."""
+    return int((price * MICRO).to_integral_value(ROUND_HALF_UP))
+
+
+def _exact(value: object) -> object:
+    """``0.1`` in JSON means a tenth, not the nearest float."""
+    return str(value) if isinstance(value, float) else value
+
+
+def _number(value: Decimal) -> float:
+    return float(value)
+
+
+Amount = Annotated[
+    Decimal,
+    BeforeValidator(_exact),
+    Field(ge=0, le=MICRO * 1000, max_digits=18, decimal_places=9),
+    PlainSerializer(_number, return_type=float, when_used="json"),
+]
+"""Money in the deployment's currency: up to 9 decimals, a number in JSON."""
+
+TokenPriceIn = Annotated[
+    Decimal,
+    BeforeValidator(_exact),
+    Field(ge=0, le=MICRO, max_digits=13, decimal_places=6),
+    PlainSerializer(_number, return_type=float, when_used="json"),
+]
+"""The price of a million tokens: up to 6 decimals."""

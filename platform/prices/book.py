@@ -1,0 +1,42 @@
+"""Which price a model has at a moment: the price table as control asks it, once for each call."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from fairserve.platform.db.contracts import Price
+from fairserve.throttling.price import FREE, TokenPrice
+
+ANY_MODEL = "*"
+
+
+class PriceBook:
+    """All prices with their history. Asked on the event loop; ``add`` belongs there, too."""
+
+    def __init__(self, prices: Iterable[tuple[str, float, TokenPrice]] = ()) -> None:
+        self._times: dict[str, list[float]] = {}
+        self._prices: dict[str, list[TokenPrice]] = {}
+        for model, valid_from, price in prices:
+            self.add(model, valid_from, price)
+
+    def add(self, model: str, valid_from: float, price: TokenPrice) -> None:
+        """A price holds from a moment on (UTC epoch seconds), until the model's next one."""
+        times = self._times.setdefault(model, [])
+        place = bisect_right(times, valid_from)
+        times.insert(place, valid_from)
+        self._prices.setdefault(model, []).insert(place, price)
+
+    def at(self, model: str, moment: float) -> TokenPrice:
+        """The model's own price, else that of any model, else ``FREE``."""
+        for name in (model, ANY_MODEL):
+            place = bisect_right(self._times.get(name, ()), moment)
+            if place:
+                return self._prices[name][place - 1]
+        return FREE
+
+
+def entry_of(row: Price) -> tuple[str, float, TokenPrice]:
+    """A row of the price table as :class:`PriceBook` takes it."""
+    price = TokenPrice(row.input_tokens, row.cached_tokens, row.output_tokens, row.id)
+    return row.model, row.valid_from.timestamp(), price

@@ -1,0 +1,142 @@
+"""Whether a call may come in: who may call at all, contract limits, then throttling under overload.
+
+The three are told apart in every refusal. A call that its contract refuses never reaches the throttle,
+which counts arrivals that are load. What an accepted call holds of contract limits it gives back when it
+ends: a call that failed or waited too long is paid by nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairserve.interactions.call import Call, TokenUsage
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.directory import Directory
+from fairserve.throttling.base import ADMITTED, Decision, LimitUse, ThrottlingPolicy
+from fairserve.throttling.contracts import Claim, Contracts, ContractUse
+from fairserve.throttling.price import FREE, TokenPrice
+
+BILLED: frozenset[ev.CallOutcome] = frozenset({"completed", "cancelled"})
+"""Outcomes of calls whose tokens are paid: a client that leaves has used what it left behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionOptions:
+    """What of the contracts holds."""
+
+    contracts: bool = True
+    """Whether contract limits refuse; they are counted all the same."""
+    rates_cut_runs: bool = False
+    """Whether a rate refuses calls of a run under way, too, as plain rate limits do. Budgets and
+    parallel calls always do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsInUse:
+    """What a user's next call has left, of both kinds of limits."""
+
+    contract: ContractUse = field(default_factory=ContractUse)
+    overload: LimitUse | None = None
+    """Of the throttle, which may bind under overload only."""
+
+
+class Admission:
+    """Decides about arriving calls and remembers what accepted ones hold."""
+
+    def __init__(
+        self, directory: Directory, throttle: ThrottlingPolicy, options: AdmissionOptions
+    ) -> None:
+        self.throttle = throttle
+        self._directory = directory
+        self._options = options
+        self._contracts = Contracts()
+        self._prices: dict[str, TokenPrice] = {}
+        """Of the calls under way."""
+
+    # --- a call -----------------------------------------------------------------------------------
+
+    def decide(
+        self, event: ev.CallArrived, *, overloaded: bool, under_way: bool, now_s: float
+    ) -> Decision:
+        """What becomes of a call; an admitted one holds from now on what its contracts say."""
+        call, directory = event.call, self._directory
+        owner = (call.tenant, call.app, call.user)
+        if directory.blocked(call.tenant, call.user):
+            return Decision(admitted=False, reason="user_blocked", scope="user")
+        if not directory.model_allowed(*owner, call.model):
+            return Decision(admitted=False, reason="model_not_allowed")
+        quotas = directory.quotas(*owner)
+        output_tokens = call.samples * call.max_output_tokens
+        claim = Claim(
+            call.prompt_tokens + output_tokens,
+            event.price.most(call.prompt_tokens, output_tokens),
+            event.at,
+            under_way and not self._options.rates_cut_runs,
+        )
+        decision = ADMITTED
+        if quotas and self._options.contracts:
+            decision = self._contracts.check(quotas, claim, now_s)
+        if decision.admitted:
+            arrival = directory.arrival(owner, overloaded=overloaded, under_way=under_way)
+            decision = self.throttle.check(arrival, now_s)
+            self.throttle.commit(arrival, decision, now_s)
+        if decision.admitted:
+            self._contracts.reserve(call.call_id, quotas, claim, now_s)
+            if event.price is not FREE:
+                self._prices[call.call_id] = event.price
+        return decision
+
+    def ended(self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage) -> None:
+        """An accepted call ended."""
+        price = self._prices.pop(call.call_id, FREE)
+        self._contracts.settle(
+            call.call_id,
+            self._directory.quotas(call.tenant, call.app, call.user),
+            usage.prompt_tokens + usage.output_tokens,
+            price.cost(usage),
+            refund=outcome not in BILLED,
+        )
+
+    def budget_spent(self, event: ev.BudgetSpent) -> None:
+        """The ledger tells what was spent, or is taken back."""
+        for holder, quota in self._directory.quotas(*event.owner):
+            if event.scope in (None, holder[0]):
+                self._contracts.spent(holder, quota, event.amount, event.at)
+
+    # --- beside the calls -------------------------------------------------------------------------
+
+    def use(
+        self, owner: tuple[str, str, str], *, overloaded: bool, now_s: float, at: float
+    ) -> LimitsInUse:
+        """What is left; ``owner`` is tenant, app and user."""
+        arrival = self._directory.arrival(owner, overloaded=overloaded, under_way=False)
+        contract = ContractUse()
+        if self._options.contracts:
+            quotas = self._directory.quotas(*owner)
+            contract = self._contracts.use(quotas, now_s, at)
+        return LimitsInUse(contract, self.throttle.use(arrival, now_s))
+
+    def forget_idle(self, now_s: float) -> None:
+        """Drop what no longer matters."""
+        self.throttle.forget_idle(now_s)
+        self._contracts.forget_idle(now_s)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def snapshot(self, now_s: float) -> dict[str, Any]:
+        """State as plain JSON values."""
+        return {
+            "throttle": self.throttle.snapshot(now_s),
+            "contracts": self._contracts.snapshot(now_s),
+            "prices": [
+                [call_id, price.input, price.cached, price.output, price.price_id]
+                for call_id, price in self._prices.items()
+            ],
+        }
+
+    def restore(self, state: dict[str, Any], now_s: float) -> None:
+        """Replace the state by an earlier snapshot."""
+        self.throttle.restore(state["throttle"], now_s)
+        self._contracts.restore(state["contracts"], now_s)
+        self._prices = {call_id: TokenPrice(*price) for call_id, *price in state["prices"]}

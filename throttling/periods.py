@@ -1,0 +1,56 @@
+"""Periods of budgets: in which one a moment falls, as a function of the UTC time alone.
+
+Nothing is kept of a period's beginning, so a restart changes none, and two replicas agree.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+_TEXT = re.compile(r"([1-9]\d{0,3})(h|d|mo)")
+_FIRST = datetime(1970, 1, 5, tzinfo=UTC)
+"""A Monday: periods of seven days are weeks."""
+ALLOWED = "1h to 24h (dividing a day), 1d to 366d, or 1mo to 12mo (dividing a year)"
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Periods of one length. Hours and days are counted from Monday, 5 January 1970, 0:00 UTC;
+    months begin on the first, from January on.
+    """
+
+    count: int
+    unit: str
+
+    def bounds(self, at: float) -> tuple[float, float]:
+        """Beginning and end of the period that holds a moment, all in UTC epoch seconds."""
+        moment = datetime.fromtimestamp(at, UTC)
+        if self.unit == "mo":
+            month = moment.year * 12 + moment.month - 1
+            first = month - month % self.count
+            return _month(first), _month(first + self.count)
+        length = timedelta(hours=self.count) if self.unit == "h" else timedelta(days=self.count)
+        begin = _FIRST + (moment - _FIRST) // length * length
+        return begin.timestamp(), (begin + length).timestamp()
+
+
+def _month(number: int) -> float:
+    return datetime(number // 12, number % 12 + 1, 1, tzinfo=UTC).timestamp()
+
+
+@lru_cache(maxsize=1024)
+def parse_duration(text: str) -> Period:
+    """``1h``, ``1d``, ``7d`` (a week from Monday), ``1mo``. Raises ValueError saying what is allowed."""
+    found = _TEXT.fullmatch(text)
+    if found is not None:
+        count, unit = int(found[1]), found[2]
+        if (
+            (unit == "h" and 24 % count == 0)
+            or (unit == "d" and count <= 366)
+            or (unit == "mo" and 12 % count == 0)
+        ):
+            return Period(count, unit)
+    raise ValueError(f"budget_duration is {text!r}; allowed: {ALLOWED}")

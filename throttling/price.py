@@ -1,0 +1,37 @@
+"""What the tokens of a call cost, in whole nanounits of the deployment's currency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairserve.interactions.call import TokenUsage
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrice:
+    """Micro-units of the currency for a million tokens, so that a token's price is a whole picounit."""
+
+    input: int
+    """Of a prompt token that had to be computed; system prompts are prompts."""
+    cached: int
+    """Of a prompt token that was found in the cache."""
+    output: int
+    price_id: str = ""
+
+    def cost(self, usage: TokenUsage) -> int:
+        """Of a call with this usage: nanounits, a half rounded up."""
+        cached = min(usage.cached_tokens, usage.prompt_tokens)
+        pico = (usage.prompt_tokens - cached) * self.input + cached * self.cached
+        return _nano(pico + usage.output_tokens * self.output)
+
+    def most(self, prompt_tokens: int, output_tokens: int) -> int:
+        """The most that a call may cost with this prompt and at most so much output."""
+        dearest = max(self.input, self.cached)
+        return _nano(prompt_tokens * dearest + output_tokens * self.output)
+
+
+def _nano(pico: int) -> int:
+    return (pico + 500) // 1000
+
+
+FREE = TokenPrice(0, 0, 0)

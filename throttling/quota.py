@@ -1,0 +1,92 @@
+"""What a contract allows one holder: rates, parallel calls, and a budget for each period.
+
+Contract limits hold whatever the load is, unlike those of a throttling policy. Amounts of money are
+whole nanounits (1e-9) of the deployment's currency, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from fairserve.throttling.periods import Period, parse_duration
+
+QuotaScope = Literal["tenant", "app", "app_user", "user"]
+"""``app_user``: each user of an app; ``user``: one user, in all apps of its tenant."""
+
+SoftEnd = Literal["warn", "finish_runs"]
+
+MAX_LIMIT = 1_000_000_000
+MAX_AMOUNT = 10**18
+"""A thousand million of the currency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Limits of one holder; None is no limit. Names are those that operators know from peers.
+
+    Raises ValueError for a limit out of bounds, a budget without a duration, or a soft end that is not
+    below the hard one.
+    """
+
+    rpm_limit: int | None = None
+    """Calls in any 60 seconds."""
+    tpm_limit: int | None = None
+    """Prompt and output tokens in any 60 seconds; a call holds its longest output until it ends."""
+    max_parallel_requests: int | None = None
+    """Calls under way, waiting or running."""
+    max_budget: int | None = None
+    """The hard end: nanounits in each period."""
+    soft_budget: int | None = None
+    soft_end: SoftEnd = "warn"
+    """What happens beyond ``soft_budget``: answers say so, or no new run begins."""
+    budget_duration: str | None = None
+    """See :func:`~fairserve.throttling.periods.parse_duration`."""
+
+    def __post_init__(self) -> None:
+        for name in ("rpm_limit", "tpm_limit", "max_parallel_requests"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= MAX_LIMIT:
+                raise ValueError(f"{name} is {value}; allowed: 1 to {MAX_LIMIT}, or null")
+        for name in ("max_budget", "soft_budget"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= MAX_AMOUNT:
+                raise ValueError(
+                    f"{name} is {value} nanounits; allowed: 0 to {MAX_AMOUNT}, or null"
+                )
+        if self.soft_end not in ("warn", "finish_runs"):
+            raise ValueError(f"soft_end is {self.soft_end!r}; allowed: warn, finish_runs")
+        budgeted = self.max_budget is not None or self.soft_budget is not None
+        if budgeted != (self.budget_duration is not None):
+            raise ValueError("a budget and budget_duration belong together")
+        if self.budget_duration is not None:
+            parse_duration(self.budget_duration)
+        if (
+            self.soft_budget is not None
+            and self.max_budget is not None
+            and self.soft_budget > self.max_budget
+        ):
+            raise ValueError("soft_budget is over max_budget")
+
+    @property
+    def period(self) -> Period | None:
+        """Of the budget; None if there is none."""
+        return None if self.budget_duration is None else parse_duration(self.budget_duration)
+
+    def without(self, own: Quota) -> Quota:
+        """What is left of a default for somebody with limits of ``own``, which replace its."""
+        if own == UNLIMITED:
+            return self
+        kept = {
+            name: getattr(self, name)
+            for name in ("rpm_limit", "tpm_limit", "max_parallel_requests")
+            if getattr(own, name) is None
+        }
+        if own.budget_duration is None:
+            kept |= {name: getattr(self, name) for name in _BUDGET}
+        return Quota(**kept)
+
+
+UNLIMITED = Quota()
+_BUDGET = ("max_budget", "soft_budget", "soft_end", "budget_duration")
+assert {f.name for f in fields(Quota)} > set(_BUDGET)
