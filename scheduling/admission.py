@@ -37,7 +37,7 @@ class LimitsInUse:
     """What a user's next call has left, of both kinds of limits."""
 
     contract: ContractUse = field(default_factory=ContractUse)
-    overload: LimitUse | None = None
+    throttle: LimitUse | None = None
     """Of the throttle, which may bind under overload only."""
 
 
@@ -87,7 +87,9 @@ class Admission:
                 self._prices[call.call_id] = event.price
         return decision
 
-    def ended(self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage) -> None:
+    def ended(
+        self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage, *, charged: bool = True
+    ) -> None:
         """An accepted call ended."""
         price = self._prices.pop(call.call_id, FREE)
         self._contracts.settle(
@@ -95,7 +97,7 @@ class Admission:
             self._directory.quotas(call.tenant, call.app, call.user),
             usage.prompt_tokens + usage.output_tokens,
             price.cost(usage),
-            refund=outcome not in BILLED,
+            refund=outcome not in BILLED or not charged,
         )
 
     def budget_spent(self, event: ev.BudgetSpent) -> None:
