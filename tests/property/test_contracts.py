@@ -57,7 +57,13 @@ class Books:
             self.number += 1
             call_id = f"c{self.number}"
             self.contracts.reserve(call_id, holders, claim, self.now_s)
-            entry = {"at": self.now_s, "holders": holders, "tokens": tokens, "cost": cost}
+            entry = {
+                "id": call_id,
+                "at": self.now_s,
+                "holders": holders,
+                "tokens": tokens,
+                "cost": cost,
+            }
             self.live[call_id] = entry
             self.calls.append(entry)
         return decision
