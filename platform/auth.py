@@ -251,7 +251,9 @@ async def current_principal(request: Request) -> Principal:
             headers={"WWW-Authenticate": "Bearer"},
         )
     authenticator: Authenticator = request.app.state.authenticator
-    return await authenticator.authenticate(key.strip())
+    principal = await authenticator.authenticate(key.strip())
+    request.state.principal = principal
+    return principal
 
 
 CurrentPrincipal = Annotated[Principal, Depends(current_principal)]

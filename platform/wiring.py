@@ -50,6 +50,7 @@ from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
+from fairserve.platform.prices.repository import load_book
 from fairserve.platform.programs.repository import delete_before as delete_programs_before
 from fairserve.platform.programs.service import Programs
 from fairserve.platform.programs.task_calls import TaskCalls
@@ -119,12 +120,15 @@ class Platform:
         with self.sessions() as session:
             from_api = load_part(session)
         self.traffic = self._start_recorder()
+        with self.sessions() as session:
+            prices = load_book(session)
         seed = secrets.randbits(63)
         self.control = ControlService(
             system,
             self.journal,
             control_options(settings),
             seed=seed,
+            prices=prices,
             on_ended=None if self.traffic is None else self.traffic.ended,
         )
         self.control.start()

@@ -88,6 +88,10 @@ class CallLifecycle:
         self._wall = wall
         self._recorder = CallRecorder(journal, clock, wall, on_ended)
 
+    def use_prices(self, prices: PriceBook) -> None:
+        """Calls that are submitted from now on cost what this says."""
+        self._prices = prices
+
     # --- what the API side asks for, see the port -------------------------------------------------
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
