@@ -12,7 +12,7 @@ from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.directory import Directory, Setting, holder_of
 from fairserve.throttling.base import ADMITTED, Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.contracts import Claim, Contracts, ContractUse
 from fairserve.throttling.price import FREE, TokenPrice
@@ -100,13 +100,20 @@ class Admission:
             refund=outcome not in BILLED or not charged,
         )
 
-    def budget_spent(self, event: ev.BudgetSpent) -> None:
-        """The ledger tells what was spent, or is taken back."""
-        for holder, quota in self._directory.quotas(*event.owner):
-            if event.scope in (None, holder[0]):
-                self._contracts.spent(holder, quota, event.amount, event.at)
-
     # --- beside the calls -------------------------------------------------------------------------
+
+    def take(self, event: Setting | ev.BudgetSpent) -> None:
+        """Something was set, or the ledger tells what was spent. Raises as the directory does."""
+        if isinstance(event, ev.BudgetSpent):
+            for holder, quota in self._directory.quotas(*event.owner):
+                if event.scope in (None, holder[0]):
+                    self._contracts.spent(holder, quota, event.amount, event.at)
+            return
+        if isinstance(event, ev.ContractChanged):
+            holder = holder_of(event)
+            if self._directory.quota(holder).period != event.quota.period:
+                self._contracts.forget_accounts(*holder)  # what was spent is told anew
+        self._directory.take(event)
 
     def use(
         self, owner: tuple[str, str, str], *, overloaded: bool, now_s: float, at: float

@@ -78,7 +78,7 @@ class Dispatcher:
             ev.TenantChanged: self._on_setting,
             ev.UserChanged: self._on_setting,
             ev.ContractChanged: self._on_setting,
-            ev.BudgetSpent: self._on_budget_spent,
+            ev.BudgetSpent: self._on_setting,
             ev.CallArrived: self._on_call_arrived,
             ev.CallStarted: self._on_call_started,
             ev.TokensDecoded: self._on_tokens_decoded,
@@ -163,12 +163,8 @@ class Dispatcher:
 
     # --- settings ---------------------------------------------------------------------------------
 
-    def _on_setting(self, event: Setting, now_s: float) -> list[ev.Command]:
-        self.directory.take(event)
-        return []
-
-    def _on_budget_spent(self, event: ev.BudgetSpent, now_s: float) -> list[ev.Command]:
-        self.admission.budget_spent(event)
+    def _on_setting(self, event: Setting | ev.BudgetSpent, now_s: float) -> list[ev.Command]:
+        self.admission.take(event)
         return []
 
     # --- a call arrives ---------------------------------------------------------------------------

@@ -318,8 +318,8 @@ def test_a_cost_is_exact_and_never_over_the_most(prompt, cached, output, prices)
     [
         ({"rpm_limit": 0}, "rpm_limit is 0; allowed: 1 to"),
         ({"tpm_limit": 10**10}, "tpm_limit"),
-        ({"max_budget": 5}, "belong together"),
-        ({"budget_duration": "1d"}, "belong together"),
+        ({"max_budget": 5}, "a budget needs a budget_duration"),
+        ({"soft_budget": 5}, "a budget needs a budget_duration"),
         ({"max_budget": 5, "budget_duration": "2w"}, "budget_duration is '2w'"),
         ({"max_budget": -1, "budget_duration": "1d"}, "max_budget"),
         ({"max_budget": 1, "soft_budget": 2, "budget_duration": "1d"}, "over max_budget"),
@@ -338,4 +338,4 @@ def test_own_limits_replace_those_of_everybody():
         tpm_limit=100, max_budget=10, budget_duration="1d"
     )
     own = Quota(soft_budget=4, budget_duration="1mo")
-    assert each.without(own) == Quota(rpm_limit=5, tpm_limit=100)
+    assert each.without(own) == Quota(rpm_limit=5, tpm_limit=100, budget_duration="1d")
