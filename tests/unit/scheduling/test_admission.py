@@ -85,6 +85,7 @@ def test_only_models_that_every_contract_allows_may_be_asked_for(gate):
     assert gate.arrive("c", app="other") == ""
     gate.contract("app", app="app")
     gate.contract("app_user", app="app", models=("n",))
+    gate.contract("user", Quota(rpm_limit=9), user="u")
     assert gate.arrive("d") == "model_not_allowed"
     gate.contract("user", user="u", models=("m",))
     assert gate.arrive("e") == "", "a user's own list replaces that of its app"
@@ -164,6 +165,10 @@ def test_a_budget_that_comes_later_counts_calls_under_way_and_what_is_told(gate)
     assert gate.use().budget.spent == 50_000, "the same days go on"
     gate.contract("app", Quota(max_budget=2 * 10**6, budget_duration="1mo"), app="app")
     assert gate.use().budget.spent == 0, "what was spent in the month is told anew"
+    gate.handle(ev.BudgetSpent(("t", "app", ""), 7, AT + 10))
+    gate.contract("app", app="app")
+    gate.contract("app", Quota(max_budget=10**6, budget_duration="1mo"), app="app")
+    assert gate.use().budget.spent == 0, "and after a time without a budget"
 
 
 def test_what_is_told_counts_for_the_scope_that_it_is_told_of(gate):
