@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.platform.apps import endpoints as apps
+from fairserve.platform.audit import endpoints as audit
 from fairserve.platform.cluster import endpoints as cluster
 from fairserve.platform.cluster import fleet_endpoints as fleet
 from fairserve.platform.completions import endpoints as completions
@@ -56,7 +57,17 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         openapi_url="/openapi.json" if settings.api_docs else None,
     )
     app.state.settings = settings
-    management = (apps, usage, prices, tenants, users, throttling, cluster, fleet)
+    management = (
+        apps,
+        audit,
+        cluster,
+        fleet,
+        prices,
+        tenants,
+        throttling,
+        usage,
+        users,
+    )
     for module in (completions, interactions, *management):
         app.include_router(module.router)
     app.add_exception_handler(FairServeError, _answer_error)

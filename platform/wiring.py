@@ -62,6 +62,7 @@ from fairserve.platform.settings_parts import (
     static_fleet,
 )
 from fairserve.platform.supervisor import Supervisor, socket_folder, worker_command
+from fairserve.platform.tenants.purge import purge
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
@@ -313,8 +314,11 @@ class Platform:
         """Some of what is older than its retention; returns how much."""
         now = utc_now()
         settings = self.settings
+        ledger_before = now - timedelta(days=settings.ledger_retention_days)
         with self.sessions.begin() as session:
-            rows = delete_before(session, now - timedelta(days=settings.ledger_retention_days))
+            rows = delete_before(session, ledger_before)
+        with self.sessions.begin() as session:
+            rows += purge(session, ledger_before)
         with self.sessions.begin() as session:
             before = now - timedelta(days=settings.program_retention_days)
             return rows + delete_programs_before(session, before)

@@ -25,6 +25,7 @@ from processes import eventually, free_port
 from sqlalchemy import Engine
 
 from fairserve.platform.apps.endpoints import router as apps
+from fairserve.platform.audit.endpoints import router as audit
 from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.fleet import merge
 from fairserve.platform.cluster.fleet_endpoints import router as fleet
@@ -249,7 +250,17 @@ class Management:
 
     def __init__(self, engine: Engine, data_dir: Path) -> None:
         self.app = FastAPI()
-        for router in (apps, tenants, users, throttling, usage, prices, fleet):
+        routers = (
+            apps,
+            audit,
+            fleet,
+            prices,
+            tenants,
+            throttling,
+            usage,
+            users,
+        )
+        for router in routers:
             self.app.include_router(router)
         self.app.add_exception_handler(FairServeError, self._answer)
         self.state = self.app.state
