@@ -35,6 +35,7 @@ from fairserve.platform.tenants import endpoints as tenants
 from fairserve.platform.tenants import users
 from fairserve.platform.throttling import endpoints as throttling
 from fairserve.platform.usage import endpoints as usage
+from fairserve.platform.user_data import endpoints as user_data
 
 logger = logging.getLogger(__name__)
 access_log = logging.getLogger("fairserve.access")
@@ -54,7 +55,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         openapi_url="/openapi.json" if settings.api_docs else None,
     )
     app.state.settings = settings
-    management = (apps, usage, tenants, users, throttling, cluster, fleet)
+    management = (apps, usage, user_data, tenants, users, throttling, cluster, fleet)
     for module in (completions, interactions, *management):
         app.include_router(module.router)
     app.add_exception_handler(FairServeError, _answer_error)
