@@ -38,6 +38,7 @@ from fairserve.platform.tenants import endpoints as tenants
 from fairserve.platform.tenants import users
 from fairserve.platform.throttling import endpoints as throttling
 from fairserve.platform.usage import endpoints as usage
+from fairserve.platform.user_data import endpoints as user_data
 
 logger = logging.getLogger(__name__)
 access_log = logging.getLogger("fairserve.access")
@@ -66,6 +67,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         tenants,
         throttling,
         usage,
+        user_data,
         users,
     )
     for module in (completions, interactions, *management):

@@ -67,6 +67,7 @@ from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
+from fairserve.platform.user_data.pseudonyms import under_pseudonyms
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
 
@@ -246,6 +247,7 @@ class Platform:
         self, calls: Sequence[CallRecord], interactions: Sequence[InteractionRecord]
     ) -> None:
         with self.sessions.begin() as session:
+            calls, interactions = under_pseudonyms(session, self.hasher, calls, interactions)
             upsert_calls(session, calls)
             upsert_interactions(session, interactions)
 

@@ -53,6 +53,7 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.String(length=64), nullable=False),
         sa.Column("user_hash", sa.String(length=64), nullable=False),
         sa.Column("pseudonym", sa.String(length=64), nullable=False),
+        sa.Column("id_key", sa.String(length=64), nullable=False),
         sa.Column("erased_at", sa.DateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("tenant_id", "user_hash", name="pk_erasures"),
         sa.ForeignKeyConstraint(

@@ -59,18 +59,3 @@ class Price(Base):
     output_tokens: Mapped[int] = mapped_column(BigInteger)
     author: Mapped[str] = mapped_column(String(NAME_CHARS))
     created_at: Mapped[datetime]
-
-
-class Erasure(Base):
-    """A user whose data was erased: what the journal still tells of it gets the pseudonym."""
-
-    __tablename__ = "erasures"
-    __table_args__ = (Index(None, "erased_at"),)
-
-    tenant_id: Mapped[str] = mapped_column(
-        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
-    )
-    user_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    """A keyed hash: the user's id is kept nowhere."""
-    pseudonym: Mapped[str] = mapped_column(String(ID_CHARS))
-    erased_at: Mapped[datetime]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fairserve.platform.db.base import Base
-from fairserve.platform.db.contracts import Contract, Erasure, Price
+from fairserve.platform.db.contracts import Contract, Price
+from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.fleet import FleetAlias, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent

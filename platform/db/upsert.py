@@ -42,6 +42,12 @@ def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) 
         )
 
 
+def fitting_text(text: str, chars: int | None) -> str:
+    """A text as a column of so many characters holds it."""
+    # PostgreSQL stores neither NUL nor half a surrogate pair.
+    return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")[:chars]
+
+
 def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     remaining = iter(rows)
     while batch := list(islice(remaining, _ROWS)):
@@ -49,11 +55,10 @@ def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut texts to their columns; PostgreSQL stores neither NUL nor half a surrogate pair."""
+    """A row with its texts as their columns hold them."""
     fitting = dict(row)
     for name, value in row.items():
         column = table.columns[name]
         if isinstance(value, str) and isinstance(column.type, String):
-            clean = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
-            fitting[name] = clean[: column.type.length]
+            fitting[name] = fitting_text(value, column.type.length)
     return fitting

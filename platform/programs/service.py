@@ -179,10 +179,25 @@ class Programs:
         Raises UnavailableError if it takes too long: its calls are stopped, and it will be cancelled.
         """
         live = self._live.get(key)
-        if live is None or live.task is None:
+        if live is not None:
+            await self._end([live], "cancelled by its client")
+
+    async def cancel_of_user(self, reason: str, tenant_id: str, user: str) -> None:
+        """Cancel what is live of a user, and wait as :meth:`cancel` does."""
+        owned = (
+            live
+            for key, live in self._live.items()
+            if key.tenant == tenant_id and live.execution.owner.user == user
+        )
+        await self._end(list(owned), reason)
+
+    async def _end(self, ending: Sequence[_Live], reason: str) -> None:
+        for live in ending:
+            live.execution.cancel(reason)
+        tasks = [live.task for live in ending if live.task is not None]
+        if not tasks:
             return
-        live.execution.cancel("cancelled by its client")
-        _, pending = await asyncio.wait([live.task], timeout=self._options.cancel_wait_s)
+        _, pending = await asyncio.wait(tasks, timeout=self._options.cancel_wait_s)
         if pending:
             raise UnavailableError(
                 "the program's calls are stopped, and the database does not answer",

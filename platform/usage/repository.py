@@ -15,6 +15,7 @@ from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
@@ -34,7 +35,7 @@ def upsert_interactions(session: Session, records: Sequence[InteractionRecord]) 
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:
-    """Delete what is older than ``time``: calls, refusals, interactions, audit, ended keys.
+    """Delete what is older than ``time``: calls, refusals, interactions, audit, erasures, ended keys.
 
     At most ``max_rows`` of each, so that no transaction is long. Returns how many were deleted;
     call it again, in a new transaction, until that is 0.
@@ -44,6 +45,7 @@ def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -
         (LedgerCall.call_id, LedgerCall.accepted_at < time),
         (ThrottlingEvent.call_id, ThrottlingEvent.at < time),
         (AuditEntry.id, AuditEntry.at < time),
+        (Erasure.pseudonym, Erasure.erased_at < time),
         (ApiKey.id, (ApiKey.scope != "admin") & ended_keys),
     )
     deleted = sum(_delete(session, key, condition, max_rows) for key, condition in old)

@@ -46,8 +46,8 @@ class Server:
         self.flushed += 1
         return True
 
-    async def submit(self, run_id, *nodes, app="a", size_bytes=10):
-        owner = Owner(ProgramKey("t", app, run_id), "ann")
+    async def submit(self, run_id, *nodes, app="a", user="ann", size_bytes=10):
+        owner = Owner(ProgramKey("t", app, run_id), user)
         declaration = declare(*(nodes or (node("one"),)))
         program = parse_program(declaration)
         return await self.programs.submit(owner, declaration, program, size_bytes)
@@ -203,6 +203,23 @@ async def test_those_of_an_app_or_a_tenant_are_cancelled_from_any_thread(make):
     server.calls.released.set()
     assert (await server.ended("1")).state == "cancelled"
     assert (await server.ended("1", "b")).state == "complete"
+
+
+async def test_those_of_a_user_are_cancelled_and_saved(make):
+    server = await make(HOLD, cancel_wait_s=30.0)
+    await server.programs.start()
+    await server.submit("1")
+    await server.submit("2", app="b")
+    await server.submit("3", user="bob")
+    await until(lambda: server.calls.under_way == 3)
+    await server.programs.cancel_of_user("gone", "another tenant", "ann")
+    assert server.programs.is_live(ProgramKey("t", "a", "1"))
+    asyncio.get_running_loop().call_later(0.05, server.calls.released.set)
+    await server.programs.cancel_of_user("gone", "t", "ann")
+    for app, run in (("a", "1"), ("b", "2")):
+        saved = server.saved(run, app)
+        assert (saved.state, saved.reason) == ("cancelled", "gone")
+    assert (await server.ended("3")).state == "complete"
 
 
 async def test_time_goes_on_while_the_server_is_stopped(make):

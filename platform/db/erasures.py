@@ -1,0 +1,32 @@
+"""Whose data was erased: what the journal still tells of these users gets their pseudonyms.
+
+The user's id is kept nowhere. Retention deletes a row with the last of the ledger that it is about;
+from then on nobody can tell which pseudonym was whose.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import ForeignKey, Index, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from fairserve.platform.db.base import ID_CHARS, Base
+
+
+class Erasure(Base):
+    """One per erased user; a user who is erased again keeps its pseudonym."""
+
+    __tablename__ = "erasures"
+    __table_args__ = (Index(None, "erased_at"),)
+
+    tenant_id: Mapped[str] = mapped_column(
+        ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
+    )
+    user_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """Of the user's id, under the server's secret key."""
+    pseudonym: Mapped[str] = mapped_column(String(ID_CHARS))
+    id_key: Mapped[str] = mapped_column(String(64))
+    """Random; with it ids that clients chose are replaced, each by the same one at every time."""
+    erased_at: Mapped[datetime]
+    """What was accepted until then is erased."""

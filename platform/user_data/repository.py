@@ -1,0 +1,142 @@
+"""What is kept about one end user of a tenant, by kind, in pages of rows.
+
+A page is read in a transaction of its own, from where the last one ended, so that neither a slow reader
+nor a long erasure holds anything. The kinds are all the tables that name users: a new one belongs here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute
+
+from fairserve.platform.db.base import Base
+from fairserve.platform.db.contracts import Contract
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.identity import EndUser
+from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.programs import Program, ProgramStep
+
+PAGE_ROWS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One table's rows about a user. ``order`` is unique within a tenant; ``time``: of their origin."""
+
+    name: str
+    model: type[Base]
+    about: Callable[[str, str], ColumnElement[bool]]
+    order: tuple[InstrumentedAttribute[Any], ...]
+    time: InstrumentedAttribute[Any] | None = None
+
+
+def _about_user(model: Any) -> Callable[[str, str], ColumnElement[bool]]:
+    return lambda tenant_id, user: and_(model.tenant_id == tenant_id, model.user_id == user)
+
+
+def _audited(tenant_id: str, user: str) -> ColumnElement[bool]:
+    """Entries whose target is the user; an app's id is the user of calls that name none."""
+    others = (AuditEntry.action.like(f"{what}.%") for what in ("app", "key", "tenant"))
+    return and_(
+        AuditEntry.tenant_id == tenant_id,
+        AuditEntry.target == user,
+        *(~other for other in others),
+    )
+
+
+SETTINGS = Kind(
+    "settings",
+    EndUser,
+    lambda tenant_id, user: and_(EndUser.tenant_id == tenant_id, EndUser.external_id == user),
+    (EndUser.external_id,),
+)
+CONTRACTS = Kind(
+    "contracts",
+    Contract,
+    lambda tenant_id, user: and_(_about_user(Contract)(tenant_id, user), Contract.scope == "user"),
+    (Contract.scope, Contract.app_id),
+)
+INTERACTIONS = Kind(
+    "interactions",
+    Interaction,
+    _about_user(Interaction),
+    (Interaction.app_id, Interaction.id),
+    Interaction.opened_at,
+)
+CALLS = Kind(
+    "calls",
+    LedgerCall,
+    _about_user(LedgerCall),
+    (LedgerCall.accepted_at, LedgerCall.call_id),
+    LedgerCall.accepted_at,
+)
+REFUSALS = Kind(
+    "refusals",
+    ThrottlingEvent,
+    _about_user(ThrottlingEvent),
+    (ThrottlingEvent.at, ThrottlingEvent.call_id),
+    ThrottlingEvent.at,
+)
+PROGRAMS = Kind(
+    "programs",
+    Program,
+    _about_user(Program),
+    (Program.app_id, Program.id),
+    Program.created_at,
+)
+AUDIT = Kind("audit", AuditEntry, _audited, (AuditEntry.at, AuditEntry.id))
+
+KINDS = (SETTINGS, CONTRACTS, INTERACTIONS, CALLS, REFUSALS, PROGRAMS, AUDIT)
+
+
+def pages(
+    sessions: SessionFactory,
+    kind: Kind,
+    tenant_id: str,
+    user: str,
+    *,
+    until: datetime | None = None,
+    rows: int = PAGE_ROWS,
+) -> Iterator[Sequence[Any]]:
+    """The rows about a user in their order, those from ``until`` or before."""
+    conditions = [kind.about(tenant_id, user)]
+    if until is not None and kind.time is not None:
+        conditions.append(kind.time <= until)
+    return _pages(sessions, kind.model, conditions, kind.order, rows)
+
+
+def steps(sessions: SessionFactory, program: Program) -> Iterator[Sequence[Any]]:
+    """The steps of a program, with its outputs."""
+    conditions = [
+        ProgramStep.tenant_id == program.tenant_id,
+        ProgramStep.app_id == program.app_id,
+        ProgramStep.program_id == program.id,
+    ]
+    order = (ProgramStep.kind, ProgramStep.name)
+    return _pages(sessions, ProgramStep, conditions, order, PAGE_ROWS // 10)
+
+
+def _pages(
+    sessions: SessionFactory,
+    model: type[Base],
+    conditions: Sequence[ColumnElement[bool]],
+    order: tuple[InstrumentedAttribute[Any], ...],
+    rows: int,
+) -> Iterator[Sequence[Any]]:
+    query = select(model).where(*conditions).order_by(*order).limit(rows)
+    after: tuple[Any, ...] | None = None
+    while True:
+        further = query if after is None else query.where(tuple_(*order) > after)
+        with sessions() as session:
+            page = read_only(session).scalars(further).all()
+        if page:
+            yield page
+        if len(page) < rows:
+            return
+        after = tuple(getattr(page[-1], column.key) for column in order)

@@ -1,0 +1,41 @@
+"""Query and answers of ``/v1/user-data``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from fairserve.platform.db.base import NAME_CHARS
+from fairserve.platform.db.schemas import TenantQuery
+
+
+class UserDataQuery(TenantQuery):
+    """Whose data. ``user`` holds any characters, as calls may name their users by."""
+
+    user: Annotated[str, Field(min_length=1, max_length=NAME_CHARS)]
+
+
+class ErasedRows(BaseModel):
+    """How many rows were about the user, by kind. The last three are kept under the pseudonym."""
+
+    settings: int
+    contracts: int
+    programs: int
+    audit: int
+    """Entries of the audit log; their targets are the pseudonym now."""
+    interactions: int
+    calls: int
+    refusals: int
+
+
+class ErasureOut(BaseModel):
+    """What was erased."""
+
+    object: str = "user_data.erasure"
+    pseudonym: str
+    """Under which usage stays."""
+    erased_at: datetime
+    """What was accepted later belongs to the user again."""
+    erased: ErasedRows
