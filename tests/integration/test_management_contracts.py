@@ -165,8 +165,8 @@ def test_a_field_that_is_wrong_by_itself_is_named(management, holders, body, fie
 @pytest.mark.parametrize(
     ("body", "field", "said"),
     [
-        ({"max_budget": 1}, "budget_duration", "belong together"),
-        ({"budget_duration": "1d"}, "budget_duration", "belong together"),
+        ({"max_budget": 1}, "budget_duration", "a budget needs a budget_duration"),
+        ({"soft_budget": 1}, "budget_duration", "a budget needs a budget_duration"),
         (
             {"max_budget": 1, "soft_budget": 2, "budget_duration": "1d"},
             "soft_budget",
