@@ -26,8 +26,8 @@ def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) 
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     key = [column.name for column in table.primary_key]
     # One statement may not name a row twice, and cutting texts can make two keys equal.
-    fitting = (_fitting(table, row) for row in rows)
-    distinct = {tuple(row[name] for name in key): row for row in fitting}
+    clean = (fitting(table, row) for row in rows)
+    distinct = {tuple(row[name] for name in key): row for row in clean}
     for batch in _batches(distinct.values()):
         statement = insert(table).values(batch)
         session.execute(
@@ -48,12 +48,12 @@ def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-def _fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+def fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """Cut texts to their columns; PostgreSQL stores neither NUL nor half a surrogate pair."""
-    fitting = dict(row)
+    fit = dict(row)
     for name, value in row.items():
         column = table.columns[name]
         if isinstance(value, str) and isinstance(column.type, String):
             clean = value.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
-            fitting[name] = clean[: column.type.length]
-    return fitting
+            fit[name] = clean[: column.type.length]
+    return fit
