@@ -20,9 +20,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.platform.apps import endpoints as apps
+from fairserve.platform.audit import endpoints as audit
 from fairserve.platform.cluster import endpoints as cluster
 from fairserve.platform.cluster import fleet_endpoints as fleet
 from fairserve.platform.completions import endpoints as completions
+from fairserve.platform.completions.limit_headers import LimitHeaders
 from fairserve.platform.errors import (
     BodyTooLargeError,
     FairServeError,
@@ -30,6 +32,7 @@ from fairserve.platform.errors import (
     NotFoundError,
 )
 from fairserve.platform.interactions import endpoints as interactions
+from fairserve.platform.prices import endpoints as prices
 from fairserve.platform.settings import Settings
 from fairserve.platform.tenants import endpoints as tenants
 from fairserve.platform.tenants import users
@@ -55,7 +58,18 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         openapi_url="/openapi.json" if settings.api_docs else None,
     )
     app.state.settings = settings
-    management = (apps, usage, user_data, tenants, users, throttling, cluster, fleet)
+    management = (
+        apps,
+        audit,
+        cluster,
+        fleet,
+        prices,
+        tenants,
+        throttling,
+        usage,
+        user_data,
+        users,
+    )
     for module in (completions, interactions, *management):
         app.include_router(module.router)
     app.add_exception_handler(FairServeError, _answer_error)
@@ -63,6 +77,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
     app.add_exception_handler(Exception, _answer_bug)
+    app.add_middleware(LimitHeaders)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(RequestLog)
     return app

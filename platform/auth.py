@@ -1,8 +1,9 @@
 """Who is calling: API keys to principals, through a small cache, and the FastAPI dependencies.
 
-A key is looked up by its keyed hash, off the event loop; answers are cached for 30 s, so that a
-revocation on one replica reaches the others within that time, and this process at once. While the
-database does not answer, keys seen in the last five minutes stay valid and all others get 503.
+A key is looked up by its keyed hash, off the event loop; it is as good as unknown while its app or
+tenant is suspended or deleted. Answers are cached for 30 s, so that a revocation on one replica reaches
+the others within that time, and this process at once. While the database does not answer, keys seen in
+the last five minutes stay valid and all others get 503.
 Weakness: a key revoked elsewhere during such an outage of ours is honoured for those minutes.
 """
 
@@ -24,7 +25,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
-from fairserve.platform.db.identity import ApiKey, KeyScope, Tenant
+from fairserve.platform.db.identity import ApiKey, App, KeyScope, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.errors import (
     AuthenticationError,
@@ -180,18 +181,25 @@ class Authenticator:
             row = (
                 read_only(session)
                 .execute(
-                    select(ApiKey, Tenant.suspended_at)
+                    select(
+                        ApiKey,
+                        Tenant.suspended_at,
+                        Tenant.deleted_at,
+                        App.suspended_at,
+                        App.deleted_at,
+                    )
                     .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
+                    .outerjoin(App, App.id == ApiKey.app_id)
                     .where(ApiKey.key_hash.in_(candidates))
                 )
                 .first()
             )
         if row is None:
             return None
-        found, suspended_at = row
+        found, *stopped_at = row
         if not any(compare_digest(found.key_hash, candidate) for candidate in candidates):
             return None
-        if found.revoked_at is not None or suspended_at is not None:
+        if any(time is not None for time in (found.revoked_at, *stopped_at)):
             return None
         self._note_use(found, candidates[0])
         return _Entry(
@@ -251,7 +259,9 @@ async def current_principal(request: Request) -> Principal:
             headers={"WWW-Authenticate": "Bearer"},
         )
     authenticator: Authenticator = request.app.state.authenticator
-    return await authenticator.authenticate(key.strip())
+    principal = await authenticator.authenticate(key.strip())
+    request.state.principal = principal
+    return principal
 
 
 CurrentPrincipal = Annotated[Principal, Depends(current_principal)]

@@ -24,23 +24,27 @@ class FairServeError(Exception):
         param: str | None = None,
         code: str | None = None,
         headers: dict[str, str] | None = None,
+        details: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code or self.code
         self.headers = headers or {}
+        self.details = details
+        """What OpenAI's shape has no field for."""
 
     def body(self) -> dict[str, Any]:
         """The JSON body of the answer."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.type,
-                "param": self.param,
-                "code": self.code,
-            }
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
         }
+        if self.details is not None:
+            error["fairserve"] = self.details
+        return {"error": error}
 
 
 class InvalidRequestError(FairServeError):
@@ -101,6 +105,12 @@ class RateLimitedError(FairServeError):
     """Refused by a throttle; always with ``Retry-After``."""
 
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
+
+
+class InsufficientQuotaError(FairServeError):
+    """A budget is spent: trying again does not help before its next period."""
+
+    status, type, code = 429, "insufficient_quota", "insufficient_quota"
 
 
 class UnavailableError(FairServeError):

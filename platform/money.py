@@ -27,6 +27,11 @@ def micro_of(price: Decimal) -> int:
     return int((price * MICRO).to_integral_value(ROUND_HALF_UP))
 
 
+def price_of(micro: int) -> Decimal:
+    """The inverse of :func:`micro_of`."""
+    return Decimal(micro) / MICRO
+
+
 def _exact(value: object) -> object:
     """``0.1`` in JSON means a tenth, not the nearest float."""
     return str(value) if isinstance(value, float) else value
@@ -44,7 +49,7 @@ Amount = Annotated[
 ]
 """Money in the deployment's currency: up to 9 decimals, a number in JSON."""
 
-TokenPriceIn = Annotated[
+TokenPriceAmount = Annotated[
     Decimal,
     BeforeValidator(_exact),
     Field(ge=0, le=MICRO, max_digits=13, decimal_places=6),

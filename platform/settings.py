@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import NoDecode, SettingsConfigDict
 
 from fairserve.platform.option_pairs import parse_options
+from fairserve.platform.settings_billing import BillingSettings
 
 if TYPE_CHECKING:
     from fairserve.scheduling.system import SystemConfig
@@ -34,7 +35,7 @@ def default_data_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "fairserve"
 
 
-class Settings(BaseSettings):
+class Settings(BillingSettings):
     """The configuration of one server process. Immutable; ``repr`` shows no secret and no URL."""
 
     model_config = SettingsConfigDict(

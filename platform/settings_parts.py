@@ -10,6 +10,7 @@ from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.programs.execution import ExecutionOptions
 from fairserve.platform.programs.service import ProgramOptions
 from fairserve.platform.settings import Settings
+from fairserve.scheduling.admission import AdmissionOptions
 
 
 def control_options(settings: Settings) -> ControlOptions:
@@ -20,6 +21,10 @@ def control_options(settings: Settings) -> ControlOptions:
         lease_s=settings.lease_s,
         infer_parents=settings.infer_parents,
         reopen_grace_s=settings.interaction_reopen_grace_s,
+        admission=AdmissionOptions(
+            contracts=settings.contract_limits,
+            rates_cut_runs=settings.contract_rates_cut_runs,
+        ),
     )
 
 

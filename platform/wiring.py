@@ -50,6 +50,7 @@ from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
+from fairserve.platform.prices.repository import load_book
 from fairserve.platform.programs.repository import delete_before as delete_programs_before
 from fairserve.platform.programs.service import Programs
 from fairserve.platform.programs.task_calls import TaskCalls
@@ -61,6 +62,7 @@ from fairserve.platform.settings_parts import (
     static_fleet,
 )
 from fairserve.platform.supervisor import Supervisor, socket_folder, worker_command
+from fairserve.platform.tenants.purge import purge
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
@@ -120,12 +122,15 @@ class Platform:
         with self.sessions() as session:
             from_api = load_part(session)
         self.traffic = self._start_recorder()
+        with self.sessions() as session:
+            prices = load_book(session)
         seed = secrets.randbits(63)
         self.control = ControlService(
             system,
             self.journal,
             control_options(settings),
             seed=seed,
+            prices=prices,
             on_ended=None if self.traffic is None else self.traffic.ended,
         )
         self.control.start()
@@ -311,8 +316,11 @@ class Platform:
         """Some of what is older than its retention; returns how much."""
         now = utc_now()
         settings = self.settings
+        ledger_before = now - timedelta(days=settings.ledger_retention_days)
         with self.sessions.begin() as session:
-            rows = delete_before(session, now - timedelta(days=settings.ledger_retention_days))
+            rows = delete_before(session, ledger_before)
+        with self.sessions.begin() as session:
+            rows += purge(session, ledger_before)
         with self.sessions.begin() as session:
             before = now - timedelta(days=settings.program_retention_days)
             return rows + delete_programs_before(session, before)

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.directory import Directory
+from fairserve.scheduling.directory import Directory, Setting, holder_of
 from fairserve.throttling.base import ADMITTED, Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.contracts import Claim, Contracts, ContractUse
 from fairserve.throttling.price import FREE, TokenPrice
@@ -37,7 +37,7 @@ class LimitsInUse:
     """What a user's next call has left, of both kinds of limits."""
 
     contract: ContractUse = field(default_factory=ContractUse)
-    overload: LimitUse | None = None
+    throttle: LimitUse | None = None
     """Of the throttle, which may bind under overload only."""
 
 
@@ -87,7 +87,9 @@ class Admission:
                 self._prices[call.call_id] = event.price
         return decision
 
-    def ended(self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage) -> None:
+    def ended(
+        self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage, *, charged: bool = True
+    ) -> None:
         """An accepted call ended."""
         price = self._prices.pop(call.call_id, FREE)
         self._contracts.settle(
@@ -95,16 +97,23 @@ class Admission:
             self._directory.quotas(call.tenant, call.app, call.user),
             usage.prompt_tokens + usage.output_tokens,
             price.cost(usage),
-            refund=outcome not in BILLED,
+            refund=outcome not in BILLED or not charged,
         )
 
-    def budget_spent(self, event: ev.BudgetSpent) -> None:
-        """The ledger tells what was spent, or is taken back."""
-        for holder, quota in self._directory.quotas(*event.owner):
-            if event.scope in (None, holder[0]):
-                self._contracts.spent(holder, quota, event.amount, event.at)
-
     # --- beside the calls -------------------------------------------------------------------------
+
+    def take(self, event: Setting | ev.BudgetSpent) -> None:
+        """Something was set, or the ledger tells what was spent. Raises as the directory does."""
+        if isinstance(event, ev.BudgetSpent):
+            for holder, quota in self._directory.quotas(*event.owner):
+                if event.scope in (None, holder[0]):
+                    self._contracts.spent(holder, quota, event.amount, event.at)
+            return
+        if isinstance(event, ev.ContractChanged):
+            holder = holder_of(event)
+            if self._directory.quota(holder).period != event.quota.period:
+                self._contracts.forget_accounts(*holder)  # what was spent is told anew
+        self._directory.take(event)
 
     def use(
         self, owner: tuple[str, str, str], *, overloaded: bool, now_s: float, at: float

@@ -23,6 +23,12 @@ V = TypeVar("V")
 Setting = AppChanged | TenantChanged | UserChanged | ContractChanged
 
 
+def holder_of(event: ContractChanged) -> Holder:
+    """Whose contract it is; of ``app_user``, all users of the app."""
+    owner = event.tenant if event.scope in ("tenant", "user") else event.app
+    return (event.scope, owner, event.user)
+
+
 class Directory:
     """Settings of apps and users. Look-ups are O(1)."""
 
@@ -46,10 +52,8 @@ class Directory:
                 default = weight == 1.0 and event.rpm is None and not event.blocked
                 _keep(self._users, (event.tenant, event.user), event, default=default)
             case ContractChanged():
-                owner = event.tenant if event.scope in ("tenant", "user") else event.app
-                holder = (event.scope, owner, event.user)
                 default = event.quota == UNLIMITED and event.models is None
-                _keep(self._contracts, holder, event, default=default)
+                _keep(self._contracts, holder_of(event), event, default=default)
 
     def profile(self, app: str) -> AppProfile:
         """The app's token profile."""
@@ -88,6 +92,11 @@ class Directory:
         if (settled := self._tenants.get(tenant)) is not None:
             weight *= settled.weight
         return weight
+
+    def quota(self, holder: Holder) -> Quota:
+        """What a holder's own contract says."""
+        contract = self._contracts.get(holder)
+        return UNLIMITED if contract is None else contract.quota
 
     def quotas(self, tenant: str, app: str, user: str) -> list[tuple[Holder, Quota]]:
         """Everybody whose contract limits a call of this user falls under.

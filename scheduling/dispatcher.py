@@ -78,7 +78,7 @@ class Dispatcher:
             ev.TenantChanged: self._on_setting,
             ev.UserChanged: self._on_setting,
             ev.ContractChanged: self._on_setting,
-            ev.BudgetSpent: self._on_budget_spent,
+            ev.BudgetSpent: self._on_setting,
             ev.CallArrived: self._on_call_arrived,
             ev.CallStarted: self._on_call_started,
             ev.TokensDecoded: self._on_tokens_decoded,
@@ -163,12 +163,8 @@ class Dispatcher:
 
     # --- settings ---------------------------------------------------------------------------------
 
-    def _on_setting(self, event: Setting, now_s: float) -> list[ev.Command]:
-        self.directory.take(event)
-        return []
-
-    def _on_budget_spent(self, event: ev.BudgetSpent, now_s: float) -> list[ev.Command]:
-        self.admission.budget_spent(event)
+    def _on_setting(self, event: Setting | ev.BudgetSpent, now_s: float) -> list[ev.Command]:
+        self.admission.take(event)
         return []
 
     # --- a call arrives ---------------------------------------------------------------------------
@@ -245,6 +241,7 @@ class Dispatcher:
         pool, usage = self._pool_of(live), event.usage
         pool.leave(live, usage.output_tokens, now_s)
         pool.feeder.finish(event.call_id, usage)
+        self.admission.ended(live.call, event.outcome, usage, charged=event.charged)
         commands = self._finish(live.call, event.outcome, usage, now_s, event.answers, event.asks)
         return commands + pool.feed.pump()
 
@@ -259,7 +256,6 @@ class Dispatcher:
     ) -> list[ev.Command]:
         """Forget a call and let its interaction know."""
         del self._live[call.call_id]
-        self.admission.ended(call, outcome, usage)
         self.pools[call.pool].locality.forget(call.call_id)
         tokens = usage.prompt_tokens + usage.output_tokens
         profile = self.directory.profile(call.app)
@@ -285,6 +281,7 @@ class Dispatcher:
         commands: list[ev.Command] = [ev.CancelCall(call_id, live.worker_id, outcome)]
         if live.worker_id is None:  # else CallEnded follows when the worker has let go
             self._pool_of(live).feed.remove(live)
+            self.admission.ended(live.call, outcome, NO_USAGE)
             commands += self._finish(live.call, outcome, NO_USAGE, now_s)
         return commands
 

@@ -120,6 +120,8 @@ class CallEnded:
     """Keys by which a later call tells that it continues this one."""
     asks: bool = False
     """It asked for tools."""
+    charged: bool = True
+    """False for an attempt that delivered nothing and was repeated by its client."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,6 +280,14 @@ class Contracts:
         if account is not None and account.begin <= at < account.end:
             account.spent = max(0, account.spent + amount)
 
+    def forget_accounts(self, scope: QuotaScope, owner: str, user: str = "") -> None:
+        """A holder's budget has other periods from now on: what was spent is told anew. For
+        ``app_user`` of all users of the app. O(accounts).
+        """
+        for holder in list(self._accounts):
+            if holder[:2] == (scope, owner) and user in ("", holder[2]):
+                del self._accounts[holder]
+
     def use(self, quotas: Sequence[tuple[Holder, Quota]], now_s: float, at: float) -> ContractUse:
         """What is left of limits, for the answers' headers."""
         requests: list[LimitUse] = []

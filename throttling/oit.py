@@ -61,6 +61,7 @@ class OitThrottle:
                     window_s=self.options.window_s,
                     count=count,
                     retry_after_s=self._arrivals.free_after_s(key, limit, now_s, record_now=True),
+                    certain=scope == "user",
                 )
         return ADMITTED
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-_TEXT = re.compile(r"([1-9]\d{0,3})(h|d|mo)")
+_TEXT = re.compile(r"([1-9][0-9]{0,3})(h|d|mo)")
 _FIRST = datetime(1970, 1, 5, tzinfo=UTC)
 """A Monday: periods of seven days are weeks."""
 ALLOWED = "1h to 24h (dividing a day), 1d to 366d, or 1mo to 12mo (dividing a year)"

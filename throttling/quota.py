@@ -6,7 +6,7 @@ whole nanounits (1e-9) of the deployment's currency, so that sums are exact.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fairserve.throttling.periods import Period, parse_duration
@@ -41,7 +41,8 @@ class Quota:
     soft_end: SoftEnd = "warn"
     """What happens beyond ``soft_budget``: answers say so, or no new run begins."""
     budget_duration: str | None = None
-    """See :func:`~fairserve.throttling.periods.parse_duration`."""
+    """See :func:`~fairserve.throttling.periods.parse_duration`. Without a budget the money that is spent
+    is counted and limits nothing."""
 
     def __post_init__(self) -> None:
         for name in ("rpm_limit", "tpm_limit", "max_parallel_requests"):
@@ -56,11 +57,10 @@ class Quota:
                 )
         if self.soft_end not in ("warn", "finish_runs"):
             raise ValueError(f"soft_end is {self.soft_end!r}; allowed: warn, finish_runs")
-        budgeted = self.max_budget is not None or self.soft_budget is not None
-        if budgeted != (self.budget_duration is not None):
-            raise ValueError("a budget and budget_duration belong together")
         if self.budget_duration is not None:
             parse_duration(self.budget_duration)
+        elif self.max_budget is not None or self.soft_budget is not None:
+            raise ValueError("a budget needs a budget_duration")
         if (
             self.soft_budget is not None
             and self.max_budget is not None
@@ -74,19 +74,19 @@ class Quota:
         return None if self.budget_duration is None else parse_duration(self.budget_duration)
 
     def without(self, own: Quota) -> Quota:
-        """What is left of a default for somebody with limits of ``own``, which replace its."""
-        if own == UNLIMITED:
-            return self
-        kept = {
-            name: getattr(self, name)
-            for name in ("rpm_limit", "tpm_limit", "max_parallel_requests")
-            if getattr(own, name) is None
-        }
-        if own.budget_duration is None:
-            kept |= {name: getattr(self, name) for name in _BUDGET}
-        return Quota(**kept)
+        """What is left of a default for somebody with limits of ``own``, which replace it. A budget that
+        is replaced goes on counting.
+        """
+        left = self
+        if own.rpm_limit is not None:
+            left = replace(left, rpm_limit=None)
+        if own.tpm_limit is not None:
+            left = replace(left, tpm_limit=None)
+        if own.max_parallel_requests is not None:
+            left = replace(left, max_parallel_requests=None)
+        if own.budget_duration is not None:
+            left = replace(left, max_budget=None, soft_budget=None)
+        return left
 
 
 UNLIMITED = Quota()
-_BUDGET = ("max_budget", "soft_budget", "soft_end", "budget_duration")
-assert {f.name for f in fields(Quota)} > set(_BUDGET)

@@ -76,6 +76,7 @@ class RpmThrottle:
                     window_s=window_s,
                     count=count,
                     retry_after_s=retry_s,
+                    certain=scope == "user",
                 )
         return ADMITTED
 

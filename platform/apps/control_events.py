@@ -1,36 +1,21 @@
-"""What control must know of the database: apps' profiles and limits, users' settings.
+"""What control must know of the database: apps, weights, contracts, and users' settings.
 
-:func:`load_control_events` at start-up, the others after each change.
+:func:`load_control_events` at start-up, the others after each change. What is deleted is told, too,
+until it is purged: its last calls may still end, and restoring it changes nothing for control.
 """
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
 from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.platform.contracts.repository import all_contracts
+from fairserve.platform.contracts.service import contract_changed
 from fairserve.platform.db.engine import read_only
-from fairserve.platform.db.identity import App, EndUser
-from fairserve.scheduling.events import AppChanged, Event, UserChanged
+from fairserve.platform.db.identity import App, EndUser, Tenant
+from fairserve.scheduling.events import AppChanged, Event, TenantChanged, UserChanged
 from fairserve.throttling.base import Limits
-
-
-class ControlInbox(Protocol):
-    """What the management endpoints need of control, from any thread."""
-
-    def post(self, event: Event) -> None:
-        """Hand an event to the dispatcher; does not wait for it."""
-        ...
-
-
-class ProgramInbox(Protocol):
-    """What the management endpoints need of declared programs, from any thread."""
-
-    def cancel_of(self, reason: str, *, app_id: str = "", tenant_id: str = "") -> None:
-        """Cancel what runs of an app or a tenant; does not wait for it."""
-        ...
 
 
 def profile_of(app: App) -> AppProfile:
@@ -47,7 +32,13 @@ def profile_of(app: App) -> AppProfile:
 
 def app_changed(app: App) -> AppChanged:
     """The event that tells control of an app."""
-    return AppChanged(app.id, profile_of(app), Limits(app.limits.user_rpm, app.limits.app_rpm))
+    limits = Limits(app.limits.user_rpm, app.limits.app_rpm)
+    return AppChanged(app.id, profile_of(app), limits, app.weight)
+
+
+def tenant_changed(tenant: Tenant) -> TenantChanged:
+    """The event that tells control of a tenant."""
+    return TenantChanged(tenant.id, tenant.weight)
 
 
 def user_changed(user: EndUser) -> UserChanged:
@@ -58,12 +49,17 @@ def user_changed(user: EndUser) -> UserChanged:
 def load_control_events(session: Session) -> list[Event]:
     """Everything that control must know before its first call, in a stable order."""
     read_only(session)
+    tenants = session.scalars(
+        select(Tenant).where(Tenant.weight != 1.0).order_by(Tenant.created_at, Tenant.id)
+    )
+    events: list[Event] = [tenant_changed(tenant) for tenant in tenants]
     apps = session.scalars(
         select(App)
         .options(selectinload(App.stages), selectinload(App.limits))
         .order_by(App.created_at, App.id)
     )
-    events: list[Event] = [app_changed(app) for app in apps]
+    events.extend(app_changed(app) for app in apps)
     users = session.scalars(select(EndUser).order_by(EndUser.tenant_id, EndUser.external_id))
     events.extend(user_changed(user) for user in users)
+    events.extend(contract_changed(contract) for contract in all_contracts(session))
     return events

@@ -1,22 +1,25 @@
-"""Queries on apps. Every one that serves a tenant is scoped to it."""
+"""Queries on apps. Every one that serves a tenant is scoped to it; those of a deleted tenant have gone
+with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, selectinload
 
 from fairserve.platform.db.identity import App, Tenant
 
 
 def tenant_exists(session: Session, tenant_id: str) -> bool:
-    """Whether there is such a tenant, suspended or not."""
-    return session.get(Tenant, tenant_id) is not None
+    """Whether there is such a tenant, suspended or not, and not deleted."""
+    tenant = session.get(Tenant, tenant_id)
+    return tenant is not None and tenant.deleted_at is None
 
 
 def get(session: Session, tenant_id: str, app_id: str, *, lock: bool = False) -> App | None:
-    """The tenant's app with its profile and limits; ``lock`` keeps other writers off it."""
+    """The tenant's app, deleted or not, with its profile; ``lock`` keeps other writers off it."""
     statement = (
         select(App)
         .where(App.id == app_id, App.tenant_id == tenant_id)
@@ -28,29 +31,37 @@ def get(session: Session, tenant_id: str, app_id: str, *, lock: bool = False) ->
 
 
 def by_name(session: Session, tenant_id: str, name: str) -> App | None:
-    """The tenant's app of this name."""
+    """The tenant's app that has this name; what is deleted has none."""
     return session.scalars(
-        select(App).where(App.tenant_id == tenant_id, App.name == name)
+        select(App).where(App.tenant_id == tenant_id, App.name == name, App.deleted_at.is_(None))
     ).one_or_none()
 
 
-def count(session: Session, tenant_id: str | None) -> int:
-    """How many apps a tenant has, or all tenants together."""
-    statement = select(func.count(App.id))
-    if tenant_id is not None:
-        statement = statement.where(App.tenant_id == tenant_id)
+def count(session: Session, tenant_id: str | None, *, deleted: bool) -> int:
+    """How many apps of a tenant, or of all, are there or are deleted."""
+    statement = select(func.count(App.id)).join(App.tenant).where(*_which(tenant_id, deleted))
     return session.scalar(statement) or 0
 
 
-def page(session: Session, tenant_id: str | None, *, limit: int, offset: int) -> Sequence[App]:
-    """Apps of a tenant, or of all, oldest first."""
+def page(
+    session: Session, tenant_id: str | None, *, deleted: bool, limit: int, offset: int
+) -> Sequence[App]:
+    """Apps of a tenant, or of all, that are there or are deleted, oldest first."""
     statement = (
         select(App)
+        .join(App.tenant)
+        .where(*_which(tenant_id, deleted))
         .options(selectinload(App.stages), selectinload(App.limits))
         .order_by(App.created_at, App.id)
         .limit(limit)
         .offset(offset)
     )
-    if tenant_id is not None:
-        statement = statement.where(App.tenant_id == tenant_id)
     return session.scalars(statement).all()
+
+
+def _which(tenant_id: str | None, deleted: bool) -> list[ColumnElement[bool]]:
+    own = App.deleted_at.is_not(None) if deleted else App.deleted_at.is_(None)
+    conditions = [own, Tenant.deleted_at.is_(None)]
+    if tenant_id is not None:
+        conditions.append(App.tenant_id == tenant_id)
+    return conditions

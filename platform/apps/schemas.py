@@ -1,17 +1,17 @@
-"""Bodies of ``/v1/apps``: a token profile by stage, limits, and the warnings about them."""
+"""Bodies of ``/v1/apps``: a token profile by stage, limits of both kinds, and warnings."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Self
 
-from pydantic import AwareDatetime, BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.platform.db.schemas import KeyOut, Name, Strict
+from fairserve.platform.contracts.schemas import ContractBody, ContractOut
+from fairserve.platform.db.schemas import KeyOut, Name, Strict, Weight
 
 MAX_STAGES = 64
-MAX_GRACE_S = 30 * 86_400
 
 
 class StageBody(Strict):
@@ -52,7 +52,7 @@ class ProfileBody(Strict):
 
 
 class LimitsBody(Strict):
-    """Calls per minute; null or absent is no limit."""
+    """Calls per minute that hold under overload; null or absent is no limit."""
 
     user_rpm: int | None = Field(None, ge=1, le=1_000_000)
     app_rpm: int | None = Field(None, ge=1, le=1_000_000)
@@ -64,26 +64,27 @@ class AppCreate(Strict):
     name: Name
     profile: ProfileBody
     limits: LimitsBody = LimitsBody()
+    weight: Weight | None = None
+    """For admin keys only: it would raise a tenant's share."""
+    contract: ContractBody | None = None
+    """Of the app as a whole."""
+    user_contract: ContractBody | None = None
+    """Of each of its users."""
 
 
 class AppPatch(Strict):
-    """Changes of an app. A profile replaces the old one; a limit that is left out stays."""
+    """Changes of an app. A profile replaces the old one; a limit that is left out stays, and a contract
+    of null removes all its limits.
+    """
 
     name: Name | None = None
     profile: ProfileBody | None = None
     limits: LimitsBody | None = None
-
-
-class KeyCreate(Strict):
-    """A further key of an app."""
-
-    expires_at: AwareDatetime | None = None
-
-
-class KeyRotate(Strict):
-    """``grace_s``: how long the old keys still work."""
-
-    grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)
+    weight: Weight | None = None
+    """For admin keys only."""
+    suspended: bool | None = None
+    contract: ContractBody | None = None
+    user_contract: ContractBody | None = None
 
 
 class StageOut(BaseModel):
@@ -117,7 +118,14 @@ class AppOut(BaseModel):
     name: str
     profile: ProfileOut
     limits: LimitsOut
+    weight: float
+    contract: ContractOut
+    user_contract: ContractOut
     created_at: datetime
+    suspended_at: datetime | None
+    deleted_at: datetime | None
+    purge_after: datetime | None
+    """Until then a deleted one can be restored."""
     warnings: list[str]
 
 

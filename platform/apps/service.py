@@ -1,4 +1,4 @@
-"""What can be done with apps: register, change, delete, and give them keys.
+"""What can be done with apps: register, change, suspend, delete, restore, and give them keys.
 
 Functions take the request's session and leave the commit to it. What they change is audited, and
 reaches control and the key cache after the commit.
@@ -6,39 +6,31 @@ reaches control and the key cache after the commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from fairserve.interactions.profile import AppProfile
 from fairserve.platform.apps import repository
-from fairserve.platform.apps.control_events import (
-    ControlInbox,
-    ProgramInbox,
-    app_changed,
-    profile_of,
-)
-from fairserve.platform.apps.schemas import (
-    AppCreate,
-    AppOut,
-    AppPatch,
-    LimitsOut,
-    ProfileOut,
-    StageOut,
-)
+from fairserve.platform.apps.control_events import app_changed
+from fairserve.platform.apps.inboxes import ControlInbox, ProgramInbox
+from fairserve.platform.apps.schemas import AppCreate, AppOut, AppPatch
+from fairserve.platform.apps.view import audited, describe_all
 from fairserve.platform.auth import Authenticator, Principal
+from fairserve.platform.contracts import service as contracts
+from fairserve.platform.contracts.repository import Holder
 from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import new_id, utc_now
-from fairserve.platform.db.identity import ApiKey, App, AppLimits, TokenProfile
+from fairserve.platform.db.identity import App, AppLimits, TokenProfile
 from fairserve.platform.db.session import after_commit
-from fairserve.platform.errors import ConflictError, InvalidRequestError, NotFoundError
+from fairserve.platform.errors import ConflictError, NotFoundError, PermissionDeniedError
+from fairserve.platform.keys.service import KeyRing
 
 MAX_APPS = 1000
-"""Apps of one tenant."""
-MAX_KEYS = 100
-"""Valid keys of one app."""
+"""Apps of one tenant that are there."""
+MAX_ROWS = 5000
+"""Those of one tenant that are deleted and not purged yet included."""
 
 
 class Apps:
@@ -51,7 +43,9 @@ class Apps:
         authenticator: Authenticator,
         control: ControlInbox,
         programs: ProgramInbox,
+        *,
         default_idle_timeout_s: float,
+        retention: timedelta,
     ) -> None:
         assert principal.tenant_id is not None
         self._session = session
@@ -61,44 +55,55 @@ class Apps:
         self._control = control
         self._programs = programs
         self._default_idle_timeout_s = default_idle_timeout_s
+        self._retention = retention
         if not repository.tenant_exists(session, self._tenant_id):
             raise NotFoundError("there is no such tenant", param="tenant")
 
-    def get(self, app_id: str, *, lock: bool = False) -> App:
-        """One app. Raises NotFoundError, also for another tenant's."""
-        app = repository.get(self._session, self._tenant_id, app_id, lock=lock)
-        if app is None:
-            raise NotFoundError("there is no such app", param="app_id")
-        return app
+    def get(self, app_id: str) -> App:
+        """One app, deleted or not. Raises NotFoundError, also for another tenant's."""
+        return self._get(app_id)
 
-    def page(self, limit: int, offset: int) -> tuple[Sequence[App], int]:
-        """A part of the tenant's apps, and how many there are."""
-        apps = repository.page(self._session, self._tenant_id, limit=limit, offset=offset)
-        return apps, repository.count(self._session, self._tenant_id)
+    def page(self, limit: int, offset: int, *, deleted: bool) -> tuple[list[AppOut], int]:
+        """A part of the tenant's apps that are there, or of the deleted ones, and their number."""
+        apps = repository.page(
+            self._session, self._tenant_id, deleted=deleted, limit=limit, offset=offset
+        )
+        total = repository.count(self._session, self._tenant_id, deleted=deleted)
+        return describe_all(self._session, apps, self._retention), total
+
+    def describe(self, app: App) -> AppOut:
+        """The app as the API shows it."""
+        return describe_all(self._session, [app], self._retention)[0]
 
     def create(self, body: AppCreate) -> tuple[App, keys.IssuedKey]:
         """Register an app with its first key."""
-        if repository.count(self._session, self._tenant_id) >= MAX_APPS:
-            raise ConflictError(f"a tenant has at most {MAX_APPS} apps", code="too_many_apps")
+        self._check_weight(body.weight)
+        self._require_room(new=True)
         self._check_name(body.name)
         app = App(
             id=new_id("app"),
             tenant_id=self._tenant_id,
             name=body.name,
+            weight=1.0 if body.weight is None else body.weight,
             created_at=utc_now(),
             limits=AppLimits(user_rpm=body.limits.user_rpm, app_rpm=body.limits.app_rpm),
         )
         _set_profile(app, body.profile.profile(self._default_idle_timeout_s))
         self._session.add(app)
         self._session.flush()
-        key = self._issue(app, None)
-        self._changed(app, "app.create", None)
+        self._tell(app)
+        self._set_contracts(app, body)
+        key = self._key_ring(app).issue()
+        self._audit("app.create", app, None)
         return app, key
 
     def change(self, app_id: str, body: AppPatch) -> App:
-        """Change name, profile or limits."""
-        app = self.get(app_id, lock=True)
-        before = _audited(app)
+        """Name, profile, limits, weight, contracts, suspended or not. The keys of a suspended app do
+        not work, and its programs end.
+        """
+        self._check_weight(body.weight)
+        app = self._get(app_id, lock=True, live=True)
+        before = audited(self._session, app)
         if body.name is not None and body.name != app.name:
             self._check_name(body.name)
             app.name = body.name
@@ -109,94 +114,109 @@ class Apps:
         if body.limits is not None:
             for name in body.limits.model_fields_set:
                 setattr(app.limits, name, getattr(body.limits, name))
+        if body.weight is not None:
+            app.weight = body.weight
+        if body.suspended is not None and body.suspended != (app.suspended_at is not None):
+            app.suspended_at = utc_now() if body.suspended else None
+            self._forget_keys(app_id)
         self._session.flush()
-        self._changed(app, "app.change", before)
+        self._tell(app)
+        self._set_contracts(app, body)
+        self._audit("app.change", app, before)
+        if body.suspended:
+            self._stop_programs(app_id, "its app is suspended")
         return app
 
-    def delete(self, app_id: str) -> None:
-        """Delete an app with its keys and programs. Its ledger stays until its retention."""
-        app = self.get(app_id, lock=True)
-        self._audit("app.delete", app.id, before=_audited(app))
-        self._session.delete(app)
-        after_commit(self._session, lambda: self._authenticator.forget(app_id=app_id))
-        after_commit(
-            self._session,
-            lambda: self._programs.cancel_of("its app was deleted", app_id=app_id),
-        )
+    def delete(self, app_id: str) -> App:
+        """Mark as deleted: its keys stop, its programs end, its name is free. Twice is once."""
+        app = self._get(app_id, lock=True)
+        if app.deleted_at is None:
+            before = audited(self._session, app)
+            app.deleted_at = utc_now()
+            self._session.flush()
+            self._audit("app.delete", app, before)
+            self._stop_programs(app_id, "its app was deleted")
+            self._forget_keys(app_id)
+        return app
 
-    def add_key(self, app_id: str, expires_at: datetime | None) -> keys.IssuedKey:
-        """A further key of an app."""
-        app = self.get(app_id, lock=True)
-        if expires_at is not None and expires_at <= utc_now():
-            raise InvalidRequestError("expires_at is in the past", param="expires_at")
-        if keys.count_valid_of_app(self._session, app.id) >= MAX_KEYS:
-            raise ConflictError(f"an app has at most {MAX_KEYS} valid keys", code="too_many_keys")
-        return self._issue(app, expires_at)
+    def restore(self, app_id: str) -> App:
+        """Take a deleted app back, as it was. Raises ConflictError if its name is taken."""
+        app = self._get(app_id, lock=True)
+        if app.deleted_at is not None:
+            self._require_room(new=False)
+            self._check_name(app.name)
+            before = audited(self._session, app)
+            app.deleted_at = None
+            self._session.flush()
+            self._audit("app.restore", app, before)
+            self._forget_keys(app_id)
+        return app
 
-    def list_keys(self, app_id: str, limit: int, offset: int) -> tuple[Sequence[ApiKey], int]:
-        """A part of an app's keys, and how many there are."""
-        app = self.get(app_id)
-        rows = keys.of_app(self._session, app.id, limit=limit, offset=offset)
-        return rows, keys.count_of_app(self._session, app.id)
+    def keys_of(self, app_id: str, *, change: bool = False, live: bool = False) -> KeyRing:
+        """An app's keys; ``change`` keeps other writers off them."""
+        return self._key_ring(self._get(app_id, lock=change, live=live))
 
-    def revoke_key(self, app_id: str, key_id: str) -> ApiKey:
-        """Revoke a key; doing it again changes nothing."""
-        app = self.get(app_id, lock=True)
-        row = self._session.get(ApiKey, key_id)
-        if row is None or row.app_id != app.id:
-            raise NotFoundError("there is no such key", param="key_id")
-        if row.revoked_at is None:
-            row.revoked_at = utc_now()
-            self._audit("key.revoke", row.id, before={"prefix": row.prefix})
-            after_commit(self._session, lambda: self._authenticator.forget(key_id=key_id))
-        return row
+    # --- parts ------------------------------------------------------------------------------------
 
-    def rotate_keys(self, app_id: str, grace_s: float) -> keys.IssuedKey:
-        """A new key; the others end now, or after ``grace_s``."""
-        app = self.get(app_id, lock=True)
-        key = self._issue(app, None)
-        now = utc_now()
-        ended = keys.end_others(self._session, key.row, now + timedelta(seconds=grace_s), now=now)
-        self._audit("key.rotate", app.id, before={"ended": ended}, after={"key": key.row.id})
-        after_commit(self._session, lambda: self._authenticator.forget(app_id=app_id))
-        return key
+    def _get(self, app_id: str, *, lock: bool = False, live: bool = False) -> App:
+        app = repository.get(self._session, self._tenant_id, app_id, lock=lock)
+        if app is None:
+            raise NotFoundError("there is no such app", param="app_id")
+        if live and app.deleted_at is not None:
+            raise ConflictError("the app is deleted; restore it first", code="deleted")
+        return app
+
+    def _check_weight(self, weight: float | None) -> None:
+        if weight is not None and self._principal.scope != "admin":
+            raise PermissionDeniedError("an app's weight is set with an admin key", param="weight")
 
     def _check_name(self, name: str) -> None:
         if repository.by_name(self._session, self._tenant_id, name) is not None:
             raise ConflictError("the tenant has an app of this name", param="name")
 
-    def _issue(self, app: App, expires_at: datetime | None) -> keys.IssuedKey:
-        key = keys.issue(
-            self._session,
-            self._authenticator.hasher,
-            "app",
-            tenant_id=app.tenant_id,
-            app_id=app.id,
-            expires_at=expires_at,
-        )
-        self._audit("key.create", key.row.id, after={"app": app.id, "prefix": key.row.prefix})
-        return key
+    def _require_room(self, *, new: bool) -> None:
+        there = repository.count(self._session, self._tenant_id, deleted=False)
+        if there >= MAX_APPS:
+            raise ConflictError(f"a tenant has at most {MAX_APPS} apps", code="too_many_apps")
+        if new:
+            deleted = repository.count(self._session, self._tenant_id, deleted=True)
+            if there + deleted >= MAX_ROWS:
+                raise ConflictError(
+                    f"a tenant has at most {MAX_ROWS} apps, deleted ones included until they are"
+                    " purged",
+                    code="too_many_apps",
+                )
 
-    def _changed(self, app: App, action: str, before: dict[str, Any] | None) -> None:
-        self._audit(action, app.id, before=before, after=_audited(app))
+    def _set_contracts(self, app: App, body: AppCreate | AppPatch) -> None:
+        for name, scope in (("contract", "app"), ("user_contract", "app_user")):
+            if name in body.model_fields_set:
+                holder = Holder(app.tenant_id, scope, app.id)  # type: ignore[arg-type]  # both are scopes
+                contracts.change(
+                    self._session, self._control, holder, getattr(body, name), param=name
+                )
+
+    def _key_ring(self, app: App) -> KeyRing:
+        return KeyRing(self._session, self._principal, self._authenticator, app.tenant_id, app.id)
+
+    def _tell(self, app: App) -> None:
         event = app_changed(app)
         after_commit(self._session, lambda: self._control.post(event))
 
-    def _audit(
-        self,
-        action: str,
-        target: str,
-        before: dict[str, Any] | None = None,
-        after: dict[str, Any] | None = None,
-    ) -> None:
+    def _stop_programs(self, app_id: str, reason: str) -> None:
+        after_commit(self._session, lambda: self._programs.cancel_of(reason, app_id=app_id))
+
+    def _forget_keys(self, app_id: str) -> None:
+        after_commit(self._session, lambda: self._authenticator.forget(app_id=app_id))
+
+    def _audit(self, action: str, app: App, before: dict[str, Any] | None) -> None:
         audit.record(
             self._session,
             self._principal,
             action,
-            target,
+            app.id,
             tenant_id=self._tenant_id,
             before=before,
-            after=after,
+            after=audited(self._session, app),
         )
 
 
@@ -212,43 +232,3 @@ def _set_profile(app: App, profile: AppProfile) -> None:
         )
         for number, stage in enumerate(profile.stages, start=1)
     ]
-
-
-def _audited(app: App) -> dict[str, Any]:
-    return describe(app).model_dump(mode="json", exclude={"warnings", "id", "tenant_id"})
-
-
-def warnings_of(app: App) -> list[str]:
-    """What is allowed and will probably surprise: limits below two runs' calls."""
-    calls = app.calls_per_interaction
-    return [
-        f"{name} is {limit}, below twice the {calls:g} calls of a run: limits count every call,"
-        " so a limit belongs at several times the calls per run"
-        for name in ("user_rpm", "app_rpm")
-        if (limit := getattr(app.limits, name)) is not None and limit < 2 * calls
-    ]
-
-
-def describe(app: App) -> AppOut:
-    """The app as the API shows it."""
-    profile = profile_of(app)
-    return AppOut(
-        id=app.id,
-        tenant_id=app.tenant_id,
-        name=app.name,
-        profile=ProfileOut(
-            stages=[
-                StageOut(
-                    input_tokens=stage.input_tokens,
-                    system_tokens=stage.system_tokens,
-                    output_tokens=stage.output_tokens,
-                )
-                for stage in profile.stages
-            ],
-            calls_per_interaction=profile.calls_per_interaction,
-            idle_timeout_s=profile.idle_timeout_s,
-        ),
-        limits=LimitsOut(user_rpm=app.limits.user_rpm, app_rpm=app.limits.app_rpm),
-        created_at=app.created_at,
-        warnings=warnings_of(app),
-    )

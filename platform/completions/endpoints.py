@@ -27,14 +27,14 @@ async def completions(request: Request, principal: AppPrincipal) -> Response:
 
 @router.get("/models")
 async def list_models(request: Request, principal: AppPrincipal) -> dict[str, Any]:
-    """The models that are served, and the aliases that lead to one."""
-    return {"object": "list", "data": _service(request).models.listings()}
+    """The models that are served and allowed, and the aliases that lead to one."""
+    return {"object": "list", "data": _service(request).listings(principal)}
 
 
 @router.get("/models/{model:path}")
 async def read_model(model: str, request: Request, principal: AppPrincipal) -> dict[str, Any]:
     """One model or alias."""
-    return _service(request).models.listing(model)
+    return _service(request).listing(model, principal)
 
 
 async def _answer(path: CompletionPath, request: Request, principal: Principal) -> Response:

@@ -49,7 +49,7 @@ def limit_headers(limits: LimitsInUse) -> dict[str, str]:
     headers: dict[str, str] = {}
     requests, kind = contract.requests, "contract"
     if requests is None:
-        requests, kind = limits.overload, "overload"
+        requests, kind = limits.throttle, "throttle"
     if requests is not None:
         headers |= _of_limit("requests", requests, kind)
     if contract.tokens is not None:

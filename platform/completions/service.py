@@ -8,6 +8,7 @@ kept for an ``Idempotency-Key`` (``idempotency``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.responses import Response
 
@@ -26,6 +27,7 @@ from fairserve.platform.completions.prepared import (
 from fairserve.platform.completions.producer import Producer
 from fairserve.platform.completions.relay import Relay
 from fairserve.platform.control.port import ControlPort
+from fairserve.platform.errors import NotFoundError
 from fairserve.scheduling.admission import LimitsInUse
 
 
@@ -69,6 +71,25 @@ class Completions:
             return _following(buffer, replayed=True)
         buffer = self._answers.begin(app, key, fingerprint, self._producer(prepared))
         return _following(buffer, replayed=False)
+
+    # --- models -----------------------------------------------------------------------------------
+
+    def listings(self, principal: Principal) -> list[dict[str, Any]]:
+        """The entries of ``/v1/models``: what is served, and the app may ask for."""
+        return [entry for entry in self.models.listings() if self._allowed(principal, entry["id"])]
+
+    def listing(self, name: str, principal: Principal) -> dict[str, Any]:
+        """The entry of one name. Raises NotFoundError or UnavailableError."""
+        entry = self.models.listing(name)
+        if not self._allowed(principal, name):
+            raise NotFoundError("there is no such model", param="model", code="model_not_found")
+        return entry
+
+    def _allowed(self, principal: Principal, name: str) -> bool:
+        tenant, app = principal.tenant_id or "", principal.app_id or ""
+        return self._control.model_allowed(tenant, app, app, name)
+
+    # --- steps ------------------------------------------------------------------------------------
 
     async def _prepare(
         self,

@@ -25,7 +25,7 @@ from fairserve.platform.control.messages import (
     Submit,
 )
 from fairserve.platform.control.port import OnCancel
-from fairserve.platform.control.record import plain_of
+from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.recorder import CallRecorder, OnEnded
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
@@ -88,6 +88,10 @@ class CallLifecycle:
         self._wall = wall
         self._recorder = CallRecorder(journal, clock, wall, on_ended)
 
+    def use_prices(self, prices: PriceBook) -> None:
+        """Calls that are submitted from now on cost what this says."""
+        self._prices = prices
+
     # --- what the API side asks for, see the port -------------------------------------------------
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
@@ -104,7 +108,7 @@ class CallLifecycle:
         )
         live.price = self._prices.at(call.pool, live.accepted_at)
         if message.user_agent_retry:
-            self._recorder.repeated(message.fingerprint)
+            self._take_back(self._recorder.repeated(message.fingerprint))
             self._rename_repeated(call)
         self._check_room(live)
         try:
@@ -268,6 +272,12 @@ class CallLifecycle:
             call.call_id = f"{first}~{number}"
             number += 1
 
+    def _take_back(self, earlier: CallRecord | None) -> None:
+        """Budgets get back what an attempt cost that is not charged any more."""
+        if earlier is not None and earlier.cost:
+            owner = (earlier.tenant, earlier.app, earlier.user)
+            self.take(ev.BudgetSpent(owner, -earlier.cost, earlier.accepted_at))
+
     def _check_room(self, live: LiveCall) -> None:
         """Refuse before the dispatcher sees the call; such a refusal is recorded, too."""
         if self.draining:
@@ -342,7 +352,8 @@ class CallLifecycle:
         if live.worker_id is None:
             event = ev.CancelRequested(call_id, outcome)
         else:
-            event = ev.CallEnded(call_id, outcome, live.usage, answers, asks)
+            charged = live.charged(delivered)
+            event = ev.CallEnded(call_id, outcome, live.usage, answers, asks, charged)
         commands = self._dispatcher.handle(event, self._clock())
         self._forget(live)
         if journaled:

@@ -51,6 +51,10 @@ class LiveCall:
     superseded: bool = False
     """Its client has repeated it: charged only if it delivers something after all."""
 
+    def charged(self, delivered: bool) -> bool:
+        """Whether its end is charged; ``delivered``: its client was sent something of the answer."""
+        return delivered or not self.superseded
+
     def record(
         self,
         outcome: CallOutcome,

@@ -136,6 +136,10 @@ class ControlPort(Protocol):
         """What the user's next call has left of contract limits and of the throttle's."""
         ...
 
+    def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
+        """Whether the user's contracts allow calls that ask for a model by this name."""
+        ...
+
     async def open_interaction(
         self,
         run_id: str,

@@ -45,16 +45,20 @@ class CallRecorder:
             self._live.setdefault(live.fingerprint, []).append(live)
         return sequence
 
-    def repeated(self, fingerprint: str) -> None:
-        """A client library sends a call again: one attempt that delivered nothing is not charged."""
+    def repeated(self, fingerprint: str) -> CallRecord | None:
+        """A client library sends a call again: one attempt that delivered nothing is not charged.
+
+        Returns its row as it was, if it has ended.
+        """
         earlier = self._attempts.take(fingerprint, self._clock())
         if earlier is not None:
             self._close(replace(earlier, charged=False, cost=0))
-            return
+            return earlier
         for live in self._live.get(fingerprint, ()):
             if not live.superseded:
                 live.superseded = True
-                return
+                break
+        return None
 
     def refused(self, live: LiveCall, decision: Decision, *, mid_run: bool = False) -> None:
         """A call was refused and never was live."""
@@ -79,7 +83,7 @@ class CallRecorder:
             ended_at=self._wall(),
             ttft_s=ttft_s,
             error=error,
-            charged=delivered or not live.superseded,
+            charged=live.charged(delivered),
         )
         self._close(record)
         if self._on_ended is not None:

@@ -140,6 +140,11 @@ class ControlService:
         else:
             self._loop.call_soon_threadsafe(self._lifecycle.take, event)
 
+    def use_prices(self, prices: PriceBook) -> None:
+        """Calls that are submitted from now on cost what this says; from any thread."""
+        assert self._loop is not None, "control has not started"
+        self._loop.call_soon_threadsafe(self._lifecycle.use_prices, prices)
+
     def _on_loop(self) -> bool:
         try:
             return asyncio.get_running_loop() is self._loop
@@ -271,6 +276,10 @@ class ControlService:
     def limits_in_use(self, tenant: str, app: str, user: str) -> LimitsInUse:
         """See the port."""
         return self._dispatcher.limits_in_use((tenant, app, user), self._clock(), self._wall())
+
+    def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
+        """See the port."""
+        return self._dispatcher.directory.model_allowed(tenant, app, user, model)
 
     async def cluster(self) -> ClusterView:
         """See the port."""

@@ -16,7 +16,7 @@ _SECRET_FIELDS = frozenset({"api_key", "key_hash", "plain"})
 
 def record(
     session: Session,
-    principal: Principal,
+    principal: Principal | None,
     action: str,
     target: str,
     *,
@@ -24,15 +24,17 @@ def record(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add an entry to the session; it is stored with the change itself, or not at all."""
+    """Add an entry to the session; it is stored with the change itself, or not at all. Without a
+    ``principal`` the server did it by itself.
+    """
     for state in (before, after):
         assert state is None or not _SECRET_FIELDS & state.keys(), "a secret in the audit log"
     session.add(
         AuditEntry(
             id=new_id("au"),
             at=utc_now(),
-            actor=principal.key_prefix,
-            actor_key_id=principal.key_id,
+            actor="system" if principal is None else principal.key_prefix,
+            actor_key_id=None if principal is None else principal.key_id,
             tenant_id=tenant_id,
             action=action,
             target=target,

@@ -10,8 +10,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -34,6 +35,13 @@ class IssuedKey:
     plain: str = field(repr=False)
 
 
+class KeyOwner(NamedTuple):
+    """Whose keys: a tenant's own, or those of one of its apps."""
+
+    tenant_id: str | None
+    app_id: str | None = None
+
+
 def generate_key(scope: KeyScope) -> str:
     """``sk-fs-<letter>-`` and 43 characters, which are 256 random bits in base64url."""
     return f"{KEY_PREFIX}{SCOPE_LETTERS[scope]}-{secrets.token_urlsafe(32)}"
@@ -46,6 +54,7 @@ def issue(
     *,
     tenant_id: str | None = None,
     app_id: str | None = None,
+    name: str = "",
     expires_at: datetime | None = None,
     plain: str | None = None,
 ) -> IssuedKey:
@@ -59,6 +68,7 @@ def issue(
         key_hash=hasher.hash(key),
         secret_id=hasher.secret_id,
         prefix=key[:VISIBLE_CHARS] if key.startswith(KEY_PREFIX) else key[:4],
+        name=name,
         created_at=utc_now(),
         expires_at=expires_at,
         revoked_at=None,
@@ -75,11 +85,16 @@ def find(session: Session, hasher: KeyHasher, plain: str) -> ApiKey | None:
     return session.scalars(statement).first()
 
 
-def of_app(session: Session, app_id: str, *, limit: int, offset: int) -> Sequence[ApiKey]:
-    """An app's keys, revoked ones included, oldest first."""
+def owner_of(row: ApiKey) -> KeyOwner:
+    """Whose key it is."""
+    return KeyOwner(row.tenant_id, row.app_id)
+
+
+def page(session: Session, owner: KeyOwner, *, limit: int, offset: int) -> Sequence[ApiKey]:
+    """An owner's keys, revoked ones included, oldest first."""
     statement = (
         select(ApiKey)
-        .where(ApiKey.app_id == app_id)
+        .where(*_of(owner))
         .order_by(ApiKey.created_at, ApiKey.id)
         .limit(limit)
         .offset(offset)
@@ -87,25 +102,26 @@ def of_app(session: Session, app_id: str, *, limit: int, offset: int) -> Sequenc
     return session.scalars(statement).all()
 
 
-def count_of_app(session: Session, app_id: str) -> int:
-    """How many keys an app has, revoked ones included."""
-    return session.scalar(select(func.count()).where(ApiKey.app_id == app_id)) or 0
+def count(session: Session, owner: KeyOwner) -> int:
+    """How many keys an owner has, revoked ones included."""
+    return session.scalar(select(func.count(ApiKey.id)).where(*_of(owner))) or 0
 
 
-def count_valid_of_app(session: Session, app_id: str) -> int:
-    """How many keys of an app are not revoked."""
-    statement = select(func.count()).where(ApiKey.app_id == app_id, ApiKey.revoked_at.is_(None))
+def count_valid(session: Session, owner: KeyOwner, now: datetime) -> int:
+    """How many keys of an owner are neither revoked nor expired."""
+    unexpired = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now)
+    statement = select(func.count(ApiKey.id)).where(
+        *_of(owner), ApiKey.revoked_at.is_(None), unexpired
+    )
     return session.scalar(statement) or 0
 
 
 def end_others(session: Session, keep: ApiKey, at: datetime, *, now: datetime) -> list[str]:
-    """End all valid keys of the same owner and scope but ``keep``: revoked if ``at`` is not after
+    """End all valid keys of the same owner but ``keep``: revoked if ``at`` is not after
     ``now``, else expiring then at the latest. Returns their ids.
     """
     statement = select(ApiKey).where(
-        ApiKey.scope == keep.scope,
-        ApiKey.tenant_id == keep.tenant_id,
-        ApiKey.app_id.is_(None) if keep.app_id is None else ApiKey.app_id == keep.app_id,
+        *_of(owner_of(keep)),
         ApiKey.revoked_at.is_(None),
         ApiKey.id != keep.id,
     )
@@ -141,3 +157,8 @@ def ensure_admin_key(
         if configured is None:
             raise
         return None  # another server stored the same key at the same time
+
+
+def _of(owner: KeyOwner) -> tuple[ColumnElement[bool], ...]:
+    # Compared with None these become IS NULL, so that a tenant's own keys are not its apps'.
+    return (ApiKey.tenant_id == owner.tenant_id, ApiKey.app_id == owner.app_id)

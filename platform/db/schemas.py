@@ -31,6 +31,10 @@ ObjectId = Annotated[str, StringConstraints(min_length=1, max_length=ID_CHARS, p
 """An id that this server made."""
 
 
+Weight = Annotated[float, Field(ge=0.01, le=100)]
+"""2 is entitled to twice the service of 1."""
+
+
 class Strict(BaseModel):
     """A body or query: unknown fields are refused, and errors do not repeat the input."""
 
@@ -44,6 +48,12 @@ class Paging(Strict):
     offset: int = Field(0, ge=0, le=1 << 31)
 
 
+class DeletablePaging(Paging):
+    """A page of what is there, or of what is deleted and not purged yet."""
+
+    deleted: bool = False
+
+
 class TenantQuery(Strict):
     """``tenant`` names the tenant for an admin key; a tenant key may leave it out."""
 
@@ -54,6 +64,10 @@ class TenantPaging(Paging):
     """A page of a tenant's list."""
 
     tenant: ObjectId | None = None
+
+
+class DeletableTenantPaging(DeletablePaging, TenantPaging):
+    """The same of a tenant."""
 
 
 class Page(BaseModel, Generic[Item]):
@@ -72,6 +86,7 @@ class KeyOut(BaseModel):
 
     id: str
     prefix: str
+    name: str
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None

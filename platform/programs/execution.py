@@ -222,10 +222,11 @@ class Execution:
             try:
                 output = await self._calls.make(self.owner, task, parents)
             except FairServeError as error:
-                if _accepted(error):
-                    await self._stopped_within(_retry_after_s(error))
+                if _is_over(error):
                     interrupted = error.code == "queue_timeout"
                     again = error.status >= 500
+                    if again:
+                        await self._stopped_within(_retry_after_s(error))
                     return _Ended(task, reason=error.message, again=again, interrupted=interrupted)
                 held_s = max(wait_s, _retry_after_s(error))
                 wait_s = min(2 * wait_s, LAST_WAIT_S)
@@ -287,7 +288,8 @@ class Execution:
             await asyncio.wait(self._sent, timeout=STOP_S)
 
 
-def _accepted(error: FairServeError) -> bool:
+def _is_over(error: FairServeError) -> bool:
+    """Whether the call was made and failed, or would be refused for ever."""
     if isinstance(error, UnavailableError):
         return error.code not in NOT_ACCEPTED
     return not isinstance(error, RateLimitedError)

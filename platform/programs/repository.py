@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from fairserve.interactions.program import ProgramLimits
 from fairserve.interactions.program_state import ProgramState
 from fairserve.platform.db.engine import SessionFactory, read_only
-from fairserve.platform.db.identity import Tenant
+from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.programs import Program, ProgramStep
 from fairserve.platform.db.upsert import upsert
 
@@ -131,17 +131,38 @@ def find(sessions: SessionFactory, key: ProgramKey) -> SavedProgram | None:
     )
 
 
-def running(sessions: SessionFactory) -> list[tuple[ProgramKey, bool]]:
-    """The programs that have not ended, the oldest first, and whether their tenant is suspended."""
+def running(sessions: SessionFactory) -> list[tuple[ProgramKey, str]]:
+    """The programs that have not ended, the oldest first, and why each may not go on, or ``""``."""
     query = (
-        select(Program.tenant_id, Program.app_id, Program.id, Tenant.suspended_at)
+        select(
+            Program.tenant_id,
+            Program.app_id,
+            Program.id,
+            Tenant.deleted_at,
+            Tenant.suspended_at,
+            App.deleted_at,
+            App.suspended_at,
+        )
         .join(Tenant, Tenant.id == Program.tenant_id)
+        .join(App, App.id == Program.app_id)
         .where(Program.state == "running")
         .order_by(Program.created_at, Program.id)
     )
     with sessions() as session:
         rows = read_only(session).execute(query).all()
-    return [(ProgramKey(tenant, app, run), since is not None) for tenant, app, run, since in rows]
+    return [(ProgramKey(*row[:3]), _stopped(row[3:])) for row in rows]
+
+
+def _stopped(times: Sequence[datetime | None]) -> str:
+    reasons = (
+        "its tenant was deleted",
+        "its tenant is suspended",
+        "its app was deleted",
+        "its app is suspended",
+    )
+    return next(
+        (reason for reason, time in zip(reasons, times, strict=True) if time is not None), ""
+    )
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 1_000) -> int:

@@ -117,8 +117,8 @@ class Programs:
         # Their calls are in the ledger by now, or in the journal still.
         if not await asyncio.to_thread(self._flush):
             logger.warning("the ledger is behind: some calls of programs will miss in their runs")
-        for key, suspended in left:
-            await self._take_up(key, suspended=suspended)
+        for key, stopped in left:
+            await self._take_up(key, stopped)
 
     def pause(self) -> None:
         """Send no more calls; what ends well until :meth:`close` is kept."""
@@ -310,7 +310,7 @@ class Programs:
 
     # --- after a restart --------------------------------------------------------------------------
 
-    async def _take_up(self, key: ProgramKey, *, suspended: bool) -> None:
+    async def _take_up(self, key: ProgramKey, stopped: str) -> None:
         try:
             found = await asyncio.to_thread(self._load, key)
             if found is None:
@@ -337,8 +337,8 @@ class Programs:
         owner = Owner(key, saved.user)
         size_bytes = len(str(saved.declaration))
         self._begin(owner, run, size_bytes, self._left_s(saved.created_at))
-        if suspended:
-            self._live[key].execution.cancel("its tenant is suspended")
+        if stopped:
+            self._live[key].execution.cancel(stopped)
 
     def _load(
         self, key: ProgramKey

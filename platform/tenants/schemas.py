@@ -4,33 +4,41 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from fairserve.platform.db.schemas import KeyOut, Name, ObjectId, Paging, Strict
+from fairserve.platform.contracts.schemas import ContractBody, ContractOut
+from fairserve.platform.db.schemas import KeyOut, Name, ObjectId, Paging, Strict, UserId, Weight
 
 
 class TenantCreate(Strict):
     """A new tenant."""
 
     name: Name
+    weight: Weight = 1.0
+    contract: ContractBody | None = None
 
 
 class TenantPatch(Strict):
-    """Changes of a tenant; what is left out stays."""
+    """Changes of a tenant; what is left out stays, and a ``contract`` of null removes all its limits."""
 
     name: Name | None = None
+    weight: Weight | None = None
     suspended: bool | None = None
+    contract: ContractBody | None = None
 
 
 class TenantOut(BaseModel):
     """A tenant."""
 
-    model_config = ConfigDict(from_attributes=True)
-
     id: str
     name: str
+    weight: float
+    contract: ContractOut
     created_at: datetime
     suspended_at: datetime | None
+    deleted_at: datetime | None
+    purge_after: datetime | None
+    """Until then a deleted one can be restored."""
 
 
 class TenantCreated(TenantOut):
@@ -41,20 +49,21 @@ class TenantCreated(TenantOut):
 
 
 class UserQuery(Paging):
-    """Which users to list."""
+    """Which users to list; ``user`` is how their ids begin."""
 
     tenant: ObjectId | None = None
+    user: UserId | None = None
     blocked: bool | None = None
 
 
 class UserPut(Strict):
     """What shall hold for a user; what is left out returns to its default."""
 
-    weight: float = Field(1.0, ge=0.01, le=100)
-    """2 is entitled to twice the service of 1."""
+    weight: Weight = 1.0
     rpm: int | None = Field(None, ge=1, le=1_000_000)
     """Replaces the app's ``user_rpm``; null leaves that in force."""
     blocked: bool = False
+    contract: ContractBody | None = None
 
 
 class UserOut(BaseModel):
@@ -65,4 +74,6 @@ class UserOut(BaseModel):
     weight: float
     rpm: int | None
     blocked: bool
-    updated_at: datetime
+    contract: ContractOut
+    updated_at: datetime | None
+    """None: nobody has set anything."""

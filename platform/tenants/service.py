@@ -1,21 +1,29 @@
-"""Tenants for operators: create with a key, rename, suspend, take back, and give a new key."""
+"""Tenants for operators: create with a key, change, suspend, delete and restore, and their keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from fairserve.platform.apps.control_events import ProgramInbox
+from fairserve.platform.apps.control_events import tenant_changed
+from fairserve.platform.apps.inboxes import ControlInbox, ProgramInbox
 from fairserve.platform.auth import Authenticator, Principal
+from fairserve.platform.contracts import repository as contracts
+from fairserve.platform.contracts import service as contract_service
+from fairserve.platform.contracts.repository import Holder
+from fairserve.platform.contracts.schemas import ContractBody
 from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import new_id, utc_now
+from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.errors import ConflictError, NotFoundError
-from fairserve.platform.tenants.schemas import TenantCreate, TenantPatch
+from fairserve.platform.keys.service import KeyRing
+from fairserve.platform.tenants.schemas import TenantCreate, TenantOut, TenantPatch
 
 
 class Tenants:
@@ -26,78 +34,134 @@ class Tenants:
         session: Session,
         principal: Principal,
         authenticator: Authenticator,
+        control: ControlInbox,
         programs: ProgramInbox,
+        retention: timedelta,
     ) -> None:
         self._session = session
         self._principal = principal
         self._authenticator = authenticator
+        self._control = control
         self._programs = programs
+        self._retention = retention
 
-    def get(self, tenant_id: str, *, lock: bool = False) -> Tenant:
-        """One tenant. Raises NotFoundError."""
+    def get(self, tenant_id: str) -> Tenant:
+        """One tenant, deleted or not. Raises NotFoundError."""
+        return self._get(tenant_id)
+
+    def page(self, limit: int, offset: int, *, deleted: bool) -> tuple[list[TenantOut], int]:
+        """A part of those that are there, or of the deleted ones, oldest first, and their number."""
+        condition = Tenant.deleted_at.is_not(None) if deleted else Tenant.deleted_at.is_(None)
+        statement = select(Tenant).where(condition).order_by(Tenant.created_at, Tenant.id)
+        rows = self._session.scalars(statement.limit(limit).offset(offset)).all()
+        total = self._session.scalar(select(func.count(Tenant.id)).where(condition)) or 0
+        return self._describe(rows), total
+
+    def create(self, body: TenantCreate) -> tuple[Tenant, keys.IssuedKey]:
+        """A new tenant with its key."""
+        self._check_name(body.name)
+        tenant = Tenant(id=new_id("tn"), name=body.name, weight=body.weight, created_at=utc_now())
+        self._session.add(tenant)
+        self._session.flush()
+        if body.contract is not None:
+            self._set_contract(tenant, body.contract)
+        key = self._key_ring(tenant).issue()
+        self._audit("tenant.create", tenant, None)
+        if tenant.weight != 1.0:
+            self._tell(tenant)
+        return tenant, key
+
+    def change(self, tenant_id: str, body: TenantPatch) -> Tenant:
+        """Name, weight, contract, suspended or not. The keys of a suspended one do not work, and its
+        programs end.
+        """
+        tenant = self._get(tenant_id, lock=True, live=True)
+        before = self._audited(tenant)
+        if body.name is not None and body.name != tenant.name:
+            self._check_name(body.name)
+            tenant.name = body.name
+        if body.weight is not None and body.weight != tenant.weight:
+            tenant.weight = body.weight
+            self._tell(tenant)
+        if body.suspended is not None and body.suspended != (tenant.suspended_at is not None):
+            tenant.suspended_at = utc_now() if body.suspended else None
+        if "contract" in body.model_fields_set:
+            self._set_contract(tenant, body.contract)
+        self._session.flush()
+        self._audit("tenant.change", tenant, before)
+        if body.suspended:
+            self._stop_programs(tenant_id, "its tenant is suspended")
+        self._forget_keys(tenant_id)
+        return tenant
+
+    def delete(self, tenant_id: str) -> Tenant:
+        """Mark as deleted: its keys stop, its programs end, its name is free. Twice is once."""
+        tenant = self._get(tenant_id, lock=True)
+        if tenant.deleted_at is None:
+            before = self._audited(tenant)
+            tenant.deleted_at = utc_now()
+            self._session.flush()
+            self._audit("tenant.delete", tenant, before)
+            self._stop_programs(tenant_id, "its tenant was deleted")
+            self._forget_keys(tenant_id)
+        return tenant
+
+    def restore(self, tenant_id: str) -> Tenant:
+        """Take a deleted tenant back, as it was. Raises ConflictError if its name is taken."""
+        tenant = self._get(tenant_id, lock=True)
+        if tenant.deleted_at is not None:
+            self._check_name(tenant.name)
+            before = self._audited(tenant)
+            tenant.deleted_at = None
+            self._session.flush()
+            self._audit("tenant.restore", tenant, before)
+            self._forget_keys(tenant_id)
+        return tenant
+
+    def keys_of(self, tenant_id: str, *, change: bool = False, live: bool = False) -> KeyRing:
+        """A tenant's own keys, not those of its apps; ``change`` keeps other writers off them."""
+        return self._key_ring(self._get(tenant_id, lock=change, live=live))
+
+    def describe(self, tenant: Tenant) -> TenantOut:
+        """The tenant as the API shows it."""
+        return self._describe([tenant])[0]
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _get(self, tenant_id: str, *, lock: bool = False, live: bool = False) -> Tenant:
         statement = select(Tenant).where(Tenant.id == tenant_id)
         if lock:
             statement = statement.with_for_update()
         tenant = self._session.scalars(statement).one_or_none()
         if tenant is None:
             raise NotFoundError("there is no such tenant", param="tenant_id")
+        if live and tenant.deleted_at is not None:
+            raise ConflictError("the tenant is deleted; restore it first", code="deleted")
         return tenant
-
-    def page(self, limit: int, offset: int) -> tuple[Sequence[Tenant], int]:
-        """A part of the tenants, oldest first, and how many there are."""
-        statement = select(Tenant).order_by(Tenant.created_at, Tenant.id)
-        rows = self._session.scalars(statement.limit(limit).offset(offset)).all()
-        return rows, self._session.scalar(select(func.count(Tenant.id))) or 0
-
-    def create(self, body: TenantCreate) -> tuple[Tenant, keys.IssuedKey]:
-        """A new tenant with its key."""
-        self._check_name(body.name)
-        tenant = Tenant(id=new_id("tn"), name=body.name, created_at=utc_now(), suspended_at=None)
-        self._session.add(tenant)
-        self._session.flush()
-        key = self._issue(tenant)
-        self._audit("tenant.create", tenant, None, key=key.row.prefix)
-        return tenant, key
-
-    def change(self, tenant_id: str, body: TenantPatch) -> Tenant:
-        """Rename, suspend or take back. A suspended tenant's keys do not work, and its programs end."""
-        tenant = self.get(tenant_id, lock=True)
-        before = _audited(tenant)
-        if body.name is not None and body.name != tenant.name:
-            self._check_name(body.name)
-            tenant.name = body.name
-        if body.suspended is not None and body.suspended != (tenant.suspended_at is not None):
-            tenant.suspended_at = utc_now() if body.suspended else None
-        self._session.flush()
-        self._audit("tenant.change", tenant, before)
-        if body.suspended:
-            after_commit(
-                self._session,
-                lambda: self._programs.cancel_of("its tenant is suspended", tenant_id=tenant_id),
-            )
-        after_commit(self._session, lambda: self._authenticator.forget(tenant_id=tenant_id))
-        return tenant
-
-    def rotate_keys(self, tenant_id: str) -> keys.IssuedKey:
-        """A new tenant key in place of all others; the apps' keys stay."""
-        tenant = self.get(tenant_id, lock=True)
-        key = self._issue(tenant)
-        now = utc_now()
-        keys.end_others(self._session, key.row, now, now=now)
-        self._audit("tenant.rotate_keys", tenant, None, key=key.row.prefix)
-        after_commit(self._session, lambda: self._authenticator.forget(tenant_id=tenant_id))
-        return key
 
     def _check_name(self, name: str) -> None:
-        if self._session.scalars(select(Tenant.id).where(Tenant.name == name)).first():
+        taken = select(Tenant.id).where(Tenant.name == name, Tenant.deleted_at.is_(None))
+        if self._session.scalars(taken).first():
             raise ConflictError("there is a tenant of this name", param="name")
 
-    def _issue(self, tenant: Tenant) -> keys.IssuedKey:
-        return keys.issue(self._session, self._authenticator.hasher, "tenant", tenant_id=tenant.id)
+    def _set_contract(self, tenant: Tenant, body: ContractBody | None) -> None:
+        holder = Holder(tenant.id, "tenant")
+        contract_service.change(self._session, self._control, holder, body)
 
-    def _audit(
-        self, action: str, tenant: Tenant, before: dict[str, Any] | None, **more: str
-    ) -> None:
+    def _key_ring(self, tenant: Tenant) -> KeyRing:
+        return KeyRing(self._session, self._principal, self._authenticator, tenant.id)
+
+    def _tell(self, tenant: Tenant) -> None:
+        event = tenant_changed(tenant)
+        after_commit(self._session, lambda: self._control.post(event))
+
+    def _stop_programs(self, tenant_id: str, reason: str) -> None:
+        after_commit(self._session, lambda: self._programs.cancel_of(reason, tenant_id=tenant_id))
+
+    def _forget_keys(self, tenant_id: str) -> None:
+        after_commit(self._session, lambda: self._authenticator.forget(tenant_id=tenant_id))
+
+    def _audit(self, action: str, tenant: Tenant, before: dict[str, Any] | None) -> None:
         audit.record(
             self._session,
             self._principal,
@@ -105,9 +169,28 @@ class Tenants:
             tenant.id,
             tenant_id=tenant.id,
             before=before,
-            after=_audited(tenant) | more,
+            after=self._audited(tenant),
         )
 
+    def _audited(self, tenant: Tenant) -> dict[str, Any]:
+        return self.describe(tenant).model_dump(mode="json", exclude={"id", "purge_after"})
 
-def _audited(tenant: Tenant) -> dict[str, Any]:
-    return {"name": tenant.name, "suspended": tenant.suspended_at is not None}
+    def _describe(self, tenants: Collection[Tenant]) -> list[TenantOut]:
+        found = contracts.of_tenants(self._session, [tenant.id for tenant in tenants])
+        return [
+            _out(tenant, found.get(Holder(tenant.id, "tenant")), self._retention)
+            for tenant in tenants
+        ]
+
+
+def _out(tenant: Tenant, contract: Contract | None, retention: timedelta) -> TenantOut:
+    return TenantOut(
+        id=tenant.id,
+        name=tenant.name,
+        weight=tenant.weight,
+        contract=contract_service.shown(contract),
+        created_at=tenant.created_at,
+        suspended_at=tenant.suspended_at,
+        deleted_at=tenant.deleted_at,
+        purge_after=None if tenant.deleted_at is None else tenant.deleted_at + retention,
+    )

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from fairserve.platform.apps.control_events import ControlInbox
+from fairserve.platform.apps.inboxes import ControlInbox
 from fairserve.platform.auth import Principal
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.erasures import Erasure

@@ -25,6 +25,7 @@ from processes import eventually, free_port
 from sqlalchemy import Engine
 
 from fairserve.platform.apps.endpoints import router as apps
+from fairserve.platform.audit.endpoints import router as audit
 from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.fleet import merge
 from fairserve.platform.cluster.fleet_endpoints import router as fleet
@@ -34,6 +35,7 @@ from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.db.schema import upgrade
 from fairserve.platform.errors import FairServeError
+from fairserve.platform.prices.endpoints import router as prices
 from fairserve.platform.settings import Settings
 from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
@@ -209,6 +211,9 @@ class RecordingControl:
     def post(self, event) -> None:
         self.events.append(event)
 
+    def use_prices(self, prices) -> None:
+        self.prices = prices
+
     def apply_throttling(self, system, parameters) -> None:
         self.applied.append((system, parameters))
 
@@ -245,7 +250,17 @@ class Management:
 
     def __init__(self, engine: Engine, data_dir: Path) -> None:
         self.app = FastAPI()
-        for router in (apps, tenants, users, throttling, usage, fleet):
+        routers = (
+            apps,
+            audit,
+            fleet,
+            prices,
+            tenants,
+            throttling,
+            usage,
+            users,
+        )
+        for router in routers:
             self.app.include_router(router)
         self.app.add_exception_handler(FairServeError, self._answer)
         self.state = self.app.state

@@ -87,7 +87,7 @@ def test_the_end_is_saved_and_nothing_else_is_touched(apps):
     found = repository.find(apps, KEY)
     assert (found.state, found.reason, found.ended_at) == ("cancelled", "enough", NOW)
     assert repository.find(apps, KEY._replace(app="b")).state == "running"
-    assert repository.running(apps) == [(KEY._replace(app="b"), False)]
+    assert repository.running(apps) == [(KEY._replace(app="b"), "")]
 
 
 def test_an_id_is_used_once(apps):
@@ -108,9 +108,24 @@ def test_programs_under_way_the_oldest_first(apps):
     keys = [KEY._replace(run_id=name) for name in ("c", "a", "b")]
     for number, key in enumerate(keys):
         insert(apps, saved(key, created_at=NOW + timedelta(seconds=number)))
+    assert repository.running(apps) == [(key, "") for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("table", "id", "column", "reason"),
+    [
+        (Tenant, "t", "suspended_at", "its tenant is suspended"),
+        (Tenant, "t", "deleted_at", "its tenant was deleted"),
+        (App, "a", "suspended_at", "its app is suspended"),
+        (App, "a", "deleted_at", "its app was deleted"),
+    ],
+)
+def test_programs_of_what_was_stopped_may_not_go_on(apps, table, id, column, reason):
+    insert(apps, saved())
+    insert(apps, saved(KEY._replace(run_id="second")))
     with apps.begin() as session:
-        session.get(Tenant, "t").suspended_at = NOW
-    assert repository.running(apps) == [(key, True) for key in keys]
+        setattr(session.get(table, id), column, NOW)
+    assert {why for _, why in repository.running(apps)} == {reason}
 
 
 def test_steps_go_with_their_program_and_that_with_its_app(apps):

@@ -9,6 +9,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from fairserve.platform.apps.endpoints import router as apps
+from fairserve.platform.audit.endpoints import router as audit
 from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
 from fairserve.platform.throttling.endpoints import router as throttling
@@ -16,7 +17,7 @@ from fairserve.platform.usage.endpoints import router as usage
 
 ROUTES = [
     (method, route.path)
-    for router in (apps, tenants, users, throttling, usage)
+    for router in (apps, tenants, users, throttling, usage, audit)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods)
@@ -49,7 +50,7 @@ def fill(path, tenant, app):
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 24
+    assert len(ROUTES) == 32
     assert BODIES.keys() <= set(ROUTES)
 
 

@@ -262,17 +262,17 @@ def test_a_list_that_explodes_fails_its_node(server):
     assert "not JSON" in nodes["text"]["reason"]
 
 
-def test_an_app_that_is_deleted_takes_its_programs_along(server, worker):
+def test_the_programs_of_an_app_that_is_deleted_end(server, worker):
     key = server.new_app("short-lived")
     run = submit(server, node("a", "hold the deleted"), key=key).json()["id"]
     eventually(lambda: "hold the deleted" in texts(worker))
     (row,) = rows(server, "programs", id=run)
     before = worker.disconnects
     path = f"/v1/apps/{row['app_id']}"
-    assert server.request("DELETE", path, server.tenant_key).status_code in (200, 204)
+    assert server.request("DELETE", path, server.tenant_key).status_code == 200
     eventually(lambda: worker.disconnects == before + 1)
-    assert not rows(server, "programs", id=run)
-    assert not rows(server, "program_steps", program_id=run)
+    eventually(lambda: rows(server, "programs", id=run)[0]["state"] == "cancelled")
+    assert rows(server, "programs", id=run)[0]["reason"] == "its app was deleted"
     eventually(lambda: server.rows(interaction_id=run))
     assert server.rows(interaction_id=run)[0]["outcome"] == "cancelled"
 

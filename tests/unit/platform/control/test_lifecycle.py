@@ -130,10 +130,10 @@ async def test_a_refusal_has_a_row_with_its_reason(make_world):
 
 async def test_limits_are_told_as_the_throttle_counts(world):
     world.control.post(ev.AppChanged("app", DEFAULT_PROFILE, Limits(user_rpm=3)))
-    assert world.control.limits_in_use("t", "app", "u").overload.remaining == 3
+    assert world.control.limits_in_use("t", "app", "u").throttle.remaining == 3
     await world.submit("c1", run="r1")
     world.now_s += 10
-    view = world.control.limits_in_use("t", "app", "u").overload
+    view = world.control.limits_in_use("t", "app", "u").throttle
     assert (view.limit, view.remaining, view.reset_s) == (3, 2, 50.0)
-    assert world.control.limits_in_use("t", "app", "someone else").overload.remaining == 3
-    assert world.control.limits_in_use("t", "app without limits", "u").overload is None
+    assert world.control.limits_in_use("t", "app", "someone else").throttle.remaining == 3
+    assert world.control.limits_in_use("t", "app without limits", "u").throttle is None

@@ -1,0 +1,23 @@
+"""Bodies of the key routes of apps and tenants."""
+
+from __future__ import annotations
+
+from pydantic import AwareDatetime, Field
+
+from fairserve.platform.db.schemas import Name, Strict
+
+MAX_GRACE_S = 30 * 86_400
+
+
+class KeyCreate(Strict):
+    """A further key."""
+
+    name: Name | None = None
+    """What people call it."""
+    expires_at: AwareDatetime | None = None
+
+
+class KeyRotate(Strict):
+    """``grace_s``: how long the old keys still work."""
+
+    grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)

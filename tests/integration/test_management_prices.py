@@ -1,0 +1,85 @@
+"""The price table over HTTP: history that does not change, amounts that are exact, an audit row each."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.throttling.price import FREE
+
+CHAT = {"model": "chat", "input": 0.25, "cached_input": 0.01875, "output": 1.1}
+
+
+def create(management, status=201, **more):
+    return management.call(management.admin, "POST", "/admin/prices", CHAT | more, status=status)
+
+
+def test_a_price_holds_from_now_on_and_is_exact(management):
+    made = create(management)
+    assert (made["input"], made["cached_input"], made["output"]) == (0.25, 0.01875, 1.1)
+    assert made["currency"] == "USD"
+    book = management.control.prices
+    price = book.at("chat", utc_now().timestamp())
+    assert (price.input, price.cached, price.output) == (250_000, 18_750, 1_100_000)
+    assert price.price_id == made["id"]
+    assert book.at("chat", utc_now().timestamp() - 3600) is FREE
+    assert book.at("other", utc_now().timestamp()) is FREE
+
+
+def test_the_newest_that_has_begun_holds_and_its_own_goes_before_any(management):
+    first = create(management, model="*")
+    own = create(management)
+    later = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
+    book, now_s = management.control.prices, utc_now().timestamp()
+    assert book.at("other", now_s).price_id == first["id"]
+    assert book.at("chat", now_s).price_id == own["id"]
+    assert book.at("chat", now_s + 3601).price_id == later["id"]
+    found = management.call(management.admin, "GET", "/admin/prices", model="chat")
+    assert [each["id"] for each in found["items"]] == [later["id"], own["id"]]
+    assert management.call(management.admin, "GET", "/admin/prices", limit=1)["total"] == 3
+
+
+def test_only_a_price_that_does_not_hold_yet_is_taken_back(management):
+    held = create(management)
+    later = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
+    path = "/admin/prices/"
+    refused = management.call(management.admin, "DELETE", path + held["id"], status=409)
+    assert refused["error"]["code"] == "price_holds"
+    management.call(management.admin, "DELETE", path + later["id"])
+    management.call(management.admin, "DELETE", path + later["id"], status=404)
+    moment_s = utc_now().timestamp() + 7200
+    assert management.control.prices.at("chat", moment_s).price_id == held["id"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"input": -1}, "input"),
+        ({"output": 1e9}, "output"),
+        ({"input": 0.0000001}, "input"),
+        ({"model": ""}, "model"),
+        ({"valid_from": "2020-01-01T00:00:00Z"}, "valid_from"),
+        ({"valid_from": "2020-01-01T00:00:00"}, "valid_from"),
+        ({"discount": 3}, "discount"),
+    ],
+)
+def test_what_is_wrong_with_a_price_is_named(management, wrong, field):
+    headers = {"Authorization": f"Bearer {management.admin}"}
+    answer = management.client.post("/admin/prices", json=CHAT | wrong, headers=headers)
+    assert answer.status_code in (400, 422)
+    assert field in answer.text
+
+
+def test_changes_of_prices_are_audited_and_for_admins_only(management, sessions):
+    made = create(management, valid_from=(utc_now() + timedelta(hours=1)).isoformat())
+    management.call(management.admin, "DELETE", "/admin/prices/" + made["id"])
+    with sessions() as session:
+        entries = session.scalars(select(AuditEntry).where(AuditEntry.target == made["id"])).all()
+    assert {entry.action for entry in entries} == {"price.create", "price.delete"}
+    assert all("0.01875" in str((entry.before, entry.after)) for entry in entries)
+    tenant = management.tenant("a")
+    for method, path in (("GET", ""), ("POST", ""), ("DELETE", "/price_x")):
+        body = CHAT if method == "POST" else None
+        management.call(tenant["api_key"], method, "/admin/prices" + path, body, status=403)
