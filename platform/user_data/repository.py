@@ -41,12 +41,10 @@ def _about_user(model: Any) -> Callable[[str, str], ColumnElement[bool]]:
 
 
 def _audited(tenant_id: str, user: str) -> ColumnElement[bool]:
-    """Entries whose target is the user; an app's id is the user of calls that name none."""
-    others = (AuditEntry.action.like(f"{what}.%") for what in ("app", "key", "tenant"))
     return and_(
         AuditEntry.tenant_id == tenant_id,
         AuditEntry.target == user,
-        *(~other for other in others),
+        AuditEntry.action.like("user.%"),
     )
 
 
