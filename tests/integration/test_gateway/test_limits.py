@@ -20,7 +20,7 @@ COST = Decimal("0.016")
 def limited(start_server, scripted):
     """A server with prices and patience, before two scripted workers."""
     urls = ",".join(worker.url for worker in scripted)
-    server = start_server("--worker-urls", urls, "--max-queue-wait-s", "60")
+    server = start_server("--worker-urls", urls, "--max-queue-wait-s", "60", "--keepalive-s", "0.2")
     assert server.admin("POST", "/admin/prices", json=PRICE).status_code == 201
     return server
 
@@ -61,7 +61,7 @@ def remaining(answer):
 
 
 def test_a_crowd_never_passes_a_budget_and_a_crash_forgets_nothing(limited):
-    budget = Decimal(1)
+    budget = Decimal("0.6")
     client = Client(
         limited, "crowd", contract={"max_budget": float(budget), "budget_duration": "12mo"}
     )
@@ -132,7 +132,7 @@ def test_a_budget_that_is_set_later_knows_what_was_spent(limited):
 
 
 def test_beyond_the_soft_end_answers_say_so_or_no_run_begins(limited):
-    soft = {"soft_budget": float(COST), "max_budget": 9, "budget_duration": "1d"}
+    soft = {"soft_budget": float(COST * 3 / 2), "max_budget": 9, "budget_duration": "1d"}
     client = Client(limited, "soft", contract=soft)
     assert "x-fairserve-budget-soft-end" not in client.call("ok", run="R").headers
     assert client.call("ok", run="R").headers["x-fairserve-budget-soft-end"] == "passed"
