@@ -187,6 +187,20 @@ def test_limits_that_do_not_go_together_are_refused(management, holders, body, f
     assert management.control.events == []
 
 
+def test_a_change_that_is_refused_in_one_part_is_not_made_at_all(management, holders):
+    path, key = f"/v1/apps/{holders.app['id']}", holders.tenant["api_key"]
+    before = management.call(key, "GET", path)
+    body = {
+        "name": "new",
+        "limits": {"user_rpm": 50},
+        "contract": {"rpm_limit": 5},
+        "user_contract": {"max_budget": 5},
+    }
+    management.call(key, "PATCH", path, body, status=400)
+    assert management.call(key, "GET", path) == before
+    assert management.control.events == []
+
+
 def test_a_change_is_judged_with_what_stays(management, holders):
     holders.set("app", {"max_budget": 5, "budget_duration": "1d"})
     assert holders.set("app", {"soft_budget": 5})["contract"]["soft_budget"] == 5

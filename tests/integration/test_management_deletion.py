@@ -12,6 +12,7 @@ from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.programs import Program
 from fairserve.platform.tenants.purge import purge
+from fairserve.platform.wiring import Platform
 
 RETENTION = timedelta(days=90)
 
@@ -238,6 +239,27 @@ def test_after_its_retention_what_is_deleted_goes_for_good(management, world):
     log = management.call(management.admin, "GET", "/admin/audit", actor="system")["items"]
     assert (f"{world.kind}.purge", world.id) in {(row["action"], row["target"]) for row in log}
     management.call(other["api_key"], "GET", "/v1/usage")
+
+
+def test_the_servers_retention_purges(management, world):
+    """Through the platform's own step, with its setting."""
+    furnish(world)
+    world.call("DELETE")
+    settings = management.state.settings
+    sessions = management.state.session_factory
+    platform = Platform(settings, engine=sessions.kw["bind"])
+    table = {"tenant": Tenant, "app": App}[world.kind]
+
+    def older(days):
+        with sessions.begin() as session:
+            session.get(table, world.id).deleted_at -= timedelta(days=days)
+
+    older(settings.ledger_retention_days - 1)
+    assert platform._delete_old() == 0
+    older(2)
+    while platform._delete_old():
+        pass
+    world.call("GET", status=404)
 
 
 def test_what_was_restored_is_not_purged(management, world):
