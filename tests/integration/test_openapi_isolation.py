@@ -171,15 +171,6 @@ class World:
         self.own = set()
         """Texts of the other that were written under these keys, and so may be read under them."""
 
-    def end_own_runs(self):
-        """A stream of a live run would not end."""
-        while True:
-            runs = self.server.call(self.keys["app"], "GET", "/v1/interactions", state="live")
-            if not runs["data"]:
-                return
-            for run in runs["data"]:
-                self.server.send(self.keys["app"], "DELETE", f"/v1/interactions/{run['id']}")
-
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
@@ -277,7 +268,7 @@ def test_another_tenants_keys_reach_nothing(world, method, path):
             assert not leaked, (leaked, where)
             if method != "GET" and answer.status_code < 300:
                 world.own |= {mark for mark in alma.marks if mark in sent}
-        world.end_own_runs()
+        server.end_runs(world.keys["app"])
     assert alma.state() == before
     assert world.own.isdisjoint(alma.hidden)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from unittest import mock
+from urllib.parse import quote
 
 from fastapi.testclient import TestClient
 from huggingface_hub import constants
@@ -67,3 +68,9 @@ class WholeServer:
         answer = self.send(key, "POST", "/v1/chat/completions", json=body, headers=headers or {})
         assert answer.status_code == 200, answer.text
         return answer
+
+    def end_runs(self, key):
+        """End the live runs of an app: a stream of one would not end."""
+        while runs := self.call(key, "GET", "/v1/interactions", state="live")["data"]:
+            for run in runs:
+                self.send(key, "DELETE", f"/v1/interactions/{quote(run['id'], safe='/')}")
