@@ -1,0 +1,107 @@
+"""Requests made up from the server's own description, right and wrong: none is answered 5xx."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.generation import GenerationMode
+from whole_server import WholeServer
+
+from fairserve.platform.app import create_app
+from fairserve.platform.settings import Settings
+
+OPENAPI = create_app(Settings(data_dir=Path("unused")), None).openapi()
+SCHEMA = schemathesis.openapi.from_dict(OPENAPI)
+OPERATIONS = {
+    f"{operation.method.upper()} {operation.path}": operation
+    for operation in (result.ok() for result in SCHEMA.get_all_operations())
+}
+EXAMPLES = 25
+
+
+class Fuzzed:
+    """A server, keys of every kind, and ids of things that are there and may be changed."""
+
+    def __init__(self, server):
+        self.server = server
+        tenant, app = server.new_tenant("own")
+        self.keys = {
+            "admin": server.admin_key,
+            "tenant": tenant["api_key"],
+            "app": app["api_key"],
+        }
+        other, _ = server.new_tenant("changed")
+        body = {"name": "changed", "profile": app["profile"]}
+        changed = server.call(tenant["api_key"], "POST", "/v1/apps", body)
+        ended = {"X-Interaction-Id": "run", "X-Interaction-Final": "true"}
+        server.chat(app["api_key"], "ok", user="ann", headers=ended)
+        self.ids = {
+            "app_id": changed["id"],
+            "key_id": changed["key"]["id"],
+            "tenant_id": other["id"],
+            "user": "ann",
+            "interaction_id": "run",
+            "model": "scripted",
+            "tenant": tenant["id"],
+            "app": changed["id"],
+        }
+
+
+def scopes(path):
+    """Those that reach something more often than others."""
+    if path.startswith("/admin/"):
+        return ["admin"] * 5 + ["tenant"]
+    if path.startswith(("/v1/apps", "/v1/usage", "/v1/user-data")):
+        return ["admin", "admin", "tenant", "tenant", "app"]
+    return ["app"] * 5 + ["tenant"]
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory):
+    with WholeServer(tmp_path_factory.mktemp("server") / "data") as server:
+        yield Fuzzed(server)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_request_is_answered_with_a_servers_error(fuzzed, name):
+    operation = OPERATIONS[name]
+    fuzzed.server.end_runs(fuzzed.keys["app"])
+    cases = st.one_of(
+        operation.as_strategy(generation_mode=mode)
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    )
+    takes_tenant = any(parameter.name == "tenant" for parameter in operation.query)
+    answers = Counter()
+
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases, scope=st.sampled_from(scopes(operation.path)), known=st.booleans())
+    def check(case, scope, known):
+        if known:  # ids that are made up are never those of anything
+            for place in (case.path_parameters, case.query):
+                place.update({key: value for key, value in fuzzed.ids.items() if key in place})
+            if scope == "admin" and takes_tenant:
+                case.query["tenant"] = fuzzed.ids["tenant"]
+        request = case.as_transport_kwargs(base_url="http://testserver")
+        answer = fuzzed.server.send(
+            fuzzed.keys[scope],
+            request["method"],
+            request["url"],
+            params=request["params"],
+            headers=request["headers"],
+            json=request.get("json"),
+            content=request.get("data"),
+        )
+        answers[answer.status_code] += 1
+        assert answer.status_code < 500, (scope, request, answer.text)
+
+    check()
+    print(name, dict(answers))

@@ -1,0 +1,319 @@
+"""One tenant's keys on every route of the whole server, with another tenant's ids in every place.
+
+The routes are those that the server describes; one that is new fails here until it is said how to fill
+it. Nothing of the other tenant is told, and nothing of it changes.
+"""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from processes import eventually
+from sqlalchemy import select
+from whole_server import PROFILE, WholeServer
+
+from fairserve.platform.app import create_app
+from fairserve.platform.db.models import metadata
+from fairserve.platform.settings import Settings
+
+OPENAPI = create_app(Settings(data_dir=Path("unused")), None).openapi()
+OPERATIONS = sorted(
+    [
+        (method.upper(), path)
+        for path, methods in OPENAPI["paths"].items()
+        for method in methods
+        if not path.startswith("/health/")
+    ],
+    key=lambda operation: operation[0] != "GET",
+)
+"""Reading first: what one has written under another's ids is one's own then."""
+USER = "alma@example.org"
+SAID = "almas-secret"
+
+
+def node(text):
+    return {"id": "one", "messages": [{"role": "user", "content": text}], "agent": "almas-agent"}
+
+
+OF_SHARED = {
+    "model": "scripted",
+    "worker_id": "w1",
+    "name": "an-alias",
+    "price_id": "price_1",
+    "limit": 1000,
+    "offset": 0,
+    "state": "all",
+    "format": "svg",
+    "from": "2020-01-01",
+    "to": "2100-01-01",
+    "since": "2020-01-01T00:00:00Z",
+    "group_by": "app,user,day",
+    "blocked": "true",
+    "deleted": "true",
+    "force": "true",
+    "reason": "overloaded_user_limit",
+    "action": "user.change",
+}
+"""Of parameters that name nobody."""
+
+
+class Alma:
+    """A tenant with something of everything, and all texts by which it would be known."""
+
+    def __init__(self, server):
+        self.server = server
+        self.tenant, self.app = server.new_tenant("almas")
+        self.tenant_key, self.app_key = self.tenant["api_key"], self.app["api_key"]
+        admin = server.admin_key
+        path = f"/admin/users/{self.tenant['id']}/{USER}"
+        server.call(admin, "PUT", path, {"weight": 2.0, "contract": {"rpm_limit": 900}})
+        self.sent = {
+            "X-Interaction-Id": "almas-live-run",
+            "X-Call-Id": "almas-call",
+            "X-Agent": "almas-agent",
+            "Idempotency-Key": "almas-idempotency-key",
+        }
+        answers = [
+            server.chat(self.app_key, f"say {SAID}-live", user=USER, headers=self.sent),
+            server.chat(
+                self.app_key,
+                f"say {SAID}-ended",
+                user=USER,
+                headers={"X-Interaction-Id": "almas-ended-run", "X-Interaction-Final": "true"},
+            ),
+        ]
+        for run, text in (
+            ("almas-program", f"say {SAID}-program"),
+            ("almas-live-program", "hold"),
+        ):
+            body = {"id": run, "user": USER, "model": "scripted", "nodes": [node(text)]}
+            server.call(self.app_key, "POST", "/v1/interactions", body)
+        eventually(self._settled, self._runs)
+        erased = server.call(
+            self.tenant_key, "DELETE", "/v1/user-data", user="almas-erased@example.org"
+        )
+        assert server.platform.ledger.flush(10)
+        self.runs = ["almas-live-run", "almas-ended-run", "almas-program", "almas-live-program"]
+        self.places = {
+            "tenant_id": [self.tenant["id"]],
+            "tenant": [self.tenant["id"]],
+            "app_id": [self.app["id"]],
+            "app": [self.app["id"]],
+            "key_id": [self.app["key"]["id"], self.tenant["key"]["id"]],
+            "user": [USER, erased["pseudonym"]],
+            "target": [USER],
+            "actor": [self.tenant["key"]["id"]],
+            "interaction_id": self.runs,
+        }
+        self.hidden = {
+            self.tenant["name"],
+            self.app["name"],
+            self.tenant_key,
+            self.app_key,
+            self.tenant["key"]["prefix"],
+            self.app["key"]["prefix"],
+            f"{SAID}-ended",
+            f"{SAID}-program",
+            *(answer.json()["id"] for answer in answers if "almas-call" not in answer.text),
+            *(row["call_id"] for row in self.rows()["ledger_calls"]),
+        }
+        """What nobody else ever sends."""
+        self.marks = {
+            *self.hidden,
+            *itertools.chain.from_iterable(self.places.values()),
+            *self.sent.values(),
+            f"{SAID}-live",
+        }
+
+    def _runs(self):
+        runs = self.server.call(self.app_key, "GET", "/v1/interactions")["data"]
+        return {run["id"]: run["state"] for run in runs}
+
+    def _settled(self):
+        return self._runs() == {
+            "almas-live-run": "under_way",
+            "almas-live-program": "under_way",
+            "almas-ended-run": "complete",
+            "almas-program": "complete",
+        } and any("hold" in str(body) for body in self.server.worker.bodies)
+
+    def rows(self):
+        """All its rows."""
+        own = {self.tenant["id"], self.app["id"]}
+        found = {}
+        with self.server.platform.sessions() as session:
+            for table in metadata.sorted_tables:
+                names = {"tenant_id", "app_id"} | (
+                    {"id"} if table.name in ("tenants", "apps") else set()
+                )
+                rows = [row._asdict() for row in session.execute(select(table))]
+                found[table.name] = [
+                    {name: value for name, value in row.items() if name != "last_used_at"}
+                    for row in rows
+                    if own & {row.get(name) for name in names}
+                ]
+        return found
+
+    def state(self):
+        """Its rows, and what is not in the database yet."""
+        assert self.server.platform.ledger.flush(10)
+        live = self.server.call(self.app_key, "GET", "/v1/interactions")["data"]
+        return self.rows() | {"live": sorted(live, key=lambda run: run["id"])}
+
+
+class World:
+    def __init__(self, server):
+        self.server = server
+        self.alma = Alma(server)
+        self.tenant, self.app = server.new_tenant("berts")
+        self.keys = {"tenant": self.tenant["api_key"], "app": self.app["api_key"]}
+        self.own = set()
+        """Texts of the other that were written under these keys, and so may be read under them."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    with WholeServer(tmp_path_factory.mktemp("server") / "data") as server:
+        world = World(server)
+        yield world
+        server.call(world.alma.app_key, "DELETE", "/v1/interactions/almas-live-program")
+
+
+def bodies():
+    """What to send where a route reads a body; with the other tenant's ids where it names any."""
+    run = {"id": "almas-live-run", "user": USER}
+    prompt = {"model": "scripted", "user": USER, "max_tokens": 5}
+    metadata_of_run = {"interaction_id": "almas-live-run", "parent_ids": ["almas-call"]}
+    # The very request whose answer is kept for the other tenant under this key.
+    same = {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": f"say {SAID}-live"}],
+        "user": USER,
+    }
+    named = {"name": "taken-over"}
+    return {
+        ("POST", "/v1/chat/completions"): [same, same | {"metadata": metadata_of_run}],
+        ("POST", "/v1/completions"): [prompt | {"prompt": "x", "metadata": metadata_of_run}],
+        ("POST", "/v1/interactions"): [
+            run,
+            {"id": "almas-program", "model": "scripted", "nodes": [node("say hello")]},
+        ],
+        ("POST", "/v1/apps"): [{"name": "berts-second", "profile": PROFILE}],
+        ("PATCH", "/v1/apps/{app_id}"): [named],
+        ("POST", "/v1/apps/{app_id}/keys"): [None, named],
+        ("POST", "/v1/apps/{app_id}/keys/rotate"): [None],
+        ("POST", "/admin/tenants"): [named],
+        ("PATCH", "/admin/tenants/{tenant_id}"): [named],
+        ("POST", "/admin/tenants/{tenant_id}/keys"): [named],
+        ("POST", "/admin/tenants/{tenant_id}/keys/rotate"): [None],
+        ("PUT", "/admin/users/{tenant_id}/{user}"): [{"blocked": True}],
+        ("PUT", "/admin/throttling"): [{"system": "fcfs"}],
+        ("POST", "/admin/prices"): [
+            {"model": "scripted", "input_tokens": "1", "cached_tokens": "1", "output_tokens": "1"}
+        ],
+        ("POST", "/admin/cluster/workers"): [{"id": "w9", "url": "http://127.0.0.1:9"}],
+        ("PUT", "/admin/cluster/aliases/{name}"): [{"targets": {"scripted": 1}}],
+    }
+
+
+def requests(alma, method, path):
+    """Every way to name the other tenant on a route: path, query and body. Fails for unknown names."""
+    operation = OPENAPI["paths"][path][method.lower()]
+    parameters = operation.get("parameters", [])
+    by_name = alma.places | {name: [value] for name, value in OF_SHARED.items()}
+    unknown = [each["name"] for each in parameters if each["name"] not in by_name]
+    assert not unknown, f"{method} {path}: how are these filled? {unknown}"
+    assert {each["in"] for each in parameters} <= {"path", "query"}
+    known_bodies = bodies()
+    if "requestBody" in operation or (method, path) in known_bodies:
+        assert (method, path) in known_bodies, f"{method} {path}: which body?"
+    in_path = [each["name"] for each in parameters if each["in"] == "path"]
+    required = [each["name"] for each in parameters if each["in"] == "query" and each["required"]]
+    optional = [
+        each["name"] for each in parameters if each["in"] == "query" and not each["required"]
+    ]
+    choices = [(), *((name,) for name in optional), tuple(optional)]
+    for values in itertools.product(*(by_name[name] for name in in_path)):
+        filled = path
+        for name, value in zip(in_path, values, strict=True):
+            filled = filled.replace(f"{{{name}}}", value)
+        for chosen in dict.fromkeys(choices):
+            names = (*required, *chosen)
+            for query in itertools.product(*(by_name[name] for name in names)):
+                for body in known_bodies.get((method, path), [None]):
+                    yield filled, dict(zip(names, query, strict=True)), body
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS)
+def test_another_tenants_keys_reach_nothing(world, method, path):
+    alma, server = world.alma, world.server
+    before = alma.state()
+    headers = [alma.sent, {"X-Parent-Ids": "almas-call"}] if "completions" in path else [{}]
+    keys = (*world.keys.items(), ("none", None))
+    for (filled, query, body), named in itertools.product(requests(alma, method, path), headers):
+        sent = json.dumps([filled, query, body, named])
+        for scope, key in keys:
+            answer = server.send(key, method, filled, params=query, json=body, headers=named)
+            where = (scope, method, filled, query, body, answer.status_code, answer.text)
+            assert answer.status_code < 500, where
+            if key is None:
+                assert answer.status_code == 401, where
+            elif path.startswith("/admin/"):
+                assert answer.status_code == 403, where
+            if "tenant" in query:
+                assert answer.status_code in (400, 401, 403, 404), where
+            told = answer.text + json.dumps(dict(answer.headers))
+            leaked = {mark for mark in alma.marks - world.own if mark in told and mark not in sent}
+            assert not leaked, (leaked, where)
+            if method != "GET" and answer.status_code < 300:
+                world.own |= {mark for mark in alma.marks if mark in sent}
+        server.end_runs(world.keys["app"])
+    assert alma.state() == before
+    assert world.own.isdisjoint(alma.hidden)
+
+
+READ = {
+    "/v1/interactions": "app",
+    "/v1/interactions/{interaction_id}": "app",
+    "/v1/interactions/{interaction_id}/graph": "app",
+    "/v1/apps": "tenant",
+    "/v1/apps/{app_id}": "tenant",
+    "/v1/apps/{app_id}/keys": "tenant",
+    "/v1/usage": "tenant",
+    "/v1/user-data": "tenant",
+    "/admin/tenants": "admin",
+    "/admin/tenants/{tenant_id}": "admin",
+    "/admin/tenants/{tenant_id}/keys": "admin",
+    "/admin/apps": "admin",
+    "/admin/users": "admin",
+    "/admin/users/{tenant_id}/{user}": "admin",
+    "/admin/audit": "admin",
+    "/admin/usage": "admin",
+}
+
+
+@pytest.mark.parametrize(("path", "scope"), READ.items())
+def test_the_owner_is_told_by_the_same_requests(world, path, scope):
+    """Otherwise the walk would find nothing because it asks for nothing."""
+    alma = world.alma
+    keys = {"app": alma.app_key, "tenant": alma.tenant_key, "admin": world.server.admin_key}
+    told = ""
+    for filled, query, _ in requests(alma, "GET", path):
+        answer = world.server.send(keys[scope], "GET", filled, params=query)
+        if "limit" not in query or len(query) <= 2:
+            assert answer.status_code == 200, (filled, query, answer.text)
+        told += answer.text
+    assert any(mark in told for mark in alma.marks)
+
+
+def test_a_route_that_nobody_knows_how_to_fill_fails_the_walk(world, monkeypatch):
+    parameter = {"in": "path", "name": "secret_id", "required": True}
+    monkeypatch.setitem(
+        OPENAPI["paths"], "/v1/new/{secret_id}", {"get": {"parameters": [parameter]}}
+    )
+    monkeypatch.setitem(OPENAPI["paths"], "/v1/new", {"post": {"requestBody": {}}})
+    with pytest.raises(AssertionError, match="how are these filled"):
+        list(requests(world.alma, "GET", "/v1/new/{secret_id}"))
+    with pytest.raises(AssertionError, match="which body"):
+        list(requests(world.alma, "POST", "/v1/new"))
