@@ -150,7 +150,7 @@ class World:
             self.management.admin,
             "PUT",
             f"/admin/users/{tenant['id']}/{escaped(user)}",
-            {"weight": 2.0, "blocked": True},
+            {"weight": 2.0, "rpm": 20},
         )
         with self.sessions.begin() as session:
             session.merge(contract(tenant["id"], user))
