@@ -291,6 +291,24 @@ class Settings(BaseSettings):
         le=36_500,
         description="Days that calls, runs, refusals and the audit log are kept.",
     )
+    usage_retention_days: int = Field(
+        730,
+        ge=1,
+        le=3650,
+        description="Days that usage reports reach back. They are made of rollups, which stay when "
+        "the ledger's rows are gone.",
+    )
+    usage_rollup_interval_s: float = Field(
+        5.0,
+        gt=0,
+        le=3600,
+        description="How often the ledger is rolled up for usage reports, which are that fresh.",
+    )
+    currency: str = Field(
+        "USD",
+        pattern=r"^[A-Z]{3}$",
+        description="Code of the currency that prices, budgets and costs are in.",
+    )
 
     trace_recording: bool = Field(
         True,

@@ -65,6 +65,8 @@ from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
+from fairserve.platform.usage.retention import delete_rollups_before, raw_rows_from
+from fairserve.platform.usage.schedule import keep_rolled_up
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
 
@@ -170,6 +172,8 @@ class Platform:
         await self._start_fleet(from_api, system)
         await self.programs.start()
         self._tasks.append(asyncio.create_task(self._apply_retention()))
+        rolling_up = keep_rolled_up(self.sessions, settings.usage_rollup_interval_s)
+        self._tasks.append(asyncio.create_task(rolling_up, name="usage rollups"))
         self.started.set()
 
     async def drain(self) -> None:
@@ -310,7 +314,13 @@ class Platform:
         now = utc_now()
         settings = self.settings
         with self.sessions.begin() as session:
-            rows = delete_before(session, now - timedelta(days=settings.ledger_retention_days))
+            wanted = now - timedelta(days=settings.ledger_retention_days)
+            before = raw_rows_from(session, wanted)
+        with self.sessions.begin() as session:
+            rows = delete_before(session, before)
+        with self.sessions.begin() as session:
+            before = now - timedelta(days=settings.usage_retention_days)
+            rows += delete_rollups_before(session, before)
         with self.sessions.begin() as session:
             before = now - timedelta(days=settings.program_retention_days)
             return rows + delete_programs_before(session, before)

@@ -166,7 +166,8 @@ def _rewrite(session: Session, table: RollupTable, window: Window, rows: list[Ro
     keys = [column[name] for name in table.keys]
     at = {name: column.level == name for name in LEVELS}
 
-    before = set(session.execute(select(*keys).where(at["quarter_user"], changed)).tuples())
+    found = session.execute(select(*keys).where(at["quarter_user"], changed))
+    before = {tuple(row) for row in found}
     _delete(session, table, at["quarter_user"], changed)
     _insert(session, table, rows)
     _delete(session, table, at["quarter_app"], changed)
