@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.engine import SessionFactory, read_only
@@ -98,11 +98,21 @@ def compare(
 
 
 def repair(sessions: SessionFactory, differences: Iterable[Difference]) -> bool:
-    """Mark the days of differences, and roll up; whether that came to its end."""
+    """Roll up the days of differences from nothing; whether that came to its end."""
     days = {(found.tenant_id, found.start_s // DAY_S * DAY_S) for found in differences}
     for tenant_id, day_s in sorted(days):
         with sessions.begin() as session:
             app_ids = _apps(session, day_s).get(tenant_id, set())
+            for table in (rollup.table for rollup, _ in RAW):
+                column = table.c
+                session.execute(
+                    delete(table).where(
+                        column.level.in_(LEVELS),
+                        column.tenant_id == tenant_id,
+                        column.start_s >= day_s,
+                        column.start_s < day_s + DAY_S,
+                    )
+                )
             starts = range(day_s, day_s + DAY_S, QUARTER_S)
             mark(
                 session, {(tenant_id, app_id, start_s) for app_id in app_ids for start_s in starts}
