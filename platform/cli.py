@@ -49,6 +49,10 @@ def parser() -> argparse.ArgumentParser:
         ("simulate", "replay a trace in virtual time and compare systems"),
         ("trace", "export recorded traffic as a trace"),
         ("reproduce", "tables and figures of the papers, published beside measured"),
+        ("tenant", "manage tenants of a running server: who pays"),
+        ("app", "manage apps, with their token profiles and limits"),
+        ("key", "make, rotate and revoke API keys of apps and tenants"),
+        ("user", "manage end users: weights, limits, blocks, their data"),
     ):
         # These parse their own arguments, --help included.
         commands.add_parser(name, help=text, add_help=False)
@@ -105,6 +109,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fairserve.platform.reproduce.main import main as reproduce
 
             return _code(reproduce(arguments[1:]))
+        if arguments[:1] and arguments[0] in ("tenant", "app", "key", "user"):
+            from fairserve.platform.admin_cli.main import main as admin
+
+            return _code(admin(arguments))
         parsed = parser().parse_args(arguments)
         run: Callable[[argparse.Namespace], int] = parsed.run
         return run(parsed)

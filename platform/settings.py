@@ -290,7 +290,8 @@ class Settings(BillingSettings):
         90,
         ge=1,
         le=36_500,
-        description="Days that calls, runs, refusals and the audit log are kept.",
+        description="Days that calls, runs, refusals, the audit log, and deleted tenants and apps"
+        " are kept.",
     )
 
     trace_recording: bool = Field(

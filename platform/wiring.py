@@ -67,13 +67,18 @@ from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
+from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.usage.spending import spent_before
 from fairserve.platform.user_data.pseudonyms import under_pseudonyms
 from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.events import BudgetSpent, ContractChanged, Event
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)
 
 RETENTION_INTERVAL_S = 3600.0
+FLUSH_S = 10.0
+"""How long a new budget waits for the ledger before it is told later."""
 RECOVERY_S = 60.0
 """How long a start waits until what the last process left is in the database."""
 
@@ -131,12 +136,14 @@ class Platform:
             control_options(settings),
             seed=seed,
             prices=prices,
+            spent=self._spent_before,
             on_ended=None if self.traffic is None else self.traffic.ended,
         )
         self.control.start()
         for event in events:
             self.control.post(event)
         self.ledger.start()
+        await asyncio.to_thread(self._open_budgets, events)
         self._http = worker_session()
         if settings.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
@@ -224,6 +231,24 @@ class Platform:
             self.journal.append("closed", call.key, plain_of(record))
         if left:
             logger.warning("%d calls were open when the server stopped: recorded", len(left))
+
+    def _open_budgets(self, events: Sequence[Event]) -> None:
+        """Tell control what budgets have spent in their present periods."""
+        now = utc_now().timestamp()
+        budgets = [
+            (event, now)
+            for event in events
+            if isinstance(event, ContractChanged) and event.quota.period is not None
+        ]
+        if budgets:
+            roll_up(self.sessions)
+            self.control.openings.open(budgets)
+
+    def _spent_before(self, contract: ContractChanged, until: float) -> Sequence[BudgetSpent]:
+        if not self.ledger.flush(FLUSH_S):
+            raise TimeoutError("the ledger is behind the journal")
+        with self.sessions() as session:
+            return spent_before(session, contract, until)
 
     def _start_recorder(self) -> TrafficRecorder | None:
         settings = self.settings

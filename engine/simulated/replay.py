@@ -20,6 +20,7 @@ from fairserve.engine.simulated.loops import WORKERS
 from fairserve.engine.simulated.plans import Plans, check_sizes
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import Call, TokenUsage, client_id
 from fairserve.scheduling import events as ev
@@ -84,7 +85,9 @@ class Replay:
         system: SystemConfig,
         costs: CostModel,
         options: ReplayOptions = ReplayOptions(),
+        watcher: ReplayWatcher | None = None,
     ) -> None:
+        self._watcher = watcher
         check_sizes(trace, costs)
         self._trace, self._options = trace, options
         self._plans = Plans(trace, options.isolation)
@@ -233,7 +236,7 @@ class Replay:
     def _refused(self, live: _Live, refusal: ev.Refuse) -> None:
         run = live.run
         sample = self._sample(live, "refused", TokenUsage())
-        self._calls.append(replace(sample, mid_run=refusal.mid_run))
+        self._note(live, replace(sample, mid_run=refusal.mid_run), refusal)
         if run.tries < self._options.retries:
             run.tries += 1
             wait_s = refusal.decision.retry_after_s or 1.0
@@ -263,6 +266,9 @@ class Replay:
                 case ev.InteractionEnded():
                     run = self._open_runs.get(command.interaction_id)
                     if run is not None:
+                        if self._watcher is not None:
+                            opened_s = run.interaction.arrival_s
+                            self._watcher.run_ended(command, opened_s, self._now_s)
                         self._end_run(
                             run,
                             complete=command.state == "complete",
@@ -320,7 +326,13 @@ class Replay:
 
     def _forget(self, live: _Live, outcome: ev.CallOutcome, usage: TokenUsage) -> None:
         del self._live[live.call.call_id]
-        self._calls.append(self._sample(live, outcome, usage))
+        self._note(live, self._sample(live, outcome, usage))
+
+    def _note(self, live: _Live, sample: CallSample, refusal: ev.Refuse | None = None) -> None:
+        self._calls.append(sample)
+        if self._watcher is not None:
+            worker = None if live.worker < 0 else _name(live.worker)
+            self._watcher.call_ended(live.call, sample, worker, refusal)
 
     def _sample(self, live: _Live, outcome: ev.CallOutcome, usage: TokenUsage) -> CallSample:
         interaction = live.run.interaction

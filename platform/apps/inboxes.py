@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fairserve.scheduling.events import Event
+from fairserve.scheduling.events import ContractChanged, Event
 
 
 class ControlInbox(Protocol):
@@ -12,6 +12,12 @@ class ControlInbox(Protocol):
 
     def post(self, event: Event) -> None:
         """Hand an event to the dispatcher; does not wait for it."""
+        ...
+
+    def contract_changed(self, event: ContractChanged, *, reopened: bool) -> None:
+        """Limits hold from now on; waits for it. ``reopened``: a budget has other periods than before,
+        and the ledger knows what it has spent.
+        """
         ...
 
 

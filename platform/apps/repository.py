@@ -61,7 +61,7 @@ def page(
 
 def _which(tenant_id: str | None, deleted: bool) -> list[ColumnElement[bool]]:
     own = App.deleted_at.is_not(None) if deleted else App.deleted_at.is_(None)
-    conditions = [own, Tenant.deleted_at.is_(None)]
+    conditions: list[ColumnElement[bool]] = [own, Tenant.deleted_at.is_(None)]
     if tenant_id is not None:
         conditions.append(App.tenant_id == tenant_id)
     return conditions

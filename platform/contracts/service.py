@@ -92,7 +92,8 @@ def _announce(
     session: Session, control: ControlInbox, event: ContractChanged, before: Quota
 ) -> None:
     """Tell control after the commit; ``before`` is what held until now."""
-    after_commit(session, lambda: control.post(event))
+    reopened = event.quota.period not in (None, before.period)
+    after_commit(session, lambda: control.contract_changed(event, reopened=reopened))
 
 
 def _merged(was: ContractOut, body: ContractBody, param: str) -> ContractOut:

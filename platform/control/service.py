@@ -15,9 +15,10 @@ import concurrent.futures
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fairserve.interactions.run import RestoredCall
+from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
 from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
 from fairserve.platform.control.messages import (
     Cancel,
@@ -50,6 +51,8 @@ from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)
 
+R = TypeVar("R")
+
 BLOCK_TOKENS = 16
 """Of the prefixes that the router tells apart."""
 TICK_S = 0.25
@@ -67,6 +70,7 @@ class ControlService:
         seed: int = 0,
         parameters: Mapping[str, Any] | None = None,
         prices: PriceBook | None = None,
+        spent: SpentBefore = lambda contract, until: (),
         on_ended: OnEnded | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -96,6 +100,7 @@ class ControlService:
             clock=clock,
             wall=wall,
         )
+        self.openings = BudgetOpenings(spent, self.post)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.Task[None] | None = None
 
@@ -145,6 +150,32 @@ class ControlService:
         assert self._loop is not None, "control has not started"
         self._loop.call_soon_threadsafe(self._lifecycle.use_prices, prices)
 
+    def contract_changed(self, event: ev.ContractChanged, *, reopened: bool) -> None:
+        """Limits hold from now on, and the ledger tells what a budget has spent; not from the loop."""
+        taken_at = self._on_loop_thread(lambda: self._take_at(event))
+        if reopened:
+            self.openings.open([(event, taken_at)])
+
+    def _take_at(self, event: ev.Event) -> float:
+        self._lifecycle.take(event)
+        return self._wall()
+
+    def _on_loop_thread(self, act: Callable[[], R]) -> R:
+        """Do it on the loop, from any thread, and wait for it. Raises what it raises."""
+        assert self._loop is not None, "control has not started"
+        if self._on_loop():
+            return act()
+        done: concurrent.futures.Future[R] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                done.set_result(act())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return done.result()
+
     def _on_loop(self) -> bool:
         try:
             return asyncio.get_running_loop() is self._loop
@@ -157,21 +188,7 @@ class ControlService:
         Raises ValueError (or KeyError for a name) that says what is allowed, and changes nothing.
         """
         assert self._loop is not None, "control has not started"
-        if self._on_loop():
-            self._apply_throttling(system, parameters)
-            return
-        done: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-        def apply() -> None:
-            try:
-                self._apply_throttling(system, parameters)
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        self._loop.call_soon_threadsafe(apply)
-        done.result()
+        self._on_loop_thread(lambda: self._apply_throttling(system, parameters))
 
     def _apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
         base = SYSTEMS[system]

@@ -10,6 +10,13 @@ from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tena
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ThrottlingSetting
 from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.usage import (
+    UsageCalls,
+    UsageDirty,
+    UsageRefusals,
+    UsageRuns,
+    UsageState,
+)
 
 __all__ = [
     "ApiKey",
@@ -32,6 +39,11 @@ __all__ = [
     "ThrottlingEvent",
     "ThrottlingSetting",
     "TokenProfile",
+    "UsageCalls",
+    "UsageDirty",
+    "UsageRefusals",
+    "UsageRuns",
+    "UsageState",
 ]
 
 metadata = Base.metadata

@@ -26,8 +26,8 @@ def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) 
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     key = [column.name for column in table.primary_key]
     # One statement may not name a row twice, and cutting texts can make two keys equal.
-    fitting = (_fitting(table, row) for row in rows)
-    distinct = {tuple(row[name] for name in key): row for row in fitting}
+    clean = (fitting(table, row) for row in rows)
+    distinct = {tuple(row[name] for name in key): row for row in clean}
     for batch in _batches(distinct.values()):
         statement = insert(table).values(batch)
         session.execute(
@@ -54,11 +54,11 @@ def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-def _fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+def fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with its texts as their columns hold them."""
-    fitting = dict(row)
+    fit = dict(row)
     for name, value in row.items():
         column = table.columns[name]
         if isinstance(value, str) and isinstance(column.type, String):
-            fitting[name] = fitting_text(value, column.type.length)
-    return fitting
+            fit[name] = fitting_text(value, column.type.length)
+    return fit

@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     running.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="cores to use")
     running.add_argument("--json", type=output, metavar="OUT", help="write all figures")
     running.add_argument("--plot", type=plot_folder, metavar="DIR", help="draw plots here")
+    running.add_argument(
+        "--ledger",
+        metavar="URL",
+        help="write calls and runs of the one system into this database, for `fairserve usage`",
+    )
+    running.add_argument(
+        "--ledger-begin",
+        type=moment,
+        metavar="TIME",
+        help="of the rows: the trace's zero, with its zone (default: yesterday, midnight UTC)",
+    )
     return parser.parse_args(argv)
 
 
@@ -239,6 +251,14 @@ def seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is given; allowed: finite, 0 or more")
+    return value
+
+
+def moment(text: str) -> datetime:
+    """A time with its zone."""
+    value = datetime.fromisoformat(text)
+    if value.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text} has no zone; allowed: 2026-01-31T00:00:00Z")
     return value
 
 

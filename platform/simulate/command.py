@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -41,7 +42,10 @@ def main(argv: Sequence[str]) -> int:
             )
             for name, system in systems.items()
         ]
-        outcomes = list(run_jobs(jobs, arguments.jobs, _say))
+        if arguments.ledger is None:
+            outcomes = list(run_jobs(jobs, arguments.jobs, _say))
+        else:
+            outcomes = [_into_ledger(jobs, arguments)]
     except ValueError as error:  # of which TraceError is one
         print(f"fairserve simulate: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -65,6 +69,24 @@ def main(argv: Sequence[str]) -> int:
         print(f"fairserve simulate: cannot write: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _into_ledger(jobs: Sequence[Job], arguments: argparse.Namespace) -> Outcome:
+    """Raises ValueError."""
+    if len(jobs) > 1:
+        raise ValueError("--ledger takes the rows of one system; name one by --system")
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from fairserve.platform.db.schema import SchemaError
+    from fairserve.platform.simulate.ledger import run_into
+
+    try:
+        return run_into(jobs[0], arguments.ledger, arguments.ledger_begin, _say)
+    except SchemaError as error:
+        raise ValueError(str(error)) from error
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        raise ValueError(f"--ledger: {' '.join(str(cause).split())}") from error
 
 
 def document(trace: Trace, outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay, ReplayResult
 from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.simulate.curves import Curves, curves_of
 from fairserve.scheduling.cost import Cost, Linear
@@ -53,9 +54,11 @@ class Outcome:
     curves: Curves | None = field(default=None, compare=False)
 
 
-def run_job(job: Job, say: Say = lambda text: None) -> Outcome:
+def run_job(
+    job: Job, say: Say = lambda text: None, watcher: ReplayWatcher | None = None
+) -> Outcome:
     """Simulate; ``say`` is told of progress now and then."""
-    replay = Replay(job.trace, job.system, job.costs, job.options)
+    replay = Replay(job.trace, job.system, job.costs, job.options, watcher)
     result = replay.run(lambda ended, calls: say(f"{job.name}: {ended:,} of {calls:,} calls"))
     summary = summarise(
         result.calls,

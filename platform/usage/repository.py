@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import delete, or_, select
+from sqlalchemy import Table, delete, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.control.record import CallRecord, InteractionRecord
@@ -19,19 +19,27 @@ from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.db.upsert import upsert
+from fairserve.platform.db.upsert import fitting, upsert
+from fairserve.platform.usage.marks import mark_ends_until_now, mark_rows
 
 
 def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
     """Write calls, and the throttling event of each refused one. A repeated id: the last wins."""
-    upsert(session, LedgerCall, [_call(record) for record in records])
+    calls = [_call(record) for record in records]
+    upsert(session, LedgerCall, calls)
+    mark_rows(session, calls, "accepted_at")  # a refusal's time is its call's
     refused = [_event(record) for record in records if record.outcome == "refused"]
     upsert(session, ThrottlingEvent, refused)
 
 
 def upsert_interactions(session: Session, records: Sequence[InteractionRecord]) -> None:
     """Write ended interactions. A repeated id of the same app: the last wins."""
-    upsert(session, Interaction, [_interaction(record) for record in records])
+    table = Interaction.__table__
+    assert isinstance(table, Table)
+    runs = [fitting(table, _interaction(record)) for record in records]
+    mark_ends_until_now(session, runs)
+    upsert(session, Interaction, runs)
+    mark_rows(session, runs, "ended_at")
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:

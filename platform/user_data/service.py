@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.orm import Session
 
 from fairserve.platform.apps.inboxes import ControlInbox
 from fairserve.platform.auth import Principal
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.erasures import Erasure
-from fairserve.platform.db.identity import Tenant
+from fairserve.platform.db.identity import EndUser, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.errors import ConflictError, NotFoundError
@@ -86,6 +87,7 @@ class UserData:
     def _begin(self, user: str) -> Erasure:
         self._require_tenant()
         with self._sessions.begin() as session:
+            self._require_unblocked(session, user)
             return erasing.begin(session, self._hasher, self._principal, user)
 
     def _erase(self, erasure: Erasure, user: str) -> ErasedRows:
@@ -96,6 +98,14 @@ class UserData:
         self._control.post(UserChanged(self._tenant_id, user))
         self._control.post(ContractChanged("user", self._tenant_id, user=user))
         return ErasedRows(**settings, **rewriting.rewrite())
+
+    def _require_unblocked(self, session: Session, user: str) -> None:
+        """A tenant would lift an operator's block by erasing its user."""
+        row = session.get(EndUser, (self._tenant_id, user))
+        if row is not None and row.blocked and self._principal.scope != "admin":
+            raise ConflictError(
+                "an operator has blocked this user; an operator may erase it", code="user_blocked"
+            )
 
     def _require_tenant(self) -> None:
         with self._sessions() as session:

@@ -212,10 +212,16 @@ class RecordingControl:
 
     def __init__(self) -> None:
         self.events: list = []
+        self.reopened: list = []
         self.applied: list = []
 
     def post(self, event) -> None:
         self.events.append(event)
+
+    def contract_changed(self, event, *, reopened) -> None:
+        self.events.append(event)
+        if reopened:
+            self.reopened.append(event)
 
     def use_prices(self, prices) -> None:
         self.prices = prices

@@ -165,8 +165,8 @@ def test_a_field_that_is_wrong_by_itself_is_named(management, holders, body, fie
 @pytest.mark.parametrize(
     ("body", "field", "said"),
     [
-        ({"max_budget": 1}, "budget_duration", "belong together"),
-        ({"budget_duration": "1d"}, "budget_duration", "belong together"),
+        ({"max_budget": 1}, "budget_duration", "a budget needs a budget_duration"),
+        ({"soft_budget": 1}, "budget_duration", "a budget needs a budget_duration"),
         (
             {"max_budget": 1, "soft_budget": 2, "budget_duration": "1d"},
             "soft_budget",
@@ -184,6 +184,20 @@ def test_limits_that_do_not_go_together_are_refused(management, holders, body, f
         error = holders.set(scope, body, status=400)["error"]
         assert error["param"] == f"{name}.{field}"
         assert said in error["message"]
+    assert management.control.events == []
+
+
+def test_a_change_that_is_refused_in_one_part_is_not_made_at_all(management, holders):
+    path, key = f"/v1/apps/{holders.app['id']}", holders.tenant["api_key"]
+    before = management.call(key, "GET", path)
+    body = {
+        "name": "new",
+        "limits": {"user_rpm": 50},
+        "contract": {"rpm_limit": 5},
+        "user_contract": {"max_budget": 5},
+    }
+    management.call(key, "PATCH", path, body, status=400)
+    assert management.call(key, "GET", path) == before
     assert management.control.events == []
 
 

@@ -342,6 +342,17 @@ def test_who_may_ask(planted):
     assert all(nobody[name] == [] for name in KINDS)
 
 
+def test_a_tenant_lifts_no_block_by_erasing(planted):
+    path, admin = f"/admin/users/{planted.one['id']}/{USER}", planted.management.admin
+    planted.management.call(admin, "PUT", path, {"blocked": True})
+    call, query = planted.management.call, {"user": USER}
+    refused = call(planted.one["api_key"], "DELETE", "/v1/user-data", status=409, **query)
+    assert refused["error"]["code"] == "user_blocked"
+    assert planted.export()["calls"]
+    call(admin, "DELETE", "/v1/user-data", tenant=planted.one["id"], **query)
+    assert not planted.export()["calls"]
+
+
 def test_answers_are_not_to_be_kept(planted):
     answer = planted.management.client.get(
         "/v1/user-data",

@@ -11,6 +11,8 @@ from fairserve.throttling.registry import THROTTLES
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text()
+SAME_AS = {("tenant", "suspend"), ("tenant", "resume"), ("tenant", "show"), ("app", "show")}
+"""Commands without an example, like another noun's that has one."""
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
@@ -59,6 +61,28 @@ def test_every_command_is_described():
     assert "serve" in commands
     for command in commands:
         assert f"fairserve {command}" in described, command
+
+
+def test_every_admin_command_is_in_the_guide():
+    from fairserve.platform.admin_cli.main import NOUNS, parser
+
+    guide = (ROOT / "docs" / "guide" / "tenants.md").read_text()
+    assert "(docs/guide/tenants.md)" in README
+    for noun in NOUNS:
+        assert f"| `fairserve {noun}` |" in README, noun
+        (actions,) = [action for action in parser(noun)._actions if action.choices]
+        for name in actions.choices:
+            assert f"\nfairserve {noun} {name} " in guide or (noun, name) in SAME_AS, (noun, name)
+
+
+def test_every_contract_limit_is_in_the_guide():
+    from fairserve.platform.admin_cli.fields import CONTRACT
+    from fairserve.platform.contracts.schemas import ContractBody
+
+    guide = (ROOT / "docs" / "guide" / "tenants.md").read_text()
+    assert {name for name, *_ in CONTRACT} == ContractBody.model_fields.keys()
+    for name in ContractBody.model_fields:
+        assert f"\n| `{name}` | `--{name.replace('_', '-')}` |" in guide, name
 
 
 def test_every_group_of_benchmarks_is_described():

@@ -235,11 +235,20 @@ def test_expiry_holds_also_in_the_cache(authenticator, sessions, clock, app_key)
         authenticator.authenticate_sync(app_key.plain)
 
 
-def test_a_suspended_tenants_keys_do_not_work(authenticator, sessions, app_key):
-    with sessions.begin() as session:
-        session.get(Tenant, "tn_1").suspended_at = NOW
-    with pytest.raises(AuthenticationError):
-        authenticator.authenticate_sync(app_key.plain)
+@pytest.mark.parametrize("column", ["suspended_at", "deleted_at"])
+@pytest.mark.parametrize(("table", "id"), [(Tenant, "tn_1"), (App, "app_1")])
+def test_keys_of_what_is_suspended_or_deleted_do_not_work(
+    authenticator, sessions, clock, app_key, table, id, column
+):
+    for time, works in ((NOW, False), (None, True)):
+        with sessions.begin() as session:
+            setattr(session.get(table, id), column, time)
+        clock.now_s += 30
+        if works:
+            assert authenticator.authenticate_sync(app_key.plain).app_id == "app_1"
+        else:
+            with pytest.raises(AuthenticationError):
+                authenticator.authenticate_sync(app_key.plain)
 
 
 def test_the_last_use_is_kept_to_the_hour(authenticator, sessions, clock, app_key):

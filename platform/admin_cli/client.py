@@ -1,0 +1,118 @@
+"""How the admin commands talk to a server: JSON over HTTP, and the key is never shown.
+
+Redirects are refused, because the key would go where they lead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from http.client import HTTPException, HTTPMessage
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+TIMEOUT_S = 60.0
+MAX_KEY_CHARS = 256
+
+
+class UsageError(Exception):
+    """The command was used wrongly: no key, a URL that is none."""
+
+
+class ServerError(Exception):
+    """The server refused, or there is none; the text is for people."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        """Follow nothing: the answer stays the redirect."""
+
+
+class Client:
+    """Requests to one server with one key."""
+
+    def __init__(self, url: str, key: str) -> None:
+        """Raises UsageError for a URL or a key that cannot be one."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.query:
+            raise UsageError(f"the URL is {url!r}; allowed: http://HOST:PORT or https://HOST:PORT")
+        if not key.isascii() or not key.isprintable() or not 0 < len(key) <= MAX_KEY_CHARS:
+            raise UsageError("the key is empty, too long, or has characters that no key has")
+        self._url = url.rstrip("/")
+        self._key = key
+        self._opener = build_opener(_NoRedirects)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        **query: str | int | bool | None,
+    ) -> Any:
+        """The answer's JSON, None for an empty one. ``path`` is quoted, see :func:`path_of`; a query
+        of None is left out. Raises ServerError.
+        """
+        given = {
+            name: str(value).lower() if isinstance(value, bool) else value
+            for name, value in query.items()
+            if value is not None
+        }
+        url = f"{self._url}{path}" + (f"?{urlencode(given)}" if given else "")
+        headers = {"Authorization": f"Bearer {self._key}", "Accept": "application/json"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        request = Request(url, data, headers, method=method)  # noqa: S310  http and https only
+        try:
+            with self._opener.open(request, timeout=TIMEOUT_S) as answer:
+                text = answer.read()
+        except HTTPError as error:
+            with error:
+                raise ServerError(_refusal(error)) from None
+        except URLError as error:
+            raise ServerError(f"{self._url} does not answer: {error.reason}") from None
+        except (OSError, HTTPException) as error:
+            reason = str(error) or type(error).__name__
+            raise ServerError(f"{self._url} does not answer: {reason}") from None
+        try:
+            return json.loads(text) if text else None
+        except ValueError:
+            raise ServerError(f"{self._url} does not answer with JSON; is it FairServe?") from None
+
+
+def path_of(*parts: str) -> str:
+    """A path of these parts, each quoted; slashes in the last one stay."""
+    *heads, last = parts
+    return "/" + "/".join([*(quote(head, safe="") for head in heads), quote(last, safe="/")])
+
+
+def read_key(key_file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
+    """The key of a file, or else of FAIRSERVE_API_KEY. Raises UsageError if there is none."""
+    if key_file is None:
+        key = environment.get("FAIRSERVE_API_KEY", "").strip()
+        if not key:
+            raise UsageError("no key: set FAIRSERVE_API_KEY, or name a file by --key-file")
+        return key
+    try:
+        return key_file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"the key file {key_file} cannot be read: {reason}") from None
+
+
+def _refusal(error: HTTPError) -> str:
+    try:
+        told = json.loads(error.read())["error"]
+        message = str(told["message"])
+    except (ValueError, KeyError, TypeError, OSError, HTTPException):
+        where = error.headers.get("Location")
+        return f"the server answers {error.code}" + (f", elsewhere: {where}" if where else "")
+    return message

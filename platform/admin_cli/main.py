@@ -1,0 +1,61 @@
+"""``fairserve tenant | app | key | user``: the management API from a shell.
+
+Exit codes: 0 done; 1 the server refused or does not answer, with its message on stderr; 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from fairserve.platform.admin_cli import apps, keys, tenants, users
+from fairserve.platform.admin_cli.client import (
+    DEFAULT_URL,
+    Client,
+    ServerError,
+    UsageError,
+    read_key,
+)
+from fairserve.platform.admin_cli.commands import Act
+from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
+
+REFUSED = 1
+NOUNS = {
+    "tenant": ("tenants: who pays", tenants.add_commands),
+    "app": ("a tenant's apps, with their token profiles and limits", apps.add_commands),
+    "key": ("API keys of apps and tenants", keys.add_commands),
+    "user": ("settings and data of end users", users.add_commands),
+}
+
+
+def parser(noun: str) -> OneLineParser:
+    """The parser of one noun's commands."""
+    text, add_commands = NOUNS[noun]
+    top = OneLineParser(
+        prog=f"fairserve {noun}",
+        description=f"Manage {text}. docs/guide/tenants.md has examples.",
+        allow_abbrev=False,
+    )
+    add_commands(top.add_subparsers(dest="action", required=True, metavar="COMMAND"))
+    return top
+
+
+def main(argv: Sequence[str]) -> int:
+    """Carry out a command, its noun first; returns the exit code."""
+    noun, *rest = argv
+    arguments = parser(noun).parse_args(rest)
+    act: Act = arguments.act
+    try:
+        url = arguments.url or os.environ.get("FAIRSERVE_URL") or DEFAULT_URL
+        act(Client(url, read_key(arguments.key_file)), arguments)
+    except UsageError as error:
+        return _fail(noun, str(error), USAGE_ERROR)
+    except ServerError as error:
+        return _fail(noun, str(error), REFUSED)
+    return 0
+
+
+def _fail(noun: str, message: str, code: int) -> int:
+    print(f"fairserve {noun}: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,120 @@
+"""Rollups of the ledger: what usage reports are made of, and what is still to be rolled up.
+
+Each table holds the same history at six levels: quarter hours and UTC days, each by user, by app (users
+summed up, ``user_id`` empty) and by tenant (apps and models summed up, too). Quarter hours, because the
+days and hours of every time zone consist of them. A row is a sum over raw rows, written anew from them
+whenever they change, and outlives them.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Index, LargeBinary, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
+from fairserve.platform.db.ledger import WIDE_ID_CHARS
+
+LEVEL_CHARS = 16
+
+
+class UsageCalls(Base):
+    """Calls, by when they were accepted. Sums are over charged calls, ``uncharged_calls`` apart."""
+
+    __tablename__ = "usage_calls"
+    __table_args__ = (Index(None, "level", "start_s"),)
+
+    level: Mapped[str] = mapped_column(String(LEVEL_CHARS), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    """The UTC epoch second at which the quarter hour or the day begins."""
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
+    model: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
+    """The one that served, or was asked for where none did."""
+    calls: Mapped[int] = mapped_column(BigInteger)
+    completed: Mapped[int] = mapped_column(BigInteger)
+    refused: Mapped[int] = mapped_column(BigInteger)
+    cancelled: Mapped[int] = mapped_column(BigInteger)
+    failed: Mapped[int] = mapped_column(BigInteger)
+    expired: Mapped[int] = mapped_column(BigInteger)
+    uncharged_calls: Mapped[int] = mapped_column(BigInteger)
+    input_tokens: Mapped[int] = mapped_column(BigInteger)
+    system_tokens: Mapped[int] = mapped_column(BigInteger)
+    cached_tokens: Mapped[int] = mapped_column(BigInteger)
+    extend_tokens: Mapped[int] = mapped_column(BigInteger)
+    output_tokens: Mapped[int] = mapped_column(BigInteger)
+    service: Mapped[float]
+    wasted_tokens: Mapped[int] = mapped_column(BigInteger)
+    cost: Mapped[int] = mapped_column(BigInteger)
+    """Nanounits of the currency."""
+    unpriced_calls: Mapped[int] = mapped_column(BigInteger)
+    """They have tokens, and their model had no price."""
+    queue_delay_count: Mapped[int] = mapped_column(BigInteger)
+    ttft_count: Mapped[int] = mapped_column(BigInteger)
+    queue_delay_digest: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """A t-digest of seconds (:mod:`fairserve.platform.usage.digests`), as ``ttft_digest``."""
+    ttft_digest: Mapped[bytes | None] = mapped_column(LargeBinary)
+
+
+class UsageRuns(Base):
+    """Interactions, by when they ended."""
+
+    __tablename__ = "usage_runs"
+    __table_args__ = (Index(None, "level", "start_s"),)
+
+    level: Mapped[str] = mapped_column(String(LEVEL_CHARS), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
+    complete: Mapped[int] = mapped_column(BigInteger)
+    aborted: Mapped[int] = mapped_column(BigInteger)
+    cancelled: Mapped[int] = mapped_column(BigInteger)
+    expired: Mapped[int] = mapped_column(BigInteger)
+    run_calls: Mapped[int] = mapped_column(BigInteger)
+    wasted_throttled: Mapped[int] = mapped_column(BigInteger)
+    """Tokens of runs that came to nothing because they were throttled; the others likewise."""
+    wasted_cancelled: Mapped[int] = mapped_column(BigInteger)
+    wasted_failed: Mapped[int] = mapped_column(BigInteger)
+    wasted_expired: Mapped[int] = mapped_column(BigInteger)
+
+
+class UsageRefusals(Base):
+    """Refusals by reason, by when they were made."""
+
+    __tablename__ = "usage_refusals"
+    __table_args__ = (Index(None, "level", "start_s"),)
+
+    level: Mapped[str] = mapped_column(String(LEVEL_CHARS), primary_key=True)
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS), primary_key=True)
+    reason: Mapped[str] = mapped_column(String(64), primary_key=True)
+    count: Mapped[int] = mapped_column(BigInteger)
+    mid_run: Mapped[int] = mapped_column(BigInteger)
+    """Of these, refusals of calls whose run was under way."""
+
+
+class UsageDirty(Base):
+    """A quarter hour of an app whose raw rows changed after it was rolled up last."""
+
+    __tablename__ = "usage_dirty"
+
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    marks: Mapped[int] = mapped_column(BigInteger)
+    """How often it was marked since."""
+
+
+class UsageState(Base):
+    """One row. Who changes rollups holds its lock, so that there is one at a time."""
+
+    __tablename__ = "usage_state"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    rolled_up_s: Mapped[float]
+    """What was committed before this UTC epoch second is in the rollups."""
+    raw_from_s: Mapped[int] = mapped_column(BigInteger)
+    """The day from which on all raw rows are kept; rollups before it never change."""

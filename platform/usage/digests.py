@@ -1,0 +1,43 @@
+"""Quantiles that can be merged: t-digests (Dunning and Ertl) of the datasketches library.
+
+A digest is a few hundred bytes for any number of values, exact for a handful, and off by well under 1 %
+of the rank at the median, much less at the ends. It depends on the order of its values, so they are
+sorted first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from datasketches import tdigest_double
+
+COMPRESSION = 100
+
+
+def digest_of(values: Sequence[float]) -> bytes | None:
+    """The digest of values in any order; None of none."""
+    if not values:
+        return None
+    digest = tdigest_double(COMPRESSION)
+    digest.update(np.sort(np.asarray(values, dtype=np.float64)))
+    return bytes(digest.serialize())
+
+
+def merged(digests: Iterable[bytes | None]) -> bytes | None:
+    """One digest of all values, merged in this order; None if there are none."""
+    present = [digest for digest in digests if digest is not None]
+    if len(present) < 2:
+        return bytes(present[0]) if present else None
+    total = tdigest_double(COMPRESSION)
+    for digest in present:
+        total.merge(tdigest_double.deserialize(digest))
+    return bytes(total.serialize())
+
+
+def quantiles(digest: bytes | None, ranks: Sequence[float]) -> tuple[float, ...] | None:
+    """The values at ranks between 0 and 1; None if there are no values."""
+    if digest is None:
+        return None
+    found = tdigest_double.deserialize(digest)
+    return tuple(float(found.get_quantile(rank)) for rank in ranks)

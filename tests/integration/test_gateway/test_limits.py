@@ -1,0 +1,223 @@
+"""Contract limits over HTTP: budgets under a crowd and after a crash, rates, places, models, headers."""
+
+import asyncio
+import random
+from decimal import Decimal
+
+import httpx
+import openai
+import pytest
+from processes import eventually
+
+PATH = "/v1/chat/completions"
+NANO = 10**9
+PRICE = {"model": "*", "input": 1000, "cached_input": 500, "output": 2000}
+"""For a million tokens: a scripted call costs 8 x 0.001 + 4 x 0.0005 + 3 x 0.002 = 0.016."""
+COST = Decimal("0.016")
+
+
+@pytest.fixture(scope="module")
+def limited(start_server, scripted):
+    """A server with prices and patience, before two scripted workers."""
+    urls = ",".join(worker.url for worker in scripted)
+    server = start_server("--worker-urls", urls, "--max-queue-wait-s", "60", "--keepalive-s", "0.2")
+    assert server.admin("POST", "/admin/prices", json=PRICE).status_code == 201
+    return server
+
+
+class Client:
+    """An app of its own with limits, and calls with its key."""
+
+    def __init__(self, server, name, **limits):
+        profile = {"stages": [{"input_tokens": 30, "output_tokens": 20}]}
+        self.server = server
+        body = {"name": name, "profile": profile, **limits}
+        made = server.request("POST", "/v1/apps", server.tenant_key, json=body)
+        assert made.status_code == 201, made.text
+        self.app_id, self.key = made.json()["id"], made.json()["api_key"]
+
+    def change(self, **limits):
+        path = f"/v1/apps/{self.app_id}"
+        answer = self.server.request("PATCH", path, self.server.tenant_key, json=limits)
+        assert answer.status_code == 200, answer.text
+
+    def body(self, text="ok", **more):
+        messages = [{"role": "user", "content": text}]
+        return {"model": "scripted", "messages": messages, "max_tokens": 20, **more}
+
+    def call(self, text="ok", run=None, **more):
+        headers = {"X-Interaction-Id": run} if run else {}
+        return self.server.post(PATH, self.body(text, **more), self.key, headers=headers)
+
+    def rows(self):
+        return self.server.rows(app_id=self.app_id)
+
+    def spent(self):
+        return Decimal(sum(row["cost"] for row in self.rows())) / NANO
+
+
+def remaining(answer):
+    return Decimal(answer.headers["x-fairserve-budget-remaining"])
+
+
+def test_a_crowd_never_passes_a_budget_and_a_crash_forgets_nothing(limited):
+    budget = Decimal("0.6")
+    client = Client(
+        limited, "crowd", contract={"max_budget": float(budget), "budget_duration": "12mo"}
+    )
+    asyncio.run(_crowd(client))
+    rows = eventually(lambda: [r for r in client.rows() if r["outcome"] == "completed"])
+    refused = client.call()
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "insufficient_quota"
+    assert refused.headers["x-should-retry"] == "false"
+    assert int(refused.headers["retry-after"]) > 0
+    left = remaining(refused)
+    eventually(lambda: client.spent() == budget - left, lambda: (client.spent(), left))
+    assert 0 <= left < Decimal("0.06"), "what is left is less than a call may cost"
+    assert {row["cost"] for row in rows} == {int(COST * NANO)}
+    failed = [row for row in client.rows() if row["outcome"] in ("failed", "refused", "expired")]
+    assert failed
+    assert all(row["cost"] == 0 for row in failed)
+
+    limited.kill()
+    limited.start()
+    again = client.call()
+    assert again.json()["error"]["code"] == "insufficient_quota"
+    assert remaining(again) == left
+    client.change(contract={"max_budget": float(budget + 1)})
+    served = client.call()
+    assert served.status_code == 200
+    assert remaining(served) <= left + 1 - COST
+    assert remaining(client.server.request("GET", "/v1/models", client.key)) == left + 1 - COST
+
+
+async def _crowd(client):
+    """200 clients at once; each comes again as it is told, until the budget is spent."""
+    async with httpx.AsyncClient(
+        base_url=client.server.url,
+        headers={"Authorization": f"Bearer {client.key}"},
+        limits=httpx.Limits(max_connections=200),
+        timeout=90,
+    ) as http:
+
+        async def one(number):
+            chance = random.Random(number)
+            while True:
+                text = chance.choices(("ok", "break", "die"), (30, 1, 1))[0]
+                body = client.body(f"{text} {number}", user=f"u{number % 7}")
+                answer = await http.post(PATH, json=body)
+                if answer.status_code == 429:
+                    error = answer.json()["error"]
+                    if error["code"] == "insufficient_quota":
+                        return
+                    assert error["fairserve"]["reason"] == "contract_budget_held", error
+                await asyncio.sleep(int(answer.headers.get("retry-after", 0)))
+
+        async with asyncio.timeout(120):
+            await asyncio.gather(*(one(number) for number in range(200)))
+
+
+def test_a_budget_that_is_set_later_knows_what_was_spent(limited):
+    client = Client(limited, "later")
+    for _ in range(3):
+        assert client.call().status_code == 200
+    client.change(contract={"max_budget": 1, "budget_duration": "1mo"})
+    client.change(user_contract={"max_budget": 5, "budget_duration": "1mo"})
+    assert remaining(client.server.request("GET", "/v1/models", client.key)) == 1 - 3 * COST
+    answer = client.call(user="ann")
+    assert answer.headers["x-fairserve-budget-scope"] == "app"
+    client.change(contract={"max_budget": float(3 * COST)})
+    assert client.call().json()["error"]["code"] == "insufficient_quota"
+
+
+def test_beyond_the_soft_end_answers_say_so_or_no_run_begins(limited):
+    soft = {"soft_budget": float(COST * 3 / 2), "max_budget": 9, "budget_duration": "1d"}
+    client = Client(limited, "soft", contract=soft)
+    assert "x-fairserve-budget-soft-end" not in client.call("ok", run="R").headers
+    assert client.call("ok", run="R").headers["x-fairserve-budget-soft-end"] == "passed"
+    client.change(contract={"soft_end": "finish_runs"})
+    assert client.call("ok", run="R").status_code == 200, "its run is finished"
+    error = client.call("ok", run="S").json()["error"]
+    assert (error["code"], error["fairserve"]["reason"]) == (
+        "insufficient_quota",
+        "contract_soft_budget",
+    )
+
+
+def test_every_answer_tells_what_is_left(limited):
+    client = Client(limited, "headers", user_contract={"rpm_limit": 3, "tpm_limit": 1000})
+    first = client.call()
+    assert first.headers["x-ratelimit-limit-requests"] == "3"
+    assert first.headers["x-ratelimit-remaining-requests"] == "2"
+    assert first.headers["x-fairserve-limit-requests"] == "contract; scope=user"
+    assert first.headers["x-ratelimit-remaining-tokens"] == "985"
+    wrong = client.server.post(PATH, {"model": "scripted"}, client.key)
+    assert wrong.status_code == 400
+    assert wrong.headers["x-ratelimit-remaining-requests"] == "2"
+    assert client.call(temperature=99).headers["x-ratelimit-remaining-requests"] == "2"
+    assert client.call().status_code == client.call().status_code == 200
+    refused = client.call()
+    assert refused.status_code == 429
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert 1 <= int(refused.headers["retry-after"]) <= 61
+    told = refused.json()["error"]["fairserve"]
+    assert (told["kind"], told["retry"], told["limit"]) == ("contract", "certain", 3)
+    row = client.server.row(app_id=client.app_id, outcome="refused")
+    assert row["cost"] == 0
+    run = client.server.post("/v1/interactions", {}, client.key)
+    assert (run.status_code, run.headers["x-ratelimit-remaining-requests"]) == (201, "0")
+
+
+def test_a_failed_call_gives_its_place_and_its_request_back(limited):
+    client = Client(limited, "failing", contract={"rpm_limit": 1, "max_parallel_requests": 1})
+    assert client.call("break").status_code == 502
+    assert client.call("refuse").status_code == 400
+    assert client.call("ok").status_code == 200
+    assert client.call("ok").status_code == 429
+
+
+def test_parallel_calls_wait_their_turn_at_the_client(limited, scripted):
+    client = Client(limited, "parallel", contract={"max_parallel_requests": 1})
+    waiting = limited.openai(client.key, max_retries=5)
+    with limited.http.stream(
+        "POST",
+        PATH,
+        json=client.body("hold", stream=True),
+        headers={"Authorization": f"Bearer {client.key}"},
+    ) as held:
+        lines = held.iter_lines()
+        next(lines)
+        refused = client.call()
+        assert refused.json()["error"]["fairserve"]["reason"] == "contract_parallel"
+        assert refused.headers["x-fairserve-retry"] == "best_effort"
+        for worker in scripted:
+            worker.release()
+        assert list(lines)
+    answer = waiting.chat.completions.create(**client.body("ok"))
+    assert answer.choices[0].message.content == "one two three"
+
+
+def test_only_allowed_models_are_listed_and_answer(limited):
+    client = Client(limited, "models", contract={"allowed_models": ["other"]})
+    assert client.server.request("GET", "/v1/models", client.key).json()["data"] == []
+    found = client.server.request("GET", "/v1/models/scripted", client.key)
+    assert found.status_code == 404
+    with pytest.raises(openai.PermissionDeniedError, match="does not allow this model"):
+        limited.openai(client.key).chat.completions.create(**client.body())
+    client.change(contract={"allowed_models": None})
+    assert client.call().status_code == 200
+
+
+def test_a_program_ends_when_its_budget_is_spent(limited):
+    client = Client(limited, "program", contract={"max_budget": 0, "budget_duration": "1d"})
+    program = {"nodes": [{"id": "a", "prompt": "ok", "model": "scripted"}]}
+    made = client.server.post("/v1/interactions", program, client.key)
+    assert made.status_code == 201, made.text
+    path = f"/v1/interactions/{made.json()['id']}"
+
+    def ended():
+        run = client.server.request("GET", path, client.key).json()
+        return run if run["state"] not in ("open", "under_way") else None
+
+    assert eventually(ended)["state"] in ("aborted", "failed")

@@ -1,0 +1,159 @@
+"""The audit log: a row for every change that an administrator makes, and no secret in any."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import func, select
+
+from fairserve.platform.db.identity import ApiKey
+from fairserve.platform.db.operations import AuditEntry
+
+PROFILE = {"stages": [{"input_tokens": 1, "output_tokens": 1}]}
+CONTRACT = {"rpm_limit": 5}
+WORKERS, ALIASES = "/admin/cluster/workers", "/admin/cluster/aliases"
+
+# In this order: what one makes, the next changes. Each with its body and what it is called in the log.
+CHANGES = [
+    ("POST", "/admin/tenants", {"name": "new", "contract": CONTRACT}, "tenant.create"),
+    ("PATCH", "/admin/tenants/{tenant_id}", {"suspended": False, "weight": 2}, "tenant.change"),
+    ("POST", "/admin/tenants/{tenant_id}/keys", {"name": "ci"}, "key.create"),
+    ("POST", "/admin/tenants/{tenant_id}/keys/rotate", {"grace_s": 60}, "key.rotate"),
+    ("DELETE", "/admin/tenants/{tenant_id}/keys/{tenant_key_id}", None, "key.revoke"),
+    ("POST", "/v1/apps", {"name": "new", "profile": PROFILE}, "app.create"),
+    ("PATCH", "/v1/apps/{app_id}", {"user_contract": CONTRACT}, "app.change"),
+    ("POST", "/v1/apps/{app_id}/keys", {"name": "ci"}, "key.create"),
+    ("POST", "/v1/apps/{app_id}/keys/rotate", {"grace_s": 60}, "key.rotate"),
+    ("DELETE", "/v1/apps/{app_id}/keys/{key_id}", None, "key.revoke"),
+    ("DELETE", "/v1/apps/{app_id}", None, "app.delete"),
+    ("POST", "/v1/apps/{app_id}/restore", None, "app.restore"),
+    ("PUT", "/admin/users/{tenant_id}/{user}", {"contract": CONTRACT}, "user.change"),
+    ("DELETE", "/admin/users/{tenant_id}/{user}", None, "user.reset"),
+    ("PUT", "/admin/throttling", {"system": "fcfs"}, "throttling.change"),
+    ("POST", WORKERS, {"id": "a", "url": "http://127.0.0.1:9"}, "worker.join"),
+    ("POST", WORKERS + "/{worker_id}/drain", None, "worker.drain"),
+    ("DELETE", WORKERS + "/{worker_id}", None, "worker.remove"),
+    ("PUT", ALIASES + "/{name}", {"target": "m"}, "alias.put"),
+    ("DELETE", ALIASES + "/{name}", None, "alias.remove"),
+    ("DELETE", "/admin/tenants/{tenant_id}", None, "tenant.delete"),
+    ("POST", "/admin/tenants/{tenant_id}/restore", None, "tenant.restore"),
+]
+
+
+def test_every_route_that_changes_something_is_walked(management):
+    found = {
+        (method.upper(), path)
+        for path, methods in management.app.openapi()["paths"].items()
+        for method in methods.keys() - {"get"}
+    }
+    walked = {(method, path.replace("tenant_key_id", "key_id")) for method, path, _, _ in CHANGES}
+    assert found == walked
+
+
+def test_every_change_has_a_row_and_no_row_has_a_secret(management):
+    tenant = management.tenant("acme")
+    app = management.new_app(tenant)
+    places = {
+        "tenant_id": tenant["id"],
+        "tenant_key_id": tenant["key"]["id"],
+        "app_id": app["id"],
+        "key_id": app["key"]["id"],
+        "user": "team/zoé",
+        "worker_id": "a",
+        "name": "org/chat",
+    }
+    seen = count(management)
+    for method, route, body, action in CHANGES:
+        path = route
+        for name, value in places.items():
+            path = path.replace(f"{{{name}}}", value)
+        query = {"tenant": tenant["id"]} if path.startswith("/v1") else {}
+        answer = management.client.request(
+            method,
+            path,
+            json=body,
+            params=query,
+            headers={"Authorization": f"Bearer {management.admin}"},
+        )
+        assert answer.status_code < 300, (method, path, answer.text)
+        management.bodies.append(answer.text)
+        now = count(management)
+        assert now > seen, (method, path)
+        newest = management.call(management.admin, "GET", "/admin/audit", limit=now - seen)["items"]
+        assert action in {item["action"] for item in newest}, (method, path, newest)
+        assert {item["actor"] for item in newest} == {management.admin[:12]}
+        seen = now
+    log = json.dumps(management.call(management.admin, "GET", "/admin/audit", limit=1000))
+    keys = set(re.findall(r'"api_key":"([^"]+)"', "".join(management.bodies)))
+    assert len(keys) == 8
+    with management.state.session_factory() as session:
+        secrets = {*keys, management.admin, *session.scalars(select(ApiKey.key_hash))}
+    for secret in secrets:
+        assert secret not in log
+        assert secret[-20:] not in log
+
+
+def count(management):
+    with management.state.session_factory() as session:
+        return session.scalar(select(func.count(AuditEntry.id)))
+
+
+def test_a_refused_change_leaves_no_row(management):
+    tenant = management.tenant("acme")
+    seen = count(management)
+    path = f"/admin/tenants/{tenant['id']}"
+    bad = {"name": "new", "contract": {"max_budget": 1}}
+    management.call(management.admin, "PATCH", path, bad, status=400)
+    assert management.call(management.admin, "GET", path)["name"] == "acme"
+    assert count(management) == seen
+
+
+def test_a_row_tells_before_and_after(management):
+    tenant = management.tenant("acme")
+    path = f"/admin/tenants/{tenant['id']}"
+    management.call(management.admin, "PATCH", path, {"name": "again", "contract": CONTRACT})
+    row = management.call(management.admin, "GET", "/admin/audit", action="tenant.change")["items"][
+        0
+    ]
+    assert (row["target"], row["tenant"]) == (tenant["id"], tenant["id"])
+    changed = {k: (row["before"][k], v) for k, v in row["after"].items() if row["before"][k] != v}
+    nothing = row["before"]["contract"]
+    assert changed == {
+        "name": ("acme", "again"),
+        "contract": (nothing, nothing | CONTRACT),
+    }
+
+
+def test_the_log_is_found_by_what_it_tells(management):
+    one, two = management.tenant("one"), management.tenant("two")
+    app = management.new_app(one)
+
+    def listed(**query):
+        found = management.call(management.admin, "GET", "/admin/audit", **query)
+        assert found["total"] >= len(found["items"])
+        return [(item["action"], item["target"]) for item in found["items"]]
+
+    everything = listed()
+    assert everything[0] == ("app.create", app["id"])
+    assert everything[-1] == ("key.create", one["key"]["id"])
+    assert listed(limit=2, offset=1) == everything[1:3]
+    assert listed(tenant=two["id"]) == [
+        ("tenant.create", two["id"]),
+        ("key.create", two["key"]["id"]),
+    ]
+    assert listed(action="app.create") == [("app.create", app["id"])]
+    assert listed(target=one["id"]) == [("tenant.create", one["id"])]
+    by_tenant = [("app.create", app["id"]), ("key.create", app["key"]["id"])]
+    assert listed(actor=one["key"]["prefix"]) == listed(actor=one["key"]["id"]) == by_tenant
+    later = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+    earlier = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
+    assert listed(since=later) == []
+    assert listed(since=earlier) == everything
+    for query in ({"since": "2026-01-01T00:00:00"}, {"action": ""}, {"who": "me"}, {"limit": 0}):
+        management.call(management.admin, "GET", "/admin/audit", status=422, **query)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_nobody_changes_the_log(management, method):
+    management.call(management.admin, method, "/admin/audit", {}, status=405)

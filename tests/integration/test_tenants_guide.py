@@ -1,0 +1,108 @@
+"""The commands of docs/guide/tenants.md, as they stand there, against the application."""
+
+import contextlib
+import re
+import shlex
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import uvicorn
+from processes import free_port
+
+from fairserve.platform.admin_cli.main import parser
+from fairserve.platform.app import create_app
+from fairserve.platform.cli import main
+
+GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "tenants.md").read_text()
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("fairserve ")
+]
+OF_USER_DATA = ("fairserve user export", "fairserve user erase")
+"""Their endpoint has tests of its own."""
+
+
+@pytest.fixture
+def url(management):
+    """The whole application on a port, with what the management endpoints need."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app):
+        for name, value in management.state._state.items():
+            setattr(app.state, name, value)
+        yield
+
+    port = free_port()
+    app = create_app(management.state.settings, lifespan)
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    end_s = time.monotonic() + 60
+    while not server.started:
+        assert thread.is_alive()
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(60)
+
+
+def test_the_commands_work_as_they_stand(management, url, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("FAIRSERVE_URL", url)
+    monkeypatch.setenv("FAIRSERVE_API_KEY", management.admin)
+    assert "`profile.json`" in GUIDE
+    profile = re.search(r"```json\n(.*?)```", GUIDE, re.DOTALL).group(1)
+    (tmp_path / "profile.json").write_text(profile)
+    found = {}
+    for command in COMMANDS:
+        if command.startswith(OF_USER_DATA):
+            continue
+        for prefix, name in found.items():
+            command = command.replace(f"{prefix}_...", name)
+        assert main(shlex.split(command)[1:]) == 0, (command, capsys.readouterr().err)
+        out = capsys.readouterr().out
+        for prefix in ("tn", "app", "key"):
+            if names := re.findall(rf"\b{prefix}_[0-9a-f]{{32}}\b", out):
+                found[prefix] = names[-1]
+    assert len(COMMANDS) > 25
+    (tenant,) = management.call(management.admin, "GET", "/admin/tenants")["items"]
+    assert (tenant["weight"], tenant["contract"]["max_budget"]) == (2, 500)
+    assert tenant["contract"]["rpm_limit"] is None
+    (app,) = management.call(management.admin, "GET", "/admin/apps")["items"]
+    assert app["user_contract"]["budget_duration"] == "1d"
+    users = management.call(management.admin, "GET", "/admin/users")["items"]
+    assert [(user["user"], user["blocked"]) for user in users] == [("mallory", True)]
+
+
+def test_all_commands_can_be_parsed():
+    for command in COMMANDS:
+        noun, *words = shlex.split(command)[1:]
+        assert parser(noun).parse_args(words).act, command
+
+
+def test_the_server_says_what_is_wrong(management, url, monkeypatch, capsys):
+    monkeypatch.setenv("NO_PROXY", "*")
+    monkeypatch.setenv("FAIRSERVE_URL", url)
+    monkeypatch.setenv("FAIRSERVE_API_KEY", management.admin)
+    tenant = management.tenant("acme")["id"]
+    for words, said in (
+        (("tenant", "show", "tn_none"), "there is no such tenant"),
+        (("tenant", "set", tenant, "--rpm-limit", "0"), "contract.rpm_limit: "),
+        (("tenant", "set", tenant, "--max-budget", "5"), "belong together"),
+        (("tenant", "set", tenant, "--budget-duration", "5h"), "allowed: 1h to 24h"),
+        (("app", "list"), "?tenant=tn_..."),
+        (("user", "show", tenant, "x" * 201), "user: "),
+    ):
+        assert main(list(words)) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert said in err, err
+    monkeypatch.setenv("FAIRSERVE_API_KEY", "sk-fs-a-unknown")
+    assert main(["tenant", "list"]) == 1
+    assert "unknown, revoked or expired" in capsys.readouterr().err
