@@ -15,6 +15,19 @@ class BillingSettings(BaseSettings):
         description="Of prices, budgets and costs, three letters (ISO 4217). Amounts are not converted "
         "when it changes.",
     )
+    usage_retention_days: int = Field(
+        730,
+        ge=1,
+        le=3650,
+        description="Days that usage reports reach back. They are made of rollups, which stay when "
+        "the ledger's rows are gone.",
+    )
+    usage_rollup_interval_s: float = Field(
+        5.0,
+        gt=0,
+        le=3600,
+        description="How often the ledger is rolled up for usage reports, which are that fresh.",
+    )
     contract_limits: bool = Field(
         True,
         description="Contract limits of tenants, apps and users (calls and tokens a minute, parallel "

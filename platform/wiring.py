@@ -67,7 +67,9 @@ from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
+from fairserve.platform.usage.retention import delete_rollups_before, raw_rows_from
 from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.usage.schedule import keep_rolled_up
 from fairserve.platform.usage.spending import spent_before
 from fairserve.platform.user_data.pseudonyms import under_pseudonyms
 from fairserve.scheduling.block_keys import BlockHasher
@@ -183,6 +185,9 @@ class Platform:
         await self._start_fleet(from_api, system)
         await self.programs.start()
         self._tasks.append(asyncio.create_task(self._apply_retention()))
+        self._tasks.append(asyncio.create_task(self._open_late_budgets()))
+        rolling_up = keep_rolled_up(self.sessions, settings.usage_rollup_interval_s)
+        self._tasks.append(asyncio.create_task(rolling_up, name="usage rollups"))
         self.started.set()
 
     async def drain(self) -> None:
@@ -327,6 +332,12 @@ class Platform:
         )
         self.supervisor.start()
 
+    async def _open_late_budgets(self) -> None:
+        """Tell control what budgets had spent that the ledger could not tell at once."""
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            await asyncio.to_thread(self.control.openings.retry)
+
     async def _apply_retention(self) -> None:
         """Delete what is older than its retention, in short transactions."""
         while True:
@@ -343,9 +354,14 @@ class Platform:
         settings = self.settings
         ledger_before = now - timedelta(days=settings.ledger_retention_days)
         with self.sessions.begin() as session:
-            rows = delete_before(session, ledger_before)
+            raw_from = raw_rows_from(session, ledger_before)
+        with self.sessions.begin() as session:
+            rows = delete_before(session, raw_from)
         with self.sessions.begin() as session:
             rows += purge(session, ledger_before)
+        with self.sessions.begin() as session:
+            before = now - timedelta(days=settings.usage_retention_days)
+            rows += delete_rollups_before(session, before)
         with self.sessions.begin() as session:
             before = now - timedelta(days=settings.program_retention_days)
             return rows + delete_programs_before(session, before)

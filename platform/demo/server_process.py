@@ -113,7 +113,11 @@ class ServerProcess:
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603  our own interpreter and module
                 command,
-                env={**inherited, "FAIRSERVE_ADMIN_KEY": self.admin_key},
+                env={
+                    **inherited,
+                    "FAIRSERVE_ADMIN_KEY": self.admin_key,
+                    "FAIRSERVE_USAGE_ROLLUP_INTERVAL_S": "0.5",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    model_validator,
+)
 
-from fairserve.platform.db.schemas import ObjectId, Paging, UserId
+from fairserve.platform.db.ledger import WIDE_ID_CHARS
+from fairserve.platform.db.schemas import ObjectId, Page, Paging, UserId
 
-Group = Literal["tenant", "app", "user", "day"]
-GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "day")
+Group = Literal["tenant", "app", "user", "model", "day", "hour"]
+GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
+
+Format = Literal["json", "csv", "parquet", "html"]
+
+ModelName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=r"^[^\x00-\x1f\x7f]+$"),
+]
+
+Cost = Annotated[Decimal, PlainSerializer(float, return_type=float, when_used="json")]
 
 
 def _split(value: Any) -> Any:
@@ -22,25 +40,79 @@ def _split(value: Any) -> Any:
     return value
 
 
-class UsageQuery(Paging):
-    """What to sum. Days are UTC, both ends included; ``tenant`` is for admin keys."""
+class UsageFilter(Paging):
+    """Whose usage, and when. Days are those of ``zone``, both ends included."""
 
     tenant: ObjectId | None = None
     app: ObjectId | None = None
     user: UserId | None = None
     first_day: date | None = Field(None, alias="from")
     last_day: date | None = Field(None, alias="to")
-    group_by: Annotated[list[Group], BeforeValidator(_split), Field(max_length=4)] = Field(
+    zone: str = Field("UTC", max_length=64)
+
+    @model_validator(mode="after")
+    def _check_days(self) -> Self:
+        if self.first_day and self.last_day and self.first_day > self.last_day:
+            raise ValueError("from is after to")
+        return self
+
+
+class UsageQuery(UsageFilter):
+    """What to sum. ``tenant`` is for admin keys; ``zone`` is an IANA name."""
+
+    model: ModelName | None = None
+    group_by: Annotated[list[Group], BeforeValidator(_split), Field(max_length=6)] = Field(
         default_factory=list
     )
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.first_day and self.last_day and self.first_day > self.last_day:
-            raise ValueError("from is after to")
+    def _check_groups(self) -> Self:
         if len(set(self.group_by)) != len(self.group_by):
             raise ValueError("group_by names a group twice")
         return self
+
+
+class UsageRequest(UsageQuery):
+    """A report over HTTP."""
+
+    format: Format = "json"
+
+
+class Quantiles(BaseModel):
+    """Of a duration, in seconds; null where nothing was measured."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    count: int = 0
+
+
+class InteractionCounts(BaseModel):
+    """Interactions that ended, by how."""
+
+    complete: int = 0
+    aborted: int = 0
+    cancelled: int = 0
+    expired: int = 0
+
+
+class WastedByCause(BaseModel):
+    """Tokens of interactions that came to nothing, by why."""
+
+    throttled: int = 0
+    cancelled: int = 0
+    failed: int = 0
+    expired: int = 0
+
+
+class Fairness(BaseModel):
+    """A group's share of the service beside the share that its weight entitles it to.
+
+    Both are of the groups with service, of the same day or hour where the report has those.
+    """
+
+    service_share: float
+    entitled_share: float
 
 
 class Sums(BaseModel):
@@ -64,21 +136,80 @@ class Sums(BaseModel):
     """Input, system and output tokens of calls that did not complete."""
 
 
-class UsageRow(Sums):
-    """The sums of one group; a group that was not asked for is null."""
+class Usage(Sums):
+    """All that is told of a group. Interactions and refusals have no model: null by model."""
+
+    cost: Cost = Decimal(0)
+    """In the currency of the report."""
+    unpriced_calls: int = 0
+    """Calls with tokens whose model had no price."""
+    interactions: InteractionCounts | None = None
+    wasted_by_cause: WastedByCause | None = None
+    refusals: dict[str, int] | None = None
+    """By reason."""
+    queue_delay_s: Quantiles = Field(default_factory=Quantiles)
+    ttft_s: Quantiles = Field(default_factory=Quantiles)
+
+
+class UsageRow(Usage):
+    """The usage of one group; a group that was not asked for is null."""
 
     tenant: str | None = None
     app: str | None = None
     user: str | None = None
+    model: str | None = None
     day: date | None = None
+    hour: datetime | None = None
+    """Its begin, in the report's zone."""
+    fairness: Fairness | None = None
 
 
 class UsageReport(BaseModel):
     """A part of the groups, in the order of their names, and the sums over all of them."""
 
     group_by: list[Group]
+    zone: str
+    currency: str
+    as_of: datetime | None
+    """What the ledger held then is in the report, maybe more; null before the first rollup."""
     items: list[UsageRow]
     total: int
     limit: int
     offset: int
-    sums: Sums
+    sums: Usage
+    jain_index: float | None = None
+    """Of service over weight, between 1/n and 1: over all tenants, apps or users, if grouped so."""
+    names: dict[str, str]
+    """Of the tenants and apps in ``items``."""
+
+
+class InteractionQuery(UsageFilter):
+    """Which interactions to list: days are those on which they were opened."""
+
+    state: Literal["complete", "aborted", "cancelled", "expired"] | None = None
+
+
+class InteractionUsage(BaseModel):
+    """What one interaction used; tokens, service and cost are those of its charged calls."""
+
+    tenant: str
+    app: str
+    interaction: str
+    user: str
+    state: str
+    opened_at: datetime
+    ended_at: datetime
+    calls: int
+    input_tokens: int = 0
+    system_tokens: int = 0
+    cached_tokens: int = 0
+    extend_tokens: int = 0
+    output_tokens: int = 0
+    service: float = 0.0
+    cost: Cost = Decimal(0)
+    wasted_tokens: int
+    waste_cause: str | None
+
+
+class InteractionPage(Page[InteractionUsage]):
+    """A part of the interactions, newest first."""

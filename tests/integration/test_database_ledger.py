@@ -19,6 +19,7 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.usage.reports import report
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
+from fairserve.platform.usage.rollups import roll_up_all
 from fairserve.platform.usage.schemas import GROUPS, Sums, UsageQuery
 from fairserve.scheduling.events import CallOutcome
 
@@ -195,6 +196,7 @@ records = st.lists(
         tenant=st.sampled_from(["tn_a", "tn_b"]),
         app=st.sampled_from(["app_a", "app_B", "app_c"]),
         user=st.sampled_from(["", "Zoe", "anna", "émile", "user/1"]),
+        served_model=st.sampled_from(["", "m", "M-2"]),
         outcome=st.sampled_from(get_args(CallOutcome)),
         accepted_at=st.floats(START - 2 * DAY_S, START + 2 * DAY_S).map(lambda s: round(s, 3)),
         input_tokens=tokens,
@@ -254,6 +256,7 @@ def test_usage_is_the_plain_sum_over_the_ledger(
     query = {"limit": 1000, "group_by": group_by, "user": user, "from": first, "to": last}
     with sessions() as session:  # never committed: every example starts with an empty ledger
         upsert_calls(session, calls)
+        roll_up_all(session)
         found = report(
             session,
             UsageQuery(**{name: value for name, value in query.items() if value is not None}),
@@ -282,6 +285,9 @@ def test_usage_is_the_plain_sum_over_the_ledger(
     def day_of(call):
         return datetime.fromtimestamp(call.accepted_at, UTC).date()
 
+    def hour_of(call):
+        return datetime.fromtimestamp(call.accepted_at // 3600 * 3600, UTC)
+
     wanted = [
         call
         for call in calls
@@ -300,7 +306,14 @@ def test_usage_is_the_plain_sum_over_the_ledger(
         return
     expected = defaultdict(list)
     for call in wanted:
-        values = {"tenant": call.tenant, "app": call.app, "user": call.user, "day": day_of(call)}
+        values = {
+            "tenant": call.tenant,
+            "app": call.app,
+            "user": call.user,
+            "model": call.served_model or call.model,
+            "day": day_of(call),
+            "hour": hour_of(call),
+        }
         expected[tuple(values[group] for group in groups)].append(call)
     assert found.total == len(expected)
 
@@ -317,6 +330,7 @@ def test_usage_is_the_plain_sum_over_the_ledger(
 def test_users_of_two_tenants_are_never_summed_together(sessions):
     with sessions.begin() as session:
         upsert_calls(session, [CALL, replace(CALL, call_id="c9", tenant="tn_b")])
+        roll_up_all(session)
     with sessions() as session:
         found = report(session, UsageQuery(group_by="user"), tenant_id=None, app_id=None)
     assert found.group_by == ["tenant", "user"]
@@ -337,6 +351,7 @@ def test_days_are_utc_to_the_last_second(sessions):
                 for number, moment in enumerate(moments)
             ],
         )
+        roll_up_all(session)
     with sessions() as session:
         found = report(session, UsageQuery(group_by="day"), tenant_id=None, app_id=None)
         one = report(session, UsageQuery(to=date(2026, 3, 1)), tenant_id=None, app_id=None)

@@ -206,7 +206,8 @@ def test_a_change_is_judged_with_what_stays(management, holders):
     assert holders.set("app", {"soft_budget": 5})["contract"]["soft_budget"] == 5
     error = holders.set("app", {"max_budget": 4}, status=400)["error"]
     assert error["param"] == "contract.soft_budget"
-    holders.set("app", {"max_budget": None, "soft_budget": None}, status=400)
+    error = holders.set("app", {"budget_duration": None}, status=400)["error"]
+    assert error["param"] == "contract.budget_duration"
     assert holders.set("app", {"max_budget": None})["contract"]["soft_budget"] == 5
 
 

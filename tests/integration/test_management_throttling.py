@@ -10,6 +10,7 @@ from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.usage.repository import upsert_calls
+from fairserve.platform.usage.rollups import roll_up_all
 from fairserve.scheduling.registry import SYSTEMS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
@@ -163,6 +164,7 @@ def test_usage_over_http(management):
                 call(4),
             ],
         )
+        roll_up_all(session)
     total = management.call(app["api_key"], "GET", "/v1/usage")["sums"]
     assert (total["calls"], total["uncharged_calls"], total["input_tokens"]) == (2, 1, 14)
     found = management.call(tenant["api_key"], "GET", "/v1/usage", group_by="app,user")
@@ -178,7 +180,7 @@ def test_usage_over_http(management):
     assert [row["tenant"] for row in everything["items"]] == sorted(["tn_a", tenant["id"]])
     for query in (
         {"from": "2026-03-02", "to": "2026-03-01"},
-        {"group_by": "model"},
+        {"group_by": "colour"},
         {"group_by": "day,day"},
         {"from": "yesterday"},
         {"days": 3},

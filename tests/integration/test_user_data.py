@@ -194,6 +194,7 @@ class World:
         )
 
     def usage(self, *groups):
+        assert roll_up(self.sessions)
         rows = self.management.call(
             self.management.admin, "GET", "/admin/usage", group_by=",".join(groups)
         )

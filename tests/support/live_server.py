@@ -61,6 +61,7 @@ class LiveServer:
                 **os.environ,
                 "FAIRSERVE_ADMIN_KEY": self.admin_key,
                 "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", ""),
+                "FAIRSERVE_USAGE_ROLLUP_INTERVAL_S": "0.2",
                 **self.env,
             },
         )

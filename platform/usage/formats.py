@@ -1,0 +1,50 @@
+"""A report in the format that was asked for, over HTTP and on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from fairserve.platform.usage.page import to_html
+from fairserve.platform.usage.schemas import Format, Group, UsageQuery, UsageReport
+from fairserve.platform.usage.table import MAX_ROWS, to_csv, to_parquet
+
+Ask = Callable[..., UsageReport]
+"""Makes the report of a :class:`UsageQuery`."""
+
+MEDIA_TYPES: Mapping[Format, str] = {
+    "json": "application/json",
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "html": "text/html; charset=utf-8",
+}
+
+
+class Document(NamedTuple):
+    """A report as bytes, and the head lines that belong to it."""
+
+    content: bytes
+    media_type: str
+    headers: Mapping[str, str]
+
+
+def document(query: UsageQuery, format: Format, ask: Ask, default_group: Group) -> Document:
+    """The report. CSV and Parquet hold all rows, JSON and HTML a page of them.
+
+    Raises InvalidRequestError where they are too many, or an extra is not installed.
+    """
+    headers = {"X-Content-Type-Options": "nosniff"}
+    if format == "html":
+        # The page has no scripts, and loads nothing.
+        headers["Content-Security-Policy"] = (
+            "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+        )
+        content = to_html(query, ask, default_group)
+    elif format == "json":
+        content = ask(query).model_dump_json().encode("utf-8")
+    else:
+        headers["Content-Disposition"] = f'attachment; filename="usage.{format}"'
+        everything = query.model_copy(update={"limit": MAX_ROWS, "offset": 0})
+        whole = ask(everything, max_groups=MAX_ROWS)
+        content = to_csv(whole) if format == "csv" else to_parquet(whole)
+    return Document(content, MEDIA_TYPES[format], headers)
