@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -74,6 +75,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         app.include_router(module.router)
     app.add_exception_handler(FairServeError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
+    app.add_exception_handler(DataError, _answer_unfit)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
     app.add_exception_handler(Exception, _answer_bug)
@@ -105,6 +107,11 @@ async def _answer_validation(request: Request, error: Exception) -> Response:
     code = "unknown_parameter" if problem["type"] == "extra_forbidden" else None
     message = f"{field}: {text}" if field else text
     return error_response(InvalidRequestError(message, param=field or None, code=code))
+
+
+async def _answer_unfit(request: Request, error: Exception) -> Response:
+    """PostgreSQL holds no NUL in a text, so nothing has such an id or name."""
+    return error_response(InvalidRequestError("a value is one that the database cannot hold"))
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:

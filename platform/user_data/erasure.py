@@ -24,6 +24,8 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import upsert
+from fairserve.platform.usage.marks import mark_rows
+from fairserve.platform.usage.renaming import rename_user
 from fairserve.platform.user_data.pseudonyms import Replacement, new_erasure, user_hashes
 from fairserve.platform.user_data.repository import (
     AUDIT,
@@ -85,13 +87,15 @@ class Rewriting:
 
     def rewrite(self) -> dict[str, int]:
         """Everything else; returns how many rows it was, by kind."""
-        return {
+        counts = {
             AUDIT.name: self._in_batches(AUDIT, self._audit),
             PROGRAMS.name: self._in_batches(PROGRAMS, _delete, PROGRAM_ROWS),
             REFUSALS.name: self._in_batches(REFUSALS, self._refusals),
             INTERACTIONS.name: self._in_batches(INTERACTIONS, self._interactions),
             CALLS.name: self._in_batches(CALLS, self._calls),
         }
+        rename_user(self._sessions, self._tenant_id, self._user, self._new.pseudonym)
+        return counts
 
     def _in_batches(self, kind: Kind, write: Write, rows: int = BATCH_ROWS) -> int:
         count = 0
@@ -125,6 +129,7 @@ class Rewriting:
             for row in page
         ]
         _update(session, ThrottlingEvent, changes)
+        mark_rows(session, map(_plain, page), "at")
 
     def _interactions(self, session: Session, page: Sequence[Interaction]) -> None:
         # A journal that was read again may have written the new rows already.
@@ -134,6 +139,7 @@ class Rewriting:
         ]
         upsert(session, Interaction, changed)
         _delete(session, page)
+        mark_rows(session, changed, "ended_at")
 
     def _calls(self, session: Session, page: Sequence[LedgerCall]) -> None:
         changes = []
@@ -147,6 +153,7 @@ class Rewriting:
                 | {"parents": None if row.parents is None else list(texts["parents"])}
             )
         _update(session, LedgerCall, changes)
+        mark_rows(session, map(_plain, page), "accepted_at")
 
 
 def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, Any]]) -> None:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -164,6 +164,12 @@ def _new_database(server: str, template: str = "template0") -> str:
     name = f"t_{uuid.uuid4().hex}"
     _execute(server, f"CREATE DATABASE {name} TEMPLATE {template}")
     return f"{server}/{name}"
+
+
+@pytest.fixture(scope="session")
+def new_postgres_url(postgres_server, postgres_template) -> Callable[[], str]:
+    """Makes PostgreSQL databases with the schema of this version; returns their URLs."""
+    return lambda: _new_database(postgres_server, postgres_template)
 
 
 @pytest.fixture

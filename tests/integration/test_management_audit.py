@@ -15,6 +15,7 @@ CONTRACT = {"rpm_limit": 5}
 WORKERS, ALIASES = "/admin/cluster/workers", "/admin/cluster/aliases"
 
 # In this order: what one makes, the next changes. Each with its body and what it is called in the log.
+PRICE = {"model": "m", "input": 1, "output": 2, "valid_from": "2027-11-01T00:00:00Z"}
 CHANGES = [
     ("POST", "/admin/tenants", {"name": "new", "contract": CONTRACT}, "tenant.create"),
     ("PATCH", "/admin/tenants/{tenant_id}", {"suspended": False, "weight": 2}, "tenant.change"),
@@ -36,6 +37,8 @@ CHANGES = [
     ("DELETE", WORKERS + "/{worker_id}", None, "worker.remove"),
     ("PUT", ALIASES + "/{name}", {"target": "m"}, "alias.put"),
     ("DELETE", ALIASES + "/{name}", None, "alias.remove"),
+    ("POST", "/admin/prices", PRICE, "price.create"),
+    ("DELETE", "/admin/prices/{price_id}", None, "price.delete"),
     ("DELETE", "/admin/tenants/{tenant_id}", None, "tenant.delete"),
     ("POST", "/admin/tenants/{tenant_id}/restore", None, "tenant.restore"),
 ]
@@ -78,6 +81,8 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         )
         assert answer.status_code < 300, (method, path, answer.text)
         management.bodies.append(answer.text)
+        if action == "price.create":
+            places["price_id"] = answer.json()["id"]
         now = count(management)
         assert now > seen, (method, path)
         newest = management.call(management.admin, "GET", "/admin/audit", limit=now - seen)["items"]

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
+from fairserve.platform.prices.endpoints import router as prices
 from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
 from fairserve.platform.throttling.endpoints import router as throttling
@@ -17,7 +18,7 @@ from fairserve.platform.usage.endpoints import router as usage
 
 ROUTES = [
     (method, route.path)
-    for router in (apps, tenants, users, throttling, usage, audit)
+    for router in (apps, audit, prices, tenants, throttling, usage, users)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods)
@@ -30,6 +31,7 @@ BODIES = {
     ("PATCH", "/v1/apps/{app_id}"): {"name": "taken over"},
     ("PUT", "/admin/users/{tenant_id}/{user:path}"): {"blocked": True},
     ("PUT", "/admin/throttling"): {"system": "fcfs"},
+    ("POST", "/admin/prices"): {"model": "m", "input": 1, "output": 2},
 }
 
 
@@ -50,7 +52,7 @@ def fill(path, tenant, app):
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 32
+    assert len(ROUTES) == 37
     assert BODIES.keys() <= set(ROUTES)
 
 
@@ -66,7 +68,7 @@ def test_a_key_that_is_not_enough_gets_nothing(management, two, method, path):
         assert answer.status_code == 401, (key, answer.text)
         assert answer.json()["error"]["code"] == "invalid_api_key"
         assert answer.headers["www-authenticate"] == "Bearer"
-    weak = [app["api_key"]] if path != "/v1/usage" else []
+    weak = [] if path.startswith("/v1/usage") else [app["api_key"]]
     if path.startswith("/admin"):
         weak.append(one["api_key"])
     for key in weak:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import JSON, String, select
+from sqlalchemy import JSON, String, func, insert, select, update
 
 from fairserve.interactions.program import ProgramLimits
 from fairserve.platform.control.record import CallRecord, InteractionRecord
@@ -19,11 +19,15 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.usage import UsageState
 from fairserve.platform.interactions import repository as runs
 from fairserve.platform.interactions.graph_view import graph_of
 from fairserve.platform.programs import repository as programs
 from fairserve.platform.programs.repository import Change, ProgramKey, SavedProgram
+from fairserve.platform.usage.levels import TABLES
+from fairserve.platform.usage.marks import mark_rows
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
+from fairserve.platform.usage.rollups import roll_up
 from fairserve.platform.user_data import erasure as erasing
 from fairserve.platform.user_data import repository
 from fairserve.platform.user_data.endpoints import router
@@ -33,6 +37,7 @@ from fairserve.scheduling.events import ContractChanged, UserChanged
 USER = "Ann O'Neil/ä?&%#\"\\ <ann@example.org>"
 PERSONAL = (USER, "ann@example.org", "letters-to-ann", "ann-draft", "anns-agent", "dear ann")
 """What was planted of the person, in every place that clients fill."""
+ROLLUPS = ["usage_calls", "usage_runs", "usage_refusals"]
 KINDS = ["settings", "contracts", "interactions", "calls", "refusals", "programs", "audit"]
 CALL = CallRecord(
     call_id="",
@@ -150,7 +155,7 @@ class World:
             self.management.admin,
             "PUT",
             f"/admin/users/{tenant['id']}/{escaped(user)}",
-            {"weight": 2.0, "rpm": 20},
+            {"weight": 2.0, "rpm": 90},
         )
         with self.sessions.begin() as session:
             session.merge(contract(tenant["id"], user))
@@ -189,17 +194,35 @@ class World:
         )
 
     def usage(self, *groups):
+        assert roll_up(self.sessions)
         rows = self.management.call(
             self.management.admin, "GET", "/admin/usage", group_by=",".join(groups)
         )
         return rows["items"], rows["sums"]
 
-    def dump(self):
-        """Every row of every table, as plain values."""
+    def dump(self, *, rolled_up=True):
+        """Every row of every table, as plain values, after what is marked was rolled up."""
+        if rolled_up:
+            assert roll_up(self.sessions)
         with self.sessions() as session:
             return {
                 table.name: [row._asdict() for row in session.execute(select(table))]
                 for table in metadata.sorted_tables
+                if table.name != "usage_state"
+            }
+
+    def rollups(self):
+        """What the rollups say of apps and tenants, which no erasure changes."""
+        assert roll_up(self.sessions)
+        with self.sessions() as session:
+            return {
+                table.table.name: [
+                    row._asdict()
+                    for row in session.execute(
+                        select(table.table).where(~table.table.c.level.like("%_user"))
+                    )
+                ]
+                for table in TABLES
             }
 
 
@@ -210,7 +233,7 @@ def contract(tenant_id, user):
         app_id="",
         user_id=user,
         rpm_limit=9,
-        soft_end="none",
+        soft_end="warn",
         updated_at=utc_now(),
     )
 
@@ -222,7 +245,7 @@ def escaped(text):
 def texts_of(dump):
     """Every text of a dump, those within JSON too, with the place that it stands in."""
     for table in metadata.sorted_tables:
-        for row in dump[table.name]:
+        for row in dump.get(table.name, ()):
             for column in table.columns:
                 value = row[column.name]
                 if isinstance(column.type, String) and value is not None:
@@ -255,17 +278,17 @@ def planted(world):
 
 
 def of_others(dump, world):
-    """The rows that are the neighbour's or the other tenant's."""
+    """The rows that are the neighbour's or the other tenant's, in an order of their own."""
     text = json.dumps([world.other["id"], world.foreign_app["id"]])
     return {
-        name: [
+        name: canonical_rows(
             row
             for row in rows
             if any(
                 value == "bob" or (isinstance(value, str) and len(value) > 9 and value in text)
                 for value in row.values()
             )
-        ]
+        )
         for name, rows in dump.items()
     }
 
@@ -307,7 +330,14 @@ def test_an_export_has_every_row_of_the_user_and_of_nobody_else(planted):
 
 
 def iso(value):
-    return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else value.isoformat()
+
+
+def mark_everything(session):
+    """As if all raw rows had just been written."""
+    for model, time in ((LedgerCall, "accepted_at"), (Interaction, "ended_at")):
+        rows = session.execute(select(model.__table__))
+        mark_rows(session, [row._asdict() for row in rows], time)
 
 
 def canonical(rows):
@@ -343,8 +373,8 @@ def test_who_may_ask(planted):
 
 
 def test_a_tenant_lifts_no_block_by_erasing(planted):
-    admin = planted.management.admin
     path = f"/admin/users/{planted.one['id']}/{escaped(USER)}"
+    admin = planted.management.admin
     planted.management.call(admin, "PUT", path, {"blocked": True})
     call, query = planted.management.call, {"user": USER}
     refused = call(planted.one["api_key"], "DELETE", "/v1/user-data", status=409, **query)
@@ -376,20 +406,31 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
         "programs",
         "program_steps",
         "audit_log",
+        "usage_calls",
+        "usage_runs",
+        "usage_refusals",
     }
     # So that a scan of all tables finds only what the erasure left.
     with planted.sessions.begin() as session:
         for name in ("end_users", "contracts", "interactions", "ledger_calls", "audit_log"):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.tenant_id == planted.other["id"]))
-        for name in ("throttling_events", "programs"):
+        for name in ("throttling_events", "programs", *ROLLUPS):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.tenant_id == planted.other["id"]))
         for name in ("interactions", "ledger_calls", "throttling_events", "programs"):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.user_id == "bob"))
+        for name in ROLLUPS:
+            session.execute(metadata.tables[name].delete())
+        session.execute(metadata.tables["usage_dirty"].delete())
+        mark_everything(session)
     sums = [planted.usage(*groups) for groups in (("tenant",), ("app",), ("day", "app"))]
+    rollups = planted.rollups()
     done = planted.erase()
+    at_once = planted.dump(rolled_up=False)
+    assert told(at_once, *PERSONAL, "ann-final", "ann-refused") == []
+    assert planted.rollups() == rollups
     assert done["erased"] == {
         "settings": 1,
         "contracts": 1,
@@ -569,7 +610,55 @@ def test_every_table_that_names_users_is_among_the_kinds():
         for table in metadata.sorted_tables
         if {"user_id", "user", "external_id"} & {column.name for column in table.columns}
     }
-    assert named == {kind.model.__tablename__ for kind in repository.KINDS} - {"audit_log"}
+    kinds = {kind.model.__tablename__ for kind in repository.KINDS} - {"audit_log"}
+    assert named == kinds | set(ROLLUPS)
+
+
+def test_rollups_whose_raw_rows_are_gone_are_the_pseudonyms_too(planted):
+    planted.dump()
+    with planted.sessions.begin() as session:
+        for name in ("ledger_calls", "interactions", "throttling_events", "usage_dirty"):
+            session.execute(metadata.tables[name].delete())
+        session.execute(update(UsageState).values(raw_from_s=1 << 40))
+    rollups = planted.rollups()
+    first = planted.erase()["pseudonym"]
+    assert by_user(planted, first) == {"usage_calls": 8, "usage_runs": 4, "usage_refusals": 2}
+    # As much again that came later in the same quarter hours becomes one row with what was there.
+    with planted.sessions.begin() as session:
+        for name in ROLLUPS:
+            table = metadata.tables[name]
+            of_app = (table.c.user_id == first, table.c.app_id == planted.app["id"])
+            rows = session.execute(select(table).where(*of_app)).all()
+            session.execute(insert(table), [row._asdict() | {"user_id": USER} for row in rows])
+    planted.erase()
+    assert by_user(planted, first) == {"usage_calls": 12, "usage_runs": 6, "usage_refusals": 3}
+    assert by_user(planted, USER) == dict.fromkeys(ROLLUPS, 0)
+    assert planted.rollups() == rollups
+
+
+def test_what_is_rewritten_is_rolled_up_anew(planted, monkeypatch):
+    """Also where a step of the rollups has just read the rows as they were."""
+    planted.dump()
+    monkeypatch.setattr(erasing, "rename_user", lambda *arguments: None)
+    pseudonym = planted.erase()["pseudonym"]
+    planted.dump()
+    assert by_user(planted, pseudonym) == {"usage_calls": 8, "usage_runs": 4, "usage_refusals": 2}
+
+
+def by_user(world, user):
+    """How many calls, runs and refusals of the first tenant the quarter hours say a user had."""
+    counted = {"usage_calls": "calls", "usage_runs": "complete", "usage_refusals": "count"}
+    with world.sessions() as session:
+        return {
+            name: session.scalar(
+                select(func.coalesce(func.sum(metadata.tables[name].c[column]), 0)).where(
+                    metadata.tables[name].c.user_id == user,
+                    metadata.tables[name].c.tenant_id == world.one["id"],
+                    metadata.tables[name].c.level == "quarter_user",
+                )
+            )
+            for name, column in counted.items()
+        }
 
 
 def test_any_id_that_a_call_may_name(world):
