@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
         ("bench", "measure what the platform itself costs"),
         ("simulate", "replay a trace in virtual time and compare systems"),
         ("trace", "export recorded traffic as a trace"),
+        ("usage", "usage reports, and the rollups that they are made of"),
         ("reproduce", "tables and figures of the papers, published beside measured"),
         ("tenant", "manage tenants of a running server: who pays"),
         ("app", "manage apps, with their token profiles and limits"),
@@ -105,6 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fairserve.platform.traffic.command import main as trace
 
             return _code(trace(arguments[1:]))
+        if arguments[:1] == ["usage"]:
+            from fairserve.platform.usage.command import main as usage
+
+            return _code(usage(arguments[1:]))
         if arguments[:1] == ["reproduce"]:
             from fairserve.platform.reproduce.main import main as reproduce
 

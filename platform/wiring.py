@@ -36,6 +36,7 @@ from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.idempotency import IdempotentAnswers
 from fairserve.platform.completions.models import Models
 from fairserve.platform.completions.service import Completions
+from fairserve.platform.contracts.spent import SpentBudgets, retry_openings
 from fairserve.platform.control.record import (
     CallRecord,
     InteractionRecord,
@@ -51,9 +52,9 @@ from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
 from fairserve.platform.prices.repository import load_book
-from fairserve.platform.programs.repository import delete_before as delete_programs_before
 from fairserve.platform.programs.service import Programs
 from fairserve.platform.programs.task_calls import TaskCalls
+from fairserve.platform.retention import apply_retention
 from fairserve.platform.settings import Settings
 from fairserve.platform.settings_parts import (
     control_options,
@@ -62,25 +63,17 @@ from fairserve.platform.settings_parts import (
     static_fleet,
 )
 from fairserve.platform.supervisor import Supervisor, socket_folder, worker_command
-from fairserve.platform.tenants.purge import purge
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
-from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
-from fairserve.platform.usage.retention import delete_rollups_before, raw_rows_from
-from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.usage.schedule import keep_rolled_up
-from fairserve.platform.usage.spending import spent_before
 from fairserve.platform.user_data.pseudonyms import under_pseudonyms
 from fairserve.scheduling.block_keys import BlockHasher
-from fairserve.scheduling.events import BudgetSpent, ContractChanged, Event
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)
 
-RETENTION_INTERVAL_S = 3600.0
-FLUSH_S = 10.0
-"""How long a new budget waits for the ledger before it is told later."""
 RECOVERY_S = 60.0
 """How long a start waits until what the last process left is in the database."""
 
@@ -132,20 +125,21 @@ class Platform:
         with self.sessions() as session:
             prices = load_book(session)
         seed = secrets.randbits(63)
+        spent = SpentBudgets(self.sessions, self.ledger)
         self.control = ControlService(
             system,
             self.journal,
             control_options(settings),
             seed=seed,
             prices=prices,
-            spent=self._spent_before,
+            spent=spent.before,
             on_ended=None if self.traffic is None else self.traffic.ended,
         )
         self.control.start()
         for event in events:
             self.control.post(event)
         self.ledger.start()
-        await asyncio.to_thread(self._open_budgets, events)
+        await asyncio.to_thread(spent.open_all, events, self.control.openings)
         self._http = worker_session()
         if settings.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
@@ -184,10 +178,12 @@ class Platform:
         )
         await self._start_fleet(from_api, system)
         await self.programs.start()
-        self._tasks.append(asyncio.create_task(self._apply_retention()))
-        self._tasks.append(asyncio.create_task(self._open_late_budgets()))
-        rolling_up = keep_rolled_up(self.sessions, settings.usage_rollup_interval_s)
-        self._tasks.append(asyncio.create_task(rolling_up, name="usage rollups"))
+        background = (
+            apply_retention(self.sessions, settings),
+            keep_rolled_up(self.sessions, settings.usage_rollup_interval_s),
+            retry_openings(self.control.openings),
+        )
+        self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
 
     async def drain(self) -> None:
@@ -236,24 +232,6 @@ class Platform:
             self.journal.append("closed", call.key, plain_of(record))
         if left:
             logger.warning("%d calls were open when the server stopped: recorded", len(left))
-
-    def _open_budgets(self, events: Sequence[Event]) -> None:
-        """Tell control what budgets have spent in their present periods."""
-        now = utc_now().timestamp()
-        budgets = [
-            (event, now)
-            for event in events
-            if isinstance(event, ContractChanged) and event.quota.period is not None
-        ]
-        if budgets:
-            roll_up(self.sessions)
-            self.control.openings.open(budgets)
-
-    def _spent_before(self, contract: ContractChanged, until: float) -> Sequence[BudgetSpent]:
-        if not self.ledger.flush(FLUSH_S):
-            raise TimeoutError("the ledger is behind the journal")
-        with self.sessions() as session:
-            return spent_before(session, contract, until)
 
     def _start_recorder(self) -> TrafficRecorder | None:
         settings = self.settings
@@ -331,40 +309,6 @@ class Platform:
             self.pool.remove,
         )
         self.supervisor.start()
-
-    async def _open_late_budgets(self) -> None:
-        """Tell control what budgets had spent that the ledger could not tell at once."""
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            await asyncio.to_thread(self.control.openings.retry)
-
-    async def _apply_retention(self) -> None:
-        """Delete what is older than its retention, in short transactions."""
-        while True:
-            try:
-                while await asyncio.to_thread(self._delete_old):
-                    pass
-            except SQLAlchemyError as error:
-                logger.warning("the retention waits for the database: %s", type(error).__name__)
-            await asyncio.sleep(RETENTION_INTERVAL_S)
-
-    def _delete_old(self) -> int:
-        """Some of what is older than its retention; returns how much."""
-        now = utc_now()
-        settings = self.settings
-        ledger_before = now - timedelta(days=settings.ledger_retention_days)
-        with self.sessions.begin() as session:
-            raw_from = raw_rows_from(session, ledger_before)
-        with self.sessions.begin() as session:
-            rows = delete_before(session, raw_from)
-        with self.sessions.begin() as session:
-            rows += purge(session, ledger_before)
-        with self.sessions.begin() as session:
-            before = now - timedelta(days=settings.usage_retention_days)
-            rows += delete_rollups_before(session, before)
-        with self.sessions.begin() as session:
-            before = now - timedelta(days=settings.program_retention_days)
-            return rows + delete_programs_before(session, before)
 
 
 def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:

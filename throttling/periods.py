@@ -27,14 +27,20 @@ class Period:
 
     def bounds(self, at: float) -> tuple[float, float]:
         """Beginning and end of the period that holds a moment, all in UTC epoch seconds."""
-        moment = datetime.fromtimestamp(at, UTC)
-        if self.unit == "mo":
-            month = moment.year * 12 + moment.month - 1
-            first = month - month % self.count
-            return _month(first), _month(first + self.count)
-        length = timedelta(hours=self.count) if self.unit == "h" else timedelta(days=self.count)
-        begin = _FIRST + (moment - _FIRST) // length * length
-        return begin.timestamp(), (begin + length).timestamp()
+        return _bounds(self.count, self.unit, int(at // 3600))
+
+
+@lru_cache(maxsize=4096)
+def _bounds(count: int, unit: str, hour: int) -> tuple[float, float]:
+    """Every period begins with an hour, so that all moments of one have the same answer."""
+    moment = datetime.fromtimestamp(hour * 3600, UTC)
+    if unit == "mo":
+        month = moment.year * 12 + moment.month - 1
+        first = month - month % count
+        return _month(first), _month(first + count)
+    length = timedelta(hours=count) if unit == "h" else timedelta(days=count)
+    begin = _FIRST + (moment - _FIRST) // length * length
+    return begin.timestamp(), (begin + length).timestamp()
 
 
 def _month(number: int) -> float:

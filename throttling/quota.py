@@ -7,6 +7,7 @@ whole nanounits (1e-9) of the deployment's currency, so that sums are exact.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from fairserve.throttling.periods import Period, parse_duration
@@ -77,16 +78,20 @@ class Quota:
         """What is left of a default for somebody with limits of ``own``, which replace it. A budget that
         is replaced goes on counting.
         """
-        left = self
-        if own.rpm_limit is not None:
-            left = replace(left, rpm_limit=None)
-        if own.tpm_limit is not None:
-            left = replace(left, tpm_limit=None)
-        if own.max_parallel_requests is not None:
-            left = replace(left, max_parallel_requests=None)
-        if own.budget_duration is not None:
-            left = replace(left, max_budget=None, soft_budget=None)
-        return left
+        return _without(self, own)
 
 
 UNLIMITED = Quota()
+
+
+@lru_cache(maxsize=4096)
+def _without(quota: Quota, own: Quota) -> Quota:
+    if own.rpm_limit is not None:
+        quota = replace(quota, rpm_limit=None)
+    if own.tpm_limit is not None:
+        quota = replace(quota, tpm_limit=None)
+    if own.max_parallel_requests is not None:
+        quota = replace(quota, max_parallel_requests=None)
+    if own.budget_duration is not None:
+        quota = replace(quota, max_budget=None, soft_budget=None)
+    return quota

@@ -28,9 +28,16 @@ def _engine(argv: Sequence[str]) -> int:
     return main(argv)
 
 
+def _usage(argv: Sequence[str]) -> int:
+    from fairserve.platform.bench.usage import main
+
+    return main(argv)
+
+
 GROUPS: Mapping[str, tuple[str, Callable[[Sequence[str]], int]]] = {
     "scheduling": ("routing, prefix trees, local schedulers, the dispatcher", _scheduling),
     "interactions": ("the tracker of runs: a call's time, and what is kept of it", _interactions),
+    "usage": ("reports from the rollups of a large ledger on PostgreSQL", _usage),
     "engine": ("the embedded engine beside transformers, and the simulator beside it", _engine),
 }
 """What is measured, and the command that does it, which parses its own arguments."""

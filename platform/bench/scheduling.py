@@ -6,6 +6,7 @@ the VTC artifact's by its own function for the next batch, whose test of what fi
 
 from __future__ import annotations
 
+from fairserve.platform.bench import contract_calls
 from fairserve.platform.bench.decisions import WORKER_TOKENS, Decisions
 from fairserve.platform.bench.dlpm_steps import DlpmSteps
 from fairserve.platform.bench.figure import Figure, Part, Workload, sized
@@ -77,6 +78,15 @@ DISPATCHER = Figure(
     8000,
     aim=15_000,
     higher_is_better=True,
+)
+
+
+CONTRACTS = Figure(
+    contract_calls.NAME,
+    "us",
+    "contract limits of a call: up to four holders, every kind",
+    60,
+    aim=40,
 )
 
 
@@ -171,6 +181,12 @@ def _dispatcher(scale: float) -> Workload:
     )
 
 
+def _contracts(scale: float) -> Workload:
+    return contract_calls.ContractCalls(
+        users=sized(4000, scale, 20), calls=sized(24_000, scale, 120)
+    )
+
+
 PARTS: tuple[Part, ...] = (
     Part((DECISION_8, DECISION_P99), _decisions_8),
     Part((DECISION_64,), _decisions_64),
@@ -183,12 +199,13 @@ PARTS: tuple[Part, ...] = (
     Part((VTC_400,), _vtc_400),
     Part((VTC_1000,), _vtc_1000),
     Part((DISPATCHER,), _dispatcher),
+    Part((CONTRACTS,), _contracts),
 )
 
 main = FiguresCommand(
     "scheduling",
-    "Measure routing decisions, prefix trees, local schedulers and the dispatcher, and hold the "
-    "figures against targets and peers.",
+    "Measure routing decisions, prefix trees, local schedulers, the dispatcher and contract limits, "
+    "and hold the figures against targets and peers.",
     PARTS,
     growth=True,
 ).main

@@ -41,3 +41,8 @@ def quantiles(digest: bytes | None, ranks: Sequence[float]) -> tuple[float, ...]
         return None
     found = tdigest_double.deserialize(digest)
     return tuple(float(found.get_quantile(rank)) for rank in ranks)
+
+
+def weight(digest: bytes | None) -> int:
+    """How many values a digest was made of."""
+    return 0 if digest is None else int(tdigest_double.deserialize(digest).get_total_weight())

@@ -74,7 +74,7 @@ def _used(session: Session, runs: Any) -> dict[tuple[str, str, str], dict[str, A
     charged = LedgerCall.charged
     sums = [
         func.sum(case((charged, getattr(LedgerCall, name)), else_=0))
-        for name in (*TOKENS, "service")
+        for name in (*TOKENS, "service", "cost")
     ]
     used = {}
     wanted = [(run.tenant_id, run.app_id, run.id) for run in runs]
@@ -82,7 +82,7 @@ def _used(session: Session, runs: Any) -> dict[tuple[str, str, str], dict[str, A
         some = wanted[begin : begin + 200]
         ids = [interaction_id for _, _, interaction_id in some]
         found = session.execute(
-            select(*key, *sums, func.sum(LedgerCall.cost))
+            select(*key, *sums)
             .where(and_(LedgerCall.interaction_id.in_(ids), tuple_(*key).in_(some)))
             .group_by(*key)
         )

@@ -6,7 +6,7 @@ keys that a level sums over are empty. The same rows in the same order give the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,8 +89,17 @@ def level(span: Span, detail: Detail) -> str:
 LEVELS = tuple(level(span, detail) for span in SPANS for detail in DETAILS)
 
 
-def fold(table: RollupTable, rows: Iterable[Row], span: Span, detail: Detail) -> list[Row]:
-    """Rows of a finer level as rows of this one, in the order in which their keys are met first."""
+def fold(
+    table: RollupTable,
+    rows: Iterable[Row],
+    span: Span,
+    detail: Detail,
+    merge: Callable[[Iterable[Any]], Any] = merged,
+) -> list[Row]:
+    """Rows of a finer level as rows of this one, in the order in which their keys are met first.
+
+    ``merge`` makes one digest of several.
+    """
     length_s = SPANS[span]
     dropped = {name for name in _SUMMED_OVER[detail] if name in table.keys}
     kept = tuple(name for name in table.keys if name not in dropped)
@@ -107,6 +116,6 @@ def fold(table: RollupTable, rows: Iterable[Row], span: Span, detail: Detail) ->
             for name in table.sums:
                 row[name] = sum([member[name] for member in members])
             for name in table.digests:
-                row[name] = merged(member[name] for member in members)
+                row[name] = merge(member[name] for member in members)
         folded.append(row)
     return folded

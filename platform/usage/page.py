@@ -14,7 +14,7 @@ from jinja2 import Environment, Template
 from fairserve.platform.usage import plots
 from fairserve.platform.usage.schemas import Group, UsageQuery, UsageReport, UsageRow
 
-MOST_BARS = 20
+MOST_BARS = 15
 Ask = Callable[[UsageQuery], UsageReport]
 _TIMES = ("day", "hour")
 

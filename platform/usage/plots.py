@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH_IN, ROW_IN = 10.0, 0.28
+WIDTH_IN, ROW_IN = 10.0, 0.22
 _BLUE, _GREEN, _ORANGE, _GREY = "#3566a8", "#4b9b6b", "#d98032", "#9aa4b1"
 _LABEL_CHARS = 28
 
@@ -127,6 +127,7 @@ def _group_axis(axes: Axes, labels: Sequence[str]) -> None:
     ]
     # A name is not a formula, whatever dollars are in it.
     axes.set_yticks(range(len(labels)), labels=shown, parse_math=False)
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.grid(axis="x", color="#e4e7ec", linewidth=0.6)
     axes.set_axisbelow(True)

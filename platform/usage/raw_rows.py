@@ -138,7 +138,7 @@ def _call_sums() -> list[ColumnElement[Any]]:
         ),
         func.sum(case((charged, LedgerCall.service), else_=0.0)).label("service"),
         func.sum(case((charged & LedgerCall.wasted, _SPENT), else_=0)).label("wasted_tokens"),
-        func.sum(LedgerCall.cost).label("cost"),
+        func.sum(case((charged, LedgerCall.cost), else_=0)).label("cost"),
         _count(unpriced).label("unpriced_calls"),
     ]
 

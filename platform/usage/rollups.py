@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select, tuple_
+from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.engine import SessionFactory
@@ -29,9 +29,11 @@ from fairserve.platform.usage.levels import (
     QUARTER_S,
     REFUSALS,
     RUNS,
+    TABLES,
     RollupTable,
     Row,
     fold,
+    level,
 )
 from fairserve.platform.usage.raw_rows import Window
 
@@ -42,7 +44,7 @@ MAX_GAP_S = 16 * QUARTER_S
 _KEYS = 200
 """Of one condition: SQLite bounds the depth of an expression."""
 
-_RAW: Sequence[tuple[RollupTable, Callable[[Session, Window], list[Row]]]] = (
+RAW: Sequence[tuple[RollupTable, Callable[[Session, Window], list[Row]]]] = (
     (CALLS, raw_rows.calls),
     (RUNS, raw_rows.runs),
     (REFUSALS, raw_rows.refusals),
@@ -140,10 +142,28 @@ def roll_up_some(
     if marks[0].start_s >= state.raw_from_s:
         apps = sorted({mark.app_id for mark in marks})
         window = Window(tenant_id, apps, marks[0].start_s, marks[-1].start_s + QUARTER_S)
-        for table, read in _RAW:
+        for table, read in RAW:
             _rewrite(session, table, window, read(session, window))
     session.connection().execute(_UNMARK, [mark._asdict() for mark in marks])
     return marks[-1].start_s, marks[-1].app_id
+
+
+def rename_user(session: Session, tenant_id: str, user_id: str, new_id: str) -> None:
+    """Give a user's rollups another id, of which there are none yet. The caller commits.
+
+    The ledger's rows are to be renamed in the same transaction, or a later step brings the old id back.
+    """
+    session.execute(select(UsageState.id).with_for_update())
+    for table in (rollup.table for rollup in TABLES):
+        session.execute(
+            update(table)
+            .where(
+                table.c.level.in_((level("quarter", "user"), level("day", "user"))),
+                table.c.tenant_id == tenant_id,
+                table.c.user_id == user_id,
+            )
+            .values(user_id=new_id)
+        )
 
 
 def _near_each_other(marks: list[Mark]) -> list[Mark]:

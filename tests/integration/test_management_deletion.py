@@ -11,8 +11,8 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.programs import Program
+from fairserve.platform.retention import delete_old
 from fairserve.platform.tenants.purge import purge
-from fairserve.platform.wiring import Platform
 
 RETENTION = timedelta(days=90)
 
@@ -242,12 +242,11 @@ def test_after_its_retention_what_is_deleted_goes_for_good(management, world):
 
 
 def test_the_servers_retention_purges(management, world):
-    """Through the platform's own step, with its setting."""
+    """Through the server's own step, with its setting."""
     furnish(world)
     world.call("DELETE")
     settings = management.state.settings
     sessions = management.state.session_factory
-    platform = Platform(settings, engine=sessions.kw["bind"])
     table = {"tenant": Tenant, "app": App}[world.kind]
 
     def older(days):
@@ -255,9 +254,9 @@ def test_the_servers_retention_purges(management, world):
             session.get(table, world.id).deleted_at -= timedelta(days=days)
 
     older(settings.ledger_retention_days - 1)
-    assert platform._delete_old() == 0
+    assert delete_old(sessions, settings) == 0
     older(2)
-    while platform._delete_old():
+    while delete_old(sessions, settings):
         pass
     world.call("GET", status=404)
 

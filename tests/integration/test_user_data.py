@@ -106,8 +106,8 @@ def test_who_may_ask(planted):
 
 
 def test_a_tenant_lifts_no_block_by_erasing(planted):
-    path = f"/admin/users/{planted.one['id']}/{escaped(USER)}"
     admin = planted.management.admin
+    path = f"/admin/users/{planted.one['id']}/{escaped(USER)}"
     planted.management.call(admin, "PUT", path, {"blocked": True})
     call, query = planted.management.call, {"user": USER}
     refused = call(planted.one["api_key"], "DELETE", "/v1/user-data", status=409, **query)

@@ -27,6 +27,7 @@ FIGURES = {
     "vtc_select_us_400": ("us", 450, 150),
     "vtc_select_us_1000": ("us", 450, 150),
     "dispatcher_calls_per_s": ("calls per CPU-second", 8000, 15_000),
+    "contracts_us_per_call": ("us", 60, 40),
 }
 TINY = 0.004
 

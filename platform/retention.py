@@ -1,0 +1,49 @@
+"""Nothing is kept for ever: what is older than its retention goes, in short transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.programs.repository import delete_before as delete_programs_before
+from fairserve.platform.settings import Settings
+from fairserve.platform.tenants.purge import purge
+from fairserve.platform.usage.repository import delete_before
+from fairserve.platform.usage.retention import delete_rollups_before, raw_rows_from
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 3600.0
+
+
+async def apply_retention(sessions: SessionFactory, settings: Settings) -> None:
+    """Delete what is too old, now and every hour; waits for a database that is away."""
+    while True:
+        try:
+            while await asyncio.to_thread(delete_old, sessions, settings):
+                pass
+        except SQLAlchemyError as error:
+            logger.warning("the retention waits for the database: %s", type(error).__name__)
+        await asyncio.sleep(INTERVAL_S)
+
+
+def delete_old(sessions: SessionFactory, settings: Settings) -> int:
+    """Delete some of what is older than its retention; returns how much, 0 at the end."""
+    now = utc_now()
+    ledger_before = now - timedelta(days=settings.ledger_retention_days)
+    with sessions.begin() as session:
+        raw_from = raw_rows_from(session, ledger_before)
+    with sessions.begin() as session:
+        rows = delete_before(session, raw_from)
+    with sessions.begin() as session:
+        rows += purge(session, ledger_before)
+    with sessions.begin() as session:
+        rows += delete_rollups_before(session, now - timedelta(days=settings.usage_retention_days))
+    with sessions.begin() as session:
+        programs_before = now - timedelta(days=settings.program_retention_days)
+        return rows + delete_programs_before(session, programs_before)

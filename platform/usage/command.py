@@ -1,0 +1,169 @@
+"""``fairserve usage``: reports, reconciliation and rollups straight on the database.
+
+Exit codes: 0 done; 1 the rollups differ from the ledger, or the database or a file is not to be had; 2
+wrong use. A server may be running on the same database.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
+from fairserve.platform.db import schema
+from fairserve.platform.db.engine import SessionFactory, connect, read_only, session_factory
+from fairserve.platform.errors import FairServeError
+from fairserve.platform.settings import Settings
+from fairserve.platform.settings_flags import settings_from
+from fairserve.platform.usage import reconcile
+from fairserve.platform.usage.formats import document
+from fairserve.platform.usage.reports import report
+from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.usage.schemas import GROUPS, Format, UsageQuery
+from fairserve.platform.usage.zones import day_bounds, zone_named
+
+FAILED = 1
+_SHOWN = 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do what is asked; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    given = {
+        name: value
+        for name in ("database_url", "data_dir")
+        if (value := getattr(arguments, name)) is not None
+    }
+    act: Callable[[argparse.Namespace, Settings, SessionFactory], int] = arguments.act
+    try:
+        settings = settings_from(argparse.Namespace(**given))
+        engine = connect(settings.effective_database_url)
+        try:
+            schema.check(engine)
+            return act(arguments, settings, session_factory(engine))
+        finally:
+            engine.dispose()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][:1]) or "usage"
+        message = str(first["msg"]).removeprefix("Value error, ")
+        return _fail(f"{where}: {message}", USAGE_ERROR)
+    except (ValueError, schema.SchemaError) as error:
+        return _fail(str(error), USAGE_ERROR)
+    except FairServeError as error:
+        return _fail(error.message, USAGE_ERROR)
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        return _fail(f"the database does not answer: {' '.join(str(cause).split())}", FAILED)
+    except OSError as error:
+        return _fail(str(error), FAILED)
+
+
+def _report(arguments: argparse.Namespace, settings: Settings, sessions: SessionFactory) -> int:
+    names = ("group_by", "from", "to", "zone", "tenant", "app", "user", "model", "limit", "offset")
+    given = {name: getattr(arguments, name) for name in names}
+    query = UsageQuery(**{name: value for name, value in given.items() if value is not None})
+    with sessions() as session:
+        ask = partial(
+            report,
+            read_only(session),
+            tenant_id=query.tenant,
+            app_id=query.app,
+            currency=settings.currency,
+        )
+        found = document(query, arguments.format, ask, "app" if query.tenant else "tenant")
+    if arguments.out is None:
+        sys.stdout.buffer.write(found.content)
+        sys.stdout.buffer.flush()
+    else:
+        arguments.out.write_bytes(found.content)
+    return 0
+
+
+def _rollup(arguments: argparse.Namespace, settings: Settings, sessions: SessionFactory) -> int:
+    if not roll_up(sessions):
+        return _fail("another process is rolling up", FAILED)
+    print("the rollups are up to date")
+    return 0
+
+
+def _reconcile(arguments: argparse.Namespace, settings: Settings, sessions: SessionFactory) -> int:
+    first: date | None = getattr(arguments, "from")
+    begin_s, end_s = day_bounds(first, arguments.to, zone_named("UTC"))
+    found = reconcile.compare(sessions, begin_s, end_s)
+    for difference in found.differences[:_SHOWN]:
+        print(difference)
+    if len(found.differences) > _SHOWN:
+        print(f"and {len(found.differences) - _SHOWN:,} more")
+    left_out = f", {found.marked:,} not rolled up yet" if found.marked else ""
+    print(
+        f"{found.compared:,} days of tenants compared{left_out}:"
+        f" {len(found.differences):,} differences"
+    )
+    if not found.differences:
+        return 0
+    if arguments.repair:
+        if not reconcile.repair(sessions, found.differences):
+            return _fail("another process is rolling up; what differs is marked", FAILED)
+        print("what differed was rolled up again")
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="fairserve usage",
+        description="Usage reports, and the rollups that they are made of.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, text, act in (
+        ("report", "write a usage report", _report),
+        ("rollup", "bring the rollups up to date with the ledger", _rollup),
+        ("reconcile", "compare the rollups with the ledger's rows", _reconcile),
+    ):
+        action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+        action.set_defaults(act=act)
+        action.add_argument(
+            "--database-url",
+            help="the database. Default: that of `fairserve serve`. "
+            "Environment: FAIRSERVE_DATABASE_URL, DATABASE_URL.",
+        )
+        action.add_argument("--data-dir", help="folder of the embedded database.")
+        if name == "rollup":
+            continue
+        action.add_argument("--from", type=_day, metavar="DAY", help="first day")
+        action.add_argument("--to", type=_day, metavar="DAY", help="last day")
+        if name == "reconcile":
+            action.add_argument("--repair", action="store_true", help="roll up again what differs")
+            continue
+        action.add_argument(
+            "--group-by", metavar="GROUPS", help=f"separated by commas: {', '.join(GROUPS)}"
+        )
+        action.add_argument("--zone", help="IANA name of the zone of days and hours; default: UTC")
+        for field in ("tenant", "app", "user", "model"):
+            action.add_argument(f"--{field}", help=f"only of this {field}")
+        action.add_argument("--limit", type=int, help="rows in JSON and HTML; default: 100")
+        action.add_argument("--offset", type=int, help="rows left out before them")
+        action.add_argument("--format", choices=get_args(Format), default="json")
+        action.add_argument("--out", type=Path, metavar="FILE", help="default: standard output")
+    return parser
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no day such as 2026-01-31") from None
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"fairserve usage: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,74 @@
+"""``fairserve usage`` on a database."""
+
+import json
+
+import pytest
+from sqlalchemy import text
+from usage_histories import calls, runs
+
+from fairserve.platform.cli import main
+from fairserve.platform.db.engine import connect, session_factory
+from fairserve.platform.db.schema import upgrade
+from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+
+
+@pytest.fixture
+def database(tmp_path):
+    """The flags that name a database with a history, and the engine."""
+    engine = connect(f"sqlite:///{tmp_path / 'fairserve.sqlite3'}")
+    upgrade(engine)
+    with session_factory(engine).begin() as session:
+        upsert_calls(session, calls(1, 100))
+        upsert_interactions(session, runs(1, 10))
+    yield ["--data-dir", str(tmp_path)], engine
+    engine.dispose()
+
+
+def test_rollup_report_reconcile_repair(database, capsysbinary, tmp_path):
+    flags, engine = database
+    assert main(["usage", "rollup", *flags]) == 0
+    capsysbinary.readouterr()
+    assert main(["usage", "report", "--group-by", "tenant,day", *flags]) == 0
+    found = json.loads(capsysbinary.readouterr().out)
+    assert found["sums"]["calls"] == sum(call.charged for call in calls(1, 100))
+    for format in ("csv", "parquet", "html"):
+        out = tmp_path / f"usage.{format}"
+        more = ["--format", format, "--out", str(out), "--zone", "Asia/Kolkata", "--tenant", "tn_0"]
+        assert main(["usage", "report", "--group-by", "app", *more, *flags]) == 0
+        assert out.stat().st_size > 100
+    assert main(["usage", "reconcile", *flags]) == 0
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE usage_calls SET calls = calls + 1 WHERE level = 'day_app'"))
+    assert main(["usage", "reconcile", "--to", "2026-03-01", *flags]) == 0, "another day"
+    capsysbinary.readouterr()
+    assert main(["usage", "reconcile", *flags]) == 1
+    assert b"usage_calls day_app" in capsysbinary.readouterr().out
+    assert main(["usage", "reconcile", "--repair", *flags]) == 1
+    assert main(["usage", "reconcile", *flags]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["report", "--zone", "Nowhere"], "Europe/Berlin"),
+        (["report", "--group-by", "colour"], "group_by"),
+        (["report", "--from", "2026-02-30"], "2026-01-31"),
+        (["report", "--from", "2026-02-02", "--to", "2026-02-01"], "from is after to"),
+        (["report", "--format", "pdf"], "parquet"),
+    ],
+)
+def test_wrong_use_is_one_line(database, capfd, arguments, said):
+    flags, _ = database
+    try:
+        code = main(["usage", *arguments, *flags])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    error = capfd.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_database_without_the_schema_is_refused(tmp_path, capfd):
+    assert main(["usage", "rollup", "--data-dir", str(tmp_path)]) == 2
+    assert "fairserve db upgrade" in capfd.readouterr().err

@@ -1,0 +1,339 @@
+"""Usage reports: zones against pandas, quantiles, fairness, pages, formats, and who may see what."""
+
+import csv
+import io
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from usage_histories import START, call_sums, calls, runs
+
+from fairserve.platform.db.identity import App, EndUser, Tenant
+from fairserve.platform.usage.reports import report
+from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.usage.rollups import roll_up, roll_up_all
+from fairserve.platform.usage.schemas import UsageQuery
+
+OCTOBER = datetime(2026, 10, 24, 12, tzinfo=UTC).timestamp()
+
+
+def fill(sessions, records, ended=()):
+    with sessions.begin() as session:
+        upsert_calls(session, records)
+        upsert_interactions(session, list(ended))
+        roll_up_all(session)
+
+
+def ask(sessions, tenant_id=None, app_id=None, **query):
+    with sessions() as session:
+        return report(session, UsageQuery(**query), tenant_id=tenant_id, app_id=app_id)
+
+
+@pytest.mark.parametrize(
+    ("zone", "start", "first", "last"),
+    [
+        ("Europe/Berlin", START, "2026-03-28", "2026-03-29"),
+        ("Europe/Berlin", OCTOBER, "2026-10-25", "2026-10-25"),
+        ("Asia/Kolkata", START, "2026-03-28", "2026-03-29"),
+        ("America/St_Johns", OCTOBER, None, "2026-10-25"),
+    ],
+)
+def test_days_and_hours_of_a_zone_are_those_of_pandas(sessions, zone, start, first, last):
+    records = calls(3, 400, start=start)
+    fill(sessions, records)
+    times = pd.to_datetime([record.accepted_at for record in records], unit="s", utc=True)
+    frame = pd.DataFrame(
+        {
+            "time": times.tz_convert(zone),
+            "tokens": [r.input_tokens if r.charged else 0 for r in records],
+            "calls": [int(r.charged) for r in records],
+        }
+    )
+    frame["day"] = frame["time"].dt.date
+    within = pd.Series(data=True, index=frame.index)
+    if first:
+        within &= frame["day"] >= pd.Timestamp(first).date()
+    within &= frame["day"] <= pd.Timestamp(last).date()
+    frame = frame[within]
+    bounds = {"from": first, "to": last} if first else {"to": last}
+
+    found = ask(sessions, group_by="day", zone=zone, **bounds)
+    expected = frame.groupby("day")[["tokens", "calls"]].sum()
+    assert {row.day: (row.input_tokens, row.calls) for row in found.items} == {
+        day: tuple(row) for day, row in zip(expected.index, expected.to_numpy(), strict=True)
+    }
+    assert found.sums.calls == ask(sessions, zone=zone, **bounds).sums.calls == frame["calls"].sum()
+
+    # An hour that the clock shows twice is two hours: they begin at two moments.
+    local = frame["time"].dt.tz_localize(None)
+    shift = local - frame["time"].dt.tz_convert("UTC").dt.tz_localize(None)
+    frame = frame.assign(hour=local.dt.floor("h") - shift)
+    hourly = frame.groupby("hour")["calls"].sum()
+    found = ask(sessions, group_by="hour", zone=zone, limit=1000, **bounds)
+    assert {row.hour.astimezone(UTC).replace(tzinfo=None): row.calls for row in found.items} == {
+        hour.to_pydatetime(): count for hour, count in hourly.items()
+    }
+    assert [row.hour for row in found.items] == sorted(row.hour for row in found.items)
+
+
+def test_pages_are_the_whole_in_parts(sessions):
+    fill(sessions, calls(4, 300), runs(4, 30))
+    for group_by in ("user,day", "tenant,app,model", "hour", "app"):
+        whole = ask(sessions, group_by=group_by, limit=1000)
+        parts = []
+        while len(parts) < whole.total:
+            page = ask(sessions, group_by=group_by, limit=7, offset=len(parts))
+            assert (page.total, page.sums) == (whole.total, whole.sums)
+            parts += page.items
+        assert parts == whole.items
+        beyond = ask(sessions, group_by=group_by, offset=5000)
+        assert (beyond.items, beyond.total) == ([], whole.total)
+
+
+def test_quantiles_are_those_of_all_values(sessions):
+    records = calls(5, 2000)
+    fill(sessions, records)
+    for query in ({}, {"group_by": "app"}, {"user": "Zoe"}, {"group_by": "hour", "model": "m-2"}):
+        found = ask(sessions, limit=1000, **query)
+        for row in [*found.items, found.sums]:
+            app, hour = getattr(row, "app", None), getattr(row, "hour", None)
+            values = [
+                r.queue_delay_s
+                for r in records
+                if r.charged
+                and r.queue_delay_s is not None
+                and (app is None or r.app == app)
+                and (hour is None or 0 <= r.accepted_at - hour.timestamp() < 3600)
+                and query.get("user", r.user) == r.user
+                and query.get("model", r.served_model or r.model) == (r.served_model or r.model)
+            ]
+            assert row.queue_delay_s.count == len(values)
+            if len(values) < 20:
+                continue
+            for name, rank in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+                value = getattr(row.queue_delay_s, name)
+                assert abs(np.mean(np.asarray(values) <= value) - rank) < 0.05
+    nothing = ask(sessions, user="nobody").sums
+    assert (nothing.ttft_s.p50, nothing.ttft_s.count) == (None, 0)
+
+
+def test_interactions_waste_and_refusals_are_told_but_not_by_model(sessions):
+    records, ended = calls(6, 300), runs(6, 60)
+    fill(sessions, records, ended)
+    found = ask(sessions, group_by="tenant")
+    for row in found.items:
+        mine = [run for run in ended if run.tenant == row.tenant]
+        assert row.interactions.model_dump() == {
+            state: sum(run.state == state for run in mine)
+            for state in ("complete", "aborted", "cancelled", "expired")
+        }
+        assert row.wasted_by_cause.model_dump() == {
+            cause: sum(run.wasted_tokens for run in mine if run.waste_cause == cause)
+            for cause in ("throttled", "cancelled", "failed", "expired")
+        }
+        refused = [r for r in records if r.tenant == row.tenant and r.outcome == "refused"]
+        assert row.refusals == dict(Counter(r.refusal_reason for r in refused))
+    for query in ({"group_by": "model"}, {"model": "m"}):
+        row = ask(sessions, **query).items[0]
+        assert (row.interactions, row.wasted_by_cause, row.refusals) == (None, None, None)
+    exact = call_sums(records, lambda r: 0)[0]
+    assert int(ask(sessions).sums.cost.scaleb(9)) == exact["cost"]
+
+
+def test_fairness_holds_service_against_weights(sessions):
+    now = datetime.now(UTC)
+    base = replace(calls(1, 1)[0], outcome="completed", charged=True, accepted_at=START)
+    with sessions.begin() as session:
+        session.add(Tenant(id="tn_a", name="A", weight=3.0, created_at=now))
+        session.add(Tenant(id="tn_b", name="B", created_at=now))
+        session.flush()
+        session.add(
+            App(
+                id="x", tenant_id="tn_a", name="X", weight=2.0, calls_per_interaction=1,
+                idle_timeout_s=9, created_at=now,
+            )
+        )  # fmt: skip
+        user = {"rpm": None, "blocked": False, "updated_at": now}
+        session.add(EndUser(tenant_id="tn_a", external_id="u", weight=4.0, **user))
+    fill(
+        sessions,
+        [
+            replace(base, call_id="1", tenant="tn_a", app="x", user="u", service=300.0),
+            replace(base, call_id="2", tenant="tn_a", app="y", user="v", service=300.0),
+            replace(base, call_id="3", tenant="tn_b", app="z", user="u", service=200.0),
+            replace(base, call_id="4", tenant="tn_c", app="q", user="u", service=0.0),
+        ],
+    )
+    found = ask(sessions, group_by="tenant")
+    shares = {row.tenant: row.fairness for row in found.items}
+    assert shares["tn_c"] is None, "who got nothing asked for nothing, as far as we know"
+    assert (shares["tn_a"].service_share, shares["tn_a"].entitled_share) == (0.75, 0.75)
+    assert found.jain_index == pytest.approx(1.0)
+    found = ask(sessions, group_by="app", tenant_id="tn_a")
+    assert [row.fairness.entitled_share for row in found.items] == pytest.approx([2 / 3, 1 / 3])
+    x, y = 300 / 6, 300 / 3
+    assert found.jain_index == pytest.approx((x + y) ** 2 / (2 * (x * x + y * y)))
+    assert found.names == {"x": "X"}
+    found = ask(sessions, group_by="user,day", tenant_id="tn_a")
+    assert [row.fairness.entitled_share for row in found.items] == pytest.approx([0.8, 0.2])
+    assert [row.fairness.service_share for row in found.items] == [0.5, 0.5]
+    assert ask(sessions, group_by="app,user").jain_index is None
+
+
+EVIL = ["=cmd|' /C calc'!A0", "+1", "-1", "@x", '<script>alert("1")</script>', 'a,"b"\u2028', "$x$"]
+
+
+def evil_calls(tenant, app):
+    ran = {"outcome": "completed", "charged": True, "service": 9.0, "queue_delay_s": 0.5}
+    base = replace(calls(1, 1)[0], tenant=tenant, app=app, **ran)
+    return [
+        replace(
+            base, call_id=str(number), user=user, cost=10**9 + number, accepted_at=START + number
+        )
+        for number, user in enumerate(EVIL)
+    ]
+
+
+def raw(management, key, path="/v1/usage", status=200, **query):
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = management.client.get(path, params=query, headers=headers)
+    assert answer.status_code == status, answer.text
+    return answer
+
+
+def test_every_format_tells_the_same(management):
+    tenant = management.tenant("=acme")
+    app = management.new_app(tenant, "<b>chat</b>")
+    sessions = management.state.session_factory
+    fill(sessions, evil_calls(tenant["id"], app["id"]), [
+        replace(run, tenant=tenant["id"], app=app["id"]) for run in runs(1, 5)
+    ])  # fmt: skip
+    key = tenant["api_key"]
+    query = {"group_by": "app,user,day"}
+    plain = raw(management, key, **query).json()
+    assert (plain["currency"], plain["zone"]) == ("USD", "UTC")
+    assert plain["as_of"] is not None
+    assert all(isinstance(row["cost"], float) for row in plain["items"])
+
+    text = raw(management, key, format="csv", **query)
+    assert text.headers["content-disposition"] == 'attachment; filename="usage.csv"'
+    rows = list(csv.DictReader(io.StringIO(text.text, newline="")))
+    assert [int(row["calls"]) for row in rows] == [row["calls"] for row in plain["items"]]
+    users = [row["user"] for row in rows]
+    assert not any(user.startswith(("=", "+", "-", "@")) for user in users)
+    assert {user.removeprefix("'") for user in users} == {row["user"] for row in plain["items"]}
+    assert sorted(row["cost"] for row in rows if row["cost"] != "0.000000000")[1] == "1.000000001"
+
+    table = pq.read_table(
+        io.BytesIO(raw(management, key, format="parquet", group_by="app,user,hour").content)
+    )
+    assert str(table.schema.field("cost").type) == "decimal128(38, 9)"
+    assert str(table.schema.field("hour").type) == "timestamp[us, tz=UTC]"
+    assert set(table["user"].to_pylist()) >= set(EVIL)
+    assert sum(table["calls"].to_pylist()) == plain["sums"]["calls"]
+    assert sum(table["cost"].to_pylist()) * 10**9 == sum(10**9 + n for n in range(len(EVIL)))
+
+    page = raw(management, key, format="html", **query)
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "<script" not in page.text
+    assert "&lt;script&gt;" in page.text
+    assert "&lt;b&gt;chat&lt;/b&gt;" in page.text
+    page = raw(management, key, format="html", group_by="user")
+    assert page.text.count("data:image/svg+xml;base64,") == 4
+    empty = raw(management, key, format="html", user="nobody")
+    assert "<table" not in empty.text
+
+
+def test_too_many_rows_for_a_table_are_refused(management, monkeypatch):
+    tenant = management.tenant("acme")
+    fill(management.state.session_factory, evil_calls(tenant["id"], "app"))
+    monkeypatch.setattr("fairserve.platform.usage.formats.MAX_ROWS", 3)
+    for format in ("csv", "parquet"):
+        query = {"group_by": "user", "format": format}
+        answer = management.call(tenant["api_key"], "GET", "/v1/usage", status=400, **query)
+        assert "narrow it" in answer["error"]["message"]
+
+
+def test_what_is_wrong_is_refused(management):
+    tenant = management.tenant("acme")
+    fill(management.state.session_factory, [
+        replace(call, call_id=str(number), tenant=tenant["id"])
+        for number, start in enumerate((START, START + 200 * 86_400))
+        for call in calls(1, 1, start=start)
+    ])  # fmt: skip
+    for query, param in (({"zone": "Mars/Base"}, "zone"), ({"group_by": "hour"}, "from")):
+        answer = management.call(tenant["api_key"], "GET", "/v1/usage", status=400, **query)
+        assert answer["error"]["param"] == param
+    for query in ({"format": "pdf"}, {"model": "\x00"}, {"zone": "x" * 65}):
+        management.call(tenant["api_key"], "GET", "/v1/usage", status=422, **query)
+
+
+def test_single_interactions_are_listed_newest_first_to_their_owner_alone(management):
+    one, other = management.tenant("one"), management.tenant("other")
+    app, foreign = management.new_app(one), management.new_app(other)
+    run = replace(runs(1, 1)[0], tenant=one["id"], app=app["id"], user="u", state="complete")
+    call = replace(
+        calls(1, 1)[0], tenant=one["id"], app=app["id"], outcome="completed", charged=True,
+        input_tokens=5, service=9.0, cost=1_500_000_000,
+    )  # fmt: skip
+    records = [
+        replace(
+            run, interaction_id=f"r{n}", opened_at=START + n, state="aborted" if n else "complete"
+        )
+        for n in range(3)
+    ]
+    fill(
+        management.state.session_factory,
+        [
+            replace(call, call_id="a", interaction_id="r1"),
+            replace(call, call_id="b", interaction_id="r1"),
+            replace(call, call_id="c", interaction_id="r1", app=foreign["id"], tenant=other["id"]),
+            replace(call, call_id="d", interaction_id="r1", charged=False, cost=0),
+        ],
+        [*records, replace(run, interaction_id="r1", tenant=other["id"], app=foreign["id"])],
+    )
+    path = "/v1/usage/interactions"
+    found = management.call(app["api_key"], "GET", path)
+    assert [item["interaction"] for item in found["items"]] == ["r2", "r1", "r0"]
+    middle = found["items"][1]
+    assert (middle["input_tokens"], middle["service"], middle["cost"]) == (10, 18.0, 3.0)
+    for query, names in (
+        ({"state": "complete"}, ["r0"]),
+        ({"limit": 1, "offset": 1}, ["r1"]),
+        ({"user": "v"}, []),
+        ({"from": "2026-03-28"}, []),
+        ({"from": "2026-03-28", "zone": "Asia/Tokyo"}, ["r2", "r1", "r0"]),
+    ):
+        found = management.call(one["api_key"], "GET", path, **query)
+        assert [item["interaction"] for item in found["items"]] == names, query
+    management.call(app["api_key"], "GET", path, status=404, app=foreign["id"])
+    management.call(one["api_key"], "GET", path, status=404, tenant=other["id"])
+    management.call(one["api_key"], "GET", "/admin/usage/interactions", status=403)
+    everything = management.call(management.admin, "GET", "/admin/usage/interactions")
+    assert everything["total"] == 4
+
+
+def test_reports_hold_nothing_of_other_tenants(management):
+    one, other = management.tenant("one"), management.tenant("other")
+    app = management.new_app(one)
+    records = [
+        replace(call, tenant=tenant, app=owned, call_id=f"{tenant}{call.call_id}")
+        for call in calls(2, 60)
+        for tenant, owned in ((one["id"], app["id"]), (other["id"], "app_other"))
+    ]
+    sessions = management.state.session_factory
+    fill(sessions, records)
+    roll_up(sessions)
+    for format in ("json", "csv", "html"):
+        for group_by in ("app", "user,day", "model,hour", ""):
+            query = {"format": format, "group_by": group_by}
+            text = raw(management, one["api_key"], **query).text
+            assert "app_other" not in text
+            assert other["id"] not in text
+            assert raw(management, app["api_key"], **query).text.count("app_other") == 0
+    mine = raw(management, app["api_key"]).json()["sums"]["calls"]
+    assert mine == sum(record.charged for record in records) // 2
