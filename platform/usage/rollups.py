@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select, tuple_
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.engine import SessionFactory
@@ -29,11 +29,9 @@ from fairserve.platform.usage.levels import (
     QUARTER_S,
     REFUSALS,
     RUNS,
-    TABLES,
     RollupTable,
     Row,
     fold,
-    level,
 )
 from fairserve.platform.usage.raw_rows import Window
 
@@ -146,24 +144,6 @@ def roll_up_some(
             _rewrite(session, table, window, read(session, window))
     session.connection().execute(_UNMARK, [mark._asdict() for mark in marks])
     return marks[-1].start_s, marks[-1].app_id
-
-
-def rename_user(session: Session, tenant_id: str, user_id: str, new_id: str) -> None:
-    """Give a user's rollups another id, of which there are none yet. The caller commits.
-
-    The ledger's rows are to be renamed in the same transaction, or a later step brings the old id back.
-    """
-    session.execute(select(UsageState.id).with_for_update())
-    for table in (rollup.table for rollup in TABLES):
-        session.execute(
-            update(table)
-            .where(
-                table.c.level.in_((level("quarter", "user"), level("day", "user"))),
-                table.c.tenant_id == tenant_id,
-                table.c.user_id == user_id,
-            )
-            .values(user_id=new_id)
-        )
 
 
 def _near_each_other(marks: list[Mark]) -> list[Mark]:

@@ -15,9 +15,10 @@ from fairserve.platform.usage import rollups
 from fairserve.platform.usage.levels import DAY_S, QUARTER_S, TABLES, level
 from fairserve.platform.usage.marks import mark, quarter_of
 from fairserve.platform.usage.reconcile import compare, repair
+from fairserve.platform.usage.renaming import rename_user
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
 from fairserve.platform.usage.retention import delete_rollups_before, raw_rows_from
-from fairserve.platform.usage.rollups import rename_user, roll_up, roll_up_all
+from fairserve.platform.usage.rollups import roll_up, roll_up_all
 
 quick = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -217,7 +218,7 @@ def test_a_user_is_renamed_in_raw_rows_and_rollups_alike(sessions):
         for table in (LedgerCall, Interaction, ThrottlingEvent):
             for row in session.scalars(select(table).filter_by(tenant_id="tn_0", user_id="Zoe")):
                 row.user_id = "erased-1"
-        rename_user(session, "tn_0", "Zoe", "erased-1")
+    rename_user(sessions, "tn_0", "Zoe", "erased-1")
     assert compare(sessions, None, None).differences == []
     with sessions() as session:
         for rollup in TABLES:

@@ -1,0 +1,177 @@
+"""What comes after an erasure, or in its middle: the journal again, crashes, rollups, a new secret."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import insert, select, update
+from user_data_world import ROLLUPS, USER, by_user, canonical_rows, planted_world
+
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import session_factory
+from fairserve.platform.db.erasures import Erasure
+from fairserve.platform.db.identity import Tenant
+from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.db.models import metadata
+from fairserve.platform.db.usage import UsageState
+from fairserve.platform.usage.repository import delete_before
+from fairserve.platform.user_data import erasure as erasing
+
+
+@pytest.fixture
+def planted(management):
+    return planted_world(management)
+
+
+def test_the_journal_read_again_brings_nothing_back(planted):
+    planted.erase()
+    after = planted.dump()
+    planted.write(*planted.mine)
+    again = planted.dump()
+    for name in after:
+        assert canonical_rows(again[name]) == canonical_rows(after[name]), name
+
+
+def test_a_call_under_way_ends_under_the_pseudonym_and_a_new_one_is_the_users(planted):
+    pseudonym = planted.erase()["pseudonym"]
+    (first, *_), (run, *_) = planted.mine
+    late = replace(first, call_id="late", name="ann-late", parents=("ann-draft",))
+    new_at = utc_now().timestamp() + 1
+    new = replace(first, call_id="new", accepted_at=new_at, ended_at=new_at + 1)
+    opened = replace(run, opened_at=new_at, ended_at=new_at + 1)
+    planted.write([late, new], [opened])
+    with planted.sessions() as session:
+        row = session.get(LedgerCall, "late")
+        parent = session.get(LedgerCall, first.call_id)
+        assert row.user_id == pseudonym
+        assert row.parents == [parent.name]
+        assert row.interaction_id == parent.interaction_id != first.interaction_id
+        assert session.get(LedgerCall, "new").user_id == USER
+        assert session.get(LedgerCall, "new").interaction_id == "letters-to-ann"
+    found = planted.export()
+    assert [len(found["calls"]), len(found["interactions"])] == [1, 1]
+    # What came after the first erasure goes with the second.
+    done = planted.erase()
+    assert (done["erased"]["calls"], done["pseudonym"]) == (0, pseudonym), "it is of the future"
+
+
+def test_what_came_after_an_erasure_goes_with_the_next(planted):
+    first = planted.erase()
+    now_at = utc_now().timestamp()
+    call = replace(planted.mine[0][0], call_id="new", accepted_at=now_at, ended_at=now_at)
+    planted.write([call])
+    assert len(planted.export()["calls"]) == 1
+    second = planted.erase()
+    assert (second["erased"]["calls"], second["pseudonym"]) == (1, first["pseudonym"])
+    assert planted.export()["calls"] == []
+
+
+@pytest.mark.parametrize("step", ["_refusals", "_interactions", "_calls"])
+def test_an_erasure_that_was_cut_off_is_finished_by_the_next(planted, monkeypatch, step):
+    sums = planted.usage("tenant")
+    monkeypatch.setattr(erasing.Rewriting._in_batches, "__defaults__", (1,))
+    real = getattr(erasing.Rewriting, step)
+    batches = []
+
+    def breaks(self, session, page):
+        batches.append(len(page))
+        real(self, session, page)
+        if len(batches) == 2:
+            raise RuntimeError("the process ends here")
+
+    monkeypatch.setattr(erasing.Rewriting, step, breaks)
+    with pytest.raises(RuntimeError):
+        planted.erase()
+    assert batches == [1, 1]
+    planted.write(*planted.mine)  # the journal is read again before anybody asks again
+    monkeypatch.setattr(erasing.Rewriting, step, real)
+    pseudonym = planted.erase()["pseudonym"]
+    dump = planted.dump()
+    for name, count, different_runs in (
+        ("ledger_calls", 8, 4),
+        ("throttling_events", 2, 2),
+        ("interactions", 4, 4),
+    ):
+        mine = [
+            row
+            for row in dump[name]
+            if row["tenant_id"] == planted.one["id"] and row["user_id"] != "bob"
+        ]
+        assert {row["user_id"] for row in mine} == {pseudonym}
+        assert len(mine) == count
+        assert len({row.get("interaction_id", row.get("id")) for row in mine}) == different_runs
+    assert planted.usage("tenant") == sums
+
+
+def test_no_row_changes_while_the_journal_is_not_in_the_database(planted):
+    planted.ledger.whole = False
+    before = planted.dump()
+    for method in ("GET", "DELETE"):
+        planted.management.call(
+            planted.one["api_key"], method, "/v1/user-data", status=503, user=USER
+        )
+    now = planted.dump()
+    changed = {name for name in now if now[name] != before[name]}
+    assert changed == {"erasures", "audit_log"}, "it was begun, and holds for what comes"
+    planted.ledger.whole = True
+    assert planted.erase()["erased"]["calls"] == 8
+
+
+def test_rollups_whose_raw_rows_are_gone_are_the_pseudonyms_too(planted):
+    planted.dump()
+    with planted.sessions.begin() as session:
+        for name in ("ledger_calls", "interactions", "throttling_events", "usage_dirty"):
+            session.execute(metadata.tables[name].delete())
+        session.execute(update(UsageState).values(raw_from_s=1 << 40))
+    rollups = planted.rollups()
+    first = planted.erase()["pseudonym"]
+    assert by_user(planted, first) == {"usage_calls": 8, "usage_runs": 4, "usage_refusals": 2}
+    # As much again that came later in the same quarter hours becomes one row with what was there.
+    with planted.sessions.begin() as session:
+        for name in ROLLUPS:
+            table = metadata.tables[name]
+            of_app = (table.c.user_id == first, table.c.app_id == planted.app["id"])
+            rows = session.execute(select(table).where(*of_app)).all()
+            session.execute(insert(table), [row._asdict() | {"user_id": USER} for row in rows])
+    planted.erase()
+    assert by_user(planted, first) == {"usage_calls": 12, "usage_runs": 6, "usage_refusals": 3}
+    assert by_user(planted, USER) == dict.fromkeys(ROLLUPS, 0)
+    assert planted.rollups() == rollups
+
+
+def test_what_is_rewritten_is_rolled_up_anew(planted, monkeypatch):
+    """Also where a step of the rollups has just read the rows as they were."""
+    planted.dump()
+    monkeypatch.setattr(erasing, "rename_user", lambda *arguments: None)
+    pseudonym = planted.erase()["pseudonym"]
+    planted.dump()
+    assert by_user(planted, pseudonym) == {"usage_calls": 8, "usage_runs": 4, "usage_refusals": 2}
+
+
+def test_a_rotated_secret_still_knows_who_was_erased(planted):
+    planted.erase()
+    management = planted.management
+    secret = management.hasher._secrets[0]
+    management.hasher = KeyHasher(b"another secret of the server's", secret)
+    planted.write(*planted.mine)
+    assert planted.export()["calls"] == []
+    management.hasher = KeyHasher(b"one more secret of the server's")
+    planted.write(*planted.mine)
+    assert len(planted.export()["calls"]) == 8, "nobody can tell without the secret"
+
+
+def test_erasures_go_with_the_ledger(engine):
+    sessions = session_factory(engine)
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    with sessions.begin() as session:
+        session.add(Tenant(id="tn_a", name="a", created_at=now))
+        session.flush()
+        for name, at in (("old", now - timedelta(days=2)), ("new", now)):
+            session.add(
+                Erasure(tenant_id="tn_a", user_hash=name, pseudonym=name, id_key="00", erased_at=at)
+            )
+    with sessions.begin() as session:
+        assert delete_before(session, now - timedelta(days=1)) == 1
+    with sessions() as session:
+        assert session.scalars(select(Erasure.pseudonym)).all() == ["new"]

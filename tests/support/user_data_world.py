@@ -1,0 +1,311 @@
+"""A tenant with an end user of whom there is something in every table, and others beside."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sqlalchemy import JSON, String, func, select
+
+from fairserve.interactions.program import ProgramLimits
+from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.contracts import Contract
+from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.db.models import metadata
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.programs import repository as programs
+from fairserve.platform.programs.repository import Change, ProgramKey, SavedProgram
+from fairserve.platform.usage.levels import TABLES
+from fairserve.platform.usage.marks import mark_rows
+from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.user_data.endpoints import router
+from fairserve.platform.user_data.pseudonyms import under_pseudonyms
+
+USER = "Ann O'Neil/ä?&%#\"\\ <ann@example.org>"
+PERSONAL = (USER, "ann@example.org", "letters-to-ann", "ann-draft", "anns-agent", "dear ann")
+"""What was planted of the person, in every place that clients fill."""
+ROLLUPS = ["usage_calls", "usage_runs", "usage_refusals"]
+KINDS = ["settings", "contracts", "interactions", "calls", "refusals", "programs", "audit"]
+CALL = CallRecord(
+    call_id="",
+    tenant="",
+    app="",
+    user=USER,
+    model="m",
+    interaction_id="letters-to-ann",
+    stage=1,
+    agent="anns-agent",
+    outcome="completed",
+    accepted_at=0.0,
+    ended_at=0.0,
+    input_tokens=10,
+    output_tokens=3,
+    service=16.0,
+    cost=7,
+    error="dear ann",
+)
+
+
+class Ledger:
+    """Stands in for the ledger: says whether everything is written, and what came before."""
+
+    def __init__(self):
+        self.whole = True
+        self.flushed = 0
+
+    def flush(self, timeout_s):
+        self.flushed += 1
+        return self.whole
+
+
+class Programs:
+    """Stands in for the programs under way: remembers whose were to end."""
+
+    def __init__(self):
+        self.cancelled = []
+
+    async def cancel_of_user(self, reason, tenant_id, user):
+        self.cancelled.append((tenant_id, user))
+
+
+class World:
+    """Two tenants with the same user, and a neighbour in the first."""
+
+    def __init__(self, management):
+        self.management = management
+        management.app.include_router(router)
+        self.ledger = management.state.ledger = Ledger()
+        self.programs = management.state.programs = Programs()
+        self.sessions = management.state.session_factory
+        self.one, self.other = management.tenant("one"), management.tenant("other")
+        self.app = management.new_app(self.one)
+        self.second_app = management.new_app(self.one, "second")
+        self.foreign_app = management.new_app(self.other)
+        self.began_at = utc_now().timestamp() - 100
+
+    def write(self, calls, interactions=()):
+        """As the ledger's thread does."""
+        with self.sessions.begin() as session:
+            calls, interactions = under_pseudonyms(
+                session, self.management.hasher, calls, interactions
+            )
+            upsert_calls(session, calls)
+            upsert_interactions(session, interactions)
+
+    def records(self, tenant, app, user):
+        """Two calls of a run, a refused one, another run, and their ends."""
+        letters, alone = ("letters-to-ann", "alone") if user != "bob" else ("to-bob", "bobs")
+        base = replace(CALL, tenant=tenant["id"], app=app["id"], user=user, interaction_id=letters)
+        name = f"{app['id']}-{user[:3]}"
+        at = self.began_at
+        made = [
+            replace(base, call_id=f"{name}-1", name="ann-draft", accepted_at=at, ended_at=at + 1),
+            replace(
+                base,
+                call_id=f"{name}-2",
+                name="ann-final",
+                parents=("ann-draft",),
+                stage=2,
+                accepted_at=at + 2,
+                ended_at=at + 3,
+            ),
+            replace(
+                base,
+                call_id=f"{name}-3",
+                name="ann-refused",
+                outcome="refused",
+                accepted_at=at + 4,
+                ended_at=at + 4,
+                refusal_reason="overloaded_user_limit",
+            ),
+            replace(
+                base,
+                call_id=f"{name}-4",
+                interaction_id=alone,
+                outcome="failed",
+                accepted_at=at + 5,
+                ended_at=at + 6,
+            ),
+        ]
+        ended = [
+            InteractionRecord(
+                run, base.tenant, base.app, user, "complete", at, at + 7, calls, 13 * calls, 0
+            )
+            for run, calls in ((letters, 2), (alone, 1))
+        ]
+        return made, ended
+
+    def plant(self, tenant, app, user):
+        """Rows of every kind; returns the records."""
+        call = self.management.call
+        call(
+            self.management.admin,
+            "PUT",
+            f"/admin/users/{tenant['id']}/{escaped(user)}",
+            {"weight": 2.0, "rpm": 90},
+        )
+        with self.sessions.begin() as session:
+            session.merge(contract(tenant["id"], user))
+            for entry in session.scalars(select(AuditEntry).where(AuditEntry.target == user)):
+                entry.after = {"note": f"of {user}"}
+            key = ProgramKey(tenant["id"], app["id"], f"letters-to-ann-{user}")
+            programs.insert(
+                session,
+                SavedProgram(
+                    key,
+                    user,
+                    {"nodes": [{"prompt": "dear ann"}]},
+                    ProgramLimits(),
+                    "running",
+                    "",
+                    datetime.fromtimestamp(self.began_at, UTC),
+                ),
+            )
+            steps = {
+                "nodes": {f"n{number}": {"output": "dear ann"} for number in range(250)},
+                "tasks": {"n0": {"state": "done"}},
+            }
+            programs.apply(session, [Change(key, steps)])
+        records = self.records(tenant, app, user)
+        self.write(*records)
+        return records
+
+    def export(self, key=None, *, user=USER, **query):
+        return self.management.call(
+            key or self.one["api_key"], "GET", "/v1/user-data", user=user, **query
+        )
+
+    def erase(self, key=None, *, user=USER, **query):
+        return self.management.call(
+            key or self.one["api_key"], "DELETE", "/v1/user-data", user=user, **query
+        )
+
+    def usage(self, *groups):
+        assert roll_up(self.sessions)
+        rows = self.management.call(
+            self.management.admin, "GET", "/admin/usage", group_by=",".join(groups)
+        )
+        return rows["items"], rows["sums"]
+
+    def dump(self, *, rolled_up=True):
+        """Every row of every table, as plain values, after what is marked was rolled up."""
+        if rolled_up:
+            assert roll_up(self.sessions)
+        with self.sessions() as session:
+            return {
+                table.name: [row._asdict() for row in session.execute(select(table))]
+                for table in metadata.sorted_tables
+                if table.name != "usage_state"
+            }
+
+    def rollups(self):
+        """What the rollups say of apps and tenants, which no erasure changes."""
+        assert roll_up(self.sessions)
+        with self.sessions() as session:
+            return {
+                table.table.name: [
+                    row._asdict()
+                    for row in session.execute(
+                        select(table.table).where(~table.table.c.level.like("%_user"))
+                    )
+                ]
+                for table in TABLES
+            }
+
+
+def contract(tenant_id, user):
+    return Contract(
+        tenant_id=tenant_id,
+        scope="user",
+        app_id="",
+        user_id=user,
+        rpm_limit=9,
+        soft_end="warn",
+        updated_at=utc_now(),
+    )
+
+
+def escaped(text):
+    return "".join(f"%{byte:02x}" for byte in text.encode())
+
+
+def texts_of(dump):
+    """Every text of a dump, those within JSON too, with the place that it stands in."""
+    for table in metadata.sorted_tables:
+        for row in dump.get(table.name, ()):
+            for column in table.columns:
+                value = row[column.name]
+                if isinstance(column.type, String) and value is not None:
+                    yield f"{table.name}.{column.name}", value
+                elif isinstance(column.type, JSON):
+                    yield f"{table.name}.{column.name}", json.dumps(value, ensure_ascii=False)
+
+
+def told(dump, *personal):
+    """Where any of these texts stands; also as JSON writes it."""
+    wanted = {*personal, *(json.dumps(text, ensure_ascii=False)[1:-1] for text in personal)}
+    return sorted({place for place, text in texts_of(dump) if any(part in text for part in wanted)})
+
+
+def of_others(dump, world):
+    """The rows that are the neighbour's or the other tenant's, in an order of their own."""
+    text = json.dumps([world.other["id"], world.foreign_app["id"]])
+    return {
+        name: canonical_rows(
+            row
+            for row in rows
+            if any(
+                value == "bob" or (isinstance(value, str) and len(value) > 9 and value in text)
+                for value in row.values()
+            )
+        )
+        for name, rows in dump.items()
+    }
+
+
+def iso(value):
+    return value.hex() if isinstance(value, bytes) else value.isoformat()
+
+
+def canonical_rows(rows):
+    return sorted(json.dumps(row, sort_keys=True, default=iso) for row in rows)
+
+
+def canonical(rows):
+    return sorted(json.dumps(row, sort_keys=True) for row in rows)
+
+
+def mark_everything(session):
+    """As if all raw rows had just been written."""
+    for model, time in ((LedgerCall, "accepted_at"), (Interaction, "ended_at")):
+        rows = session.execute(select(model.__table__))
+        mark_rows(session, [row._asdict() for row in rows], time)
+
+
+def by_user(world, user):
+    """How many calls, runs and refusals of the first tenant the quarter hours say a user had."""
+    counted = {"usage_calls": "calls", "usage_runs": "complete", "usage_refusals": "count"}
+    with world.sessions() as session:
+        return {
+            name: session.scalar(
+                select(func.coalesce(func.sum(metadata.tables[name].c[column]), 0)).where(
+                    metadata.tables[name].c.user_id == user,
+                    metadata.tables[name].c.tenant_id == world.one["id"],
+                    metadata.tables[name].c.level == "quarter_user",
+                )
+            )
+            for name, column in counted.items()
+        }
+
+
+def planted_world(management):
+    """The user in two apps of one tenant, a neighbour, and the same user at another tenant."""
+    world = World(management)
+    world.mine = world.plant(world.one, world.app, USER)
+    again = world.records(world.one, world.second_app, USER)
+    world.write(*again)
+    world.mine = (world.mine[0] + again[0], world.mine[1] + again[1])
+    world.plant(world.one, world.app, "bob")
+    world.plant(world.other, world.foreign_app, USER)
+    return world
