@@ -12,7 +12,7 @@ not know what was asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Select, Subquery, and_, func, select
 from sqlalchemy.orm import Session
@@ -26,39 +26,43 @@ from fairserve.platform.usage.selection import Selection
 _TIMES: tuple[Group, ...] = ("day", "hour")
 
 
-def jain_index(session: Session, selection: Selection) -> float | None:
+class Division(NamedTuple):
+    """Service and weights of all holders with service, and Jain's index of one over the other."""
+
+    service: float
+    weight: float
+    jain_index: float
+
+
+def division(session: Session, selection: Selection) -> Division | None:
     """Over all holders of a report; None if it has none, or is not by one kind of them."""
     holders = _holders(selection)
     if not holders:
         return None
     found = _weighed(selection.grouped(*holders))
-    x = found.c.service / found.c.weight
-    count, total, squares = session.execute(
-        select(func.count(), func.sum(x), func.sum(x * x))
+    service, weight, x = found.c.service, found.c.weight, found.c.service / found.c.weight
+    count, *sums = session.execute(
+        select(func.count(), *(func.sum(part) for part in (service, weight, x, x * x)))
     ).one()
-    return float(total) ** 2 / (count * float(squares)) if count else None
+    if not count:
+        return None
+    of_service, of_weight, total, squares = map(float, sums)
+    return Division(of_service, of_weight, total**2 / (count * squares))
 
 
 def add_fairness(
     session: Session,
     selection: Selection,
+    whole: Division,
     keys: Sequence[tuple[Any, ...]],
     items: Sequence[UsageRow],
 ) -> None:
     """Give each group of a page its shares, within its day or hour where the report has those."""
-    holders = _holders(selection)
-    if not holders or not items:
+    if not items:
         return
+    holders = _holders(selection)
     times = [group for group in selection.groups if group in _TIMES]
-    found = _weighed(selection)
-    by_time = [found.c[group] for group in times]
-    totals = {
-        tuple(time): (float(service), float(weight))
-        for *time, service, weight in session.execute(
-            select(*by_time, func.sum(found.c.service), func.sum(found.c.weight)).group_by(*by_time)
-        )
-        if service
-    }
+    totals = _by_time(session, selection, times) if times else {(): (whole.service, whole.weight)}
     weights = _weights(session, selection, items)
     for key, row in zip(keys, items, strict=True):
         named = dict(zip(selection.groups, key, strict=True))
@@ -69,6 +73,18 @@ def add_fairness(
         row.fairness = Fairness(
             service_share=row.service / total[0], entitled_share=weight / total[1]
         )
+
+
+def _by_time(
+    session: Session, selection: Selection, times: Sequence[Group]
+) -> dict[tuple[Any, ...], tuple[float, float]]:
+    found = _weighed(selection)
+    columns = [found.c[group] for group in times]
+    sums = func.sum(found.c.service), func.sum(found.c.weight)
+    return {
+        tuple(time): (float(service), float(weight))
+        for *time, service, weight in session.execute(select(*columns, *sums).group_by(*columns))
+    }
 
 
 def _holders(selection: Selection) -> tuple[Group, ...]:

@@ -30,7 +30,7 @@ from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.usage import UsageState
 from fairserve.platform.errors import InvalidRequestError
 from fairserve.platform.usage.digests import merged, quantiles
-from fairserve.platform.usage.fairness import add_fairness, jain_index
+from fairserve.platform.usage.fairness import add_fairness, division
 from fairserve.platform.usage.levels import (
     CALLS,
     DAY_S,
@@ -79,6 +79,7 @@ def report(
     zone = zone_named(query.zone)
     selection = _selection(session, query, zone, tenant_id, app_id)
     sums = _sums_of_all(session, selection)
+    divided = division(session, selection)
     if selection.groups:
         total, page = _page(session, selection, query.limit, query.offset)
         if max_groups is not None and total > max_groups:
@@ -90,7 +91,8 @@ def report(
         items = [UsageRow(**_named(selection, key, zone), **usage) for key, usage in page]
         keys = [key for key, _ in page]
         _add_details(session, selection, keys, items)
-        add_fairness(session, selection, keys, items)
+        if divided is not None:
+            add_fairness(session, selection, divided, keys, items)
     else:
         total, items = 1, [UsageRow(**sums.model_dump())][query.offset :]
     rolled_up_s = session.scalar(select(UsageState.rolled_up_s))
@@ -104,7 +106,7 @@ def report(
         limit=query.limit,
         offset=query.offset,
         sums=sums,
-        jain_index=jain_index(session, selection),
+        jain_index=None if divided is None else divided.jain_index,
         names=_names(session, items),
     )
 

@@ -275,6 +275,7 @@ def test_what_is_wrong_is_refused(management):
 def test_single_interactions_are_listed_newest_first_to_their_owner_alone(management):
     one, other = management.tenant("one"), management.tenant("other")
     app, foreign = management.new_app(one), management.new_app(other)
+    sibling = management.new_app(one, "sibling")
     run = replace(runs(1, 1)[0], tenant=one["id"], app=app["id"], user="u", state="complete")
     call = replace(
         calls(1, 1)[0], tenant=one["id"], app=app["id"], outcome="completed", charged=True,
@@ -294,7 +295,11 @@ def test_single_interactions_are_listed_newest_first_to_their_owner_alone(manage
             replace(call, call_id="c", interaction_id="r1", app=foreign["id"], tenant=other["id"]),
             replace(call, call_id="d", interaction_id="r1", charged=False, cost=0),
         ],
-        [*records, replace(run, interaction_id="r1", tenant=other["id"], app=foreign["id"])],
+        [
+            *records,
+            replace(run, interaction_id="r1", tenant=other["id"], app=foreign["id"]),
+            replace(run, interaction_id="r9", app=sibling["id"], user="w", state="expired"),
+        ],
     )
     path = "/v1/usage/interactions"
     found = management.call(app["api_key"], "GET", path)
@@ -305,8 +310,9 @@ def test_single_interactions_are_listed_newest_first_to_their_owner_alone(manage
         ({"state": "complete"}, ["r0"]),
         ({"limit": 1, "offset": 1}, ["r1"]),
         ({"user": "v"}, []),
-        ({"from": "2026-03-28"}, []),
-        ({"from": "2026-03-28", "zone": "Asia/Tokyo"}, ["r2", "r1", "r0"]),
+        ({"user": "w"}, ["r9"]),
+        ({"user": "u", "from": "2026-03-28"}, []),
+        ({"user": "u", "from": "2026-03-28", "zone": "Asia/Tokyo"}, ["r2", "r1", "r0"]),
     ):
         found = management.call(one["api_key"], "GET", path, **query)
         assert [item["interaction"] for item in found["items"]] == names, query
@@ -314,7 +320,7 @@ def test_single_interactions_are_listed_newest_first_to_their_owner_alone(manage
     management.call(one["api_key"], "GET", path, status=404, tenant=other["id"])
     management.call(one["api_key"], "GET", "/admin/usage/interactions", status=403)
     everything = management.call(management.admin, "GET", "/admin/usage/interactions")
-    assert everything["total"] == 4
+    assert everything["total"] == 5
 
 
 def test_reports_hold_nothing_of_other_tenants(management):
