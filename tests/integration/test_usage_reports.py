@@ -308,7 +308,7 @@ def test_single_interactions_are_listed_newest_first_to_their_owner_alone(manage
     assert (middle["input_tokens"], middle["service"], middle["cost"]) == (10, 18.0, 3.0)
     for query, names in (
         ({"state": "complete"}, ["r0"]),
-        ({"limit": 1, "offset": 1}, ["r1"]),
+        ({"app": app["id"], "limit": 1, "offset": 1}, ["r1"]),
         ({"user": "v"}, []),
         ({"user": "w"}, ["r9"]),
         ({"user": "u", "from": "2026-03-28"}, []),
