@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import String, Table
@@ -11,9 +10,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.base import Base
-
-_ROWS = 500
-"""Rows of one statement: SQLite allows 32,766 values."""
 
 
 def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) -> None:
@@ -25,33 +21,29 @@ def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) 
     assert isinstance(table, Table)
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     key = [column.name for column in table.primary_key]
-    # One statement may not name a row twice, and cutting texts can make two keys equal.
+    # Cutting texts can make two keys equal.
     clean = (fitting(table, row) for row in rows)
     distinct = {tuple(row[name] for name in key): row for row in clean}
-    for batch in _batches(distinct.values()):
-        statement = insert(table).values(batch)
-        session.execute(
-            statement.on_conflict_do_update(
-                index_elements=key,
-                set_={
-                    column.name: statement.excluded[column.name]
-                    for column in table.columns
-                    if column.name not in key
-                },
-            )
-        )
+    if not distinct:
+        return
+    statement = insert(table)
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=key,
+            set_={
+                column.name: statement.excluded[column.name]
+                for column in table.columns
+                if column.name not in key
+            },
+        ),
+        list(distinct.values()),
+    )
 
 
 def fitting_text(text: str, chars: int | None) -> str:
     """A text as a column of so many characters holds it."""
     # PostgreSQL stores neither NUL nor half a surrogate pair.
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")[:chars]
-
-
-def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    remaining = iter(rows)
-    while batch := list(islice(remaining, _ROWS)):
-        yield batch
 
 
 def fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
