@@ -94,7 +94,7 @@ def test_the_server_says_what_is_wrong(management, url, monkeypatch, capsys):
     for words, said in (
         (("tenant", "show", "tn_none"), "there is no such tenant"),
         (("tenant", "set", tenant, "--rpm-limit", "0"), "contract.rpm_limit: "),
-        (("tenant", "set", tenant, "--max-budget", "5"), "belong together"),
+        (("tenant", "set", tenant, "--max-budget", "5"), "a budget needs a budget_duration"),
         (("tenant", "set", tenant, "--budget-duration", "5h"), "allowed: 1h to 24h"),
         (("app", "list"), "?tenant=tn_..."),
         (("user", "show", tenant, "x" * 201), "user: "),

@@ -14,7 +14,8 @@ class ScriptedWorker:
     """A worker without a model: it does to a call what the test says, by the prompt's first word.
 
     ``ok`` answers three tokens; ``say`` what follows it; ``once`` breaks off the first time it comes,
-    and then says what follows; ``use`` asks for the tools that follow it; ``hold`` waits for
+    and then says what follows; ``use`` asks for the tools that follow it, whose calls, if they are
+    several, ``meet`` here: none goes on before all have come; ``hold`` waits for
     :meth:`release` once it has begun, ``stall`` before; ``die`` breaks the connection before
     anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
     answers 503; ``refuse`` 400.
@@ -27,6 +28,7 @@ class ScriptedWorker:
         self.disconnects = 0
         self._once = set()
         self._held = None
+        self._met = 0
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -109,9 +111,13 @@ class ScriptedWorker:
         await self._send(response, {"role": "assistant", "content": ""}, 0)
         if word == "hold":
             await self._held.wait()
+        if word == "meet":
+            await self._meet(int(said.split()[0]))
         if word == "use":
-            for index, name in enumerate(said.split()):
-                function = {"name": name, "arguments": json.dumps({"input": f"ok {name}"})}
+            names = said.split()
+            does = f"meet {len(names)}" if len(names) > 1 else "ok"
+            for index, name in enumerate(names):
+                function = {"name": name, "arguments": json.dumps({"input": f"{does} {name}"})}
                 asked = {"index": index, "id": f"of_{name}", "type": "function"}
                 await self._send(response, {"tool_calls": [{**asked, "function": function}]}, 3)
             await self._send(response, {}, 3, finish_reason="tool_calls")
@@ -130,6 +136,14 @@ class ScriptedWorker:
         await self._send(response, {}, 3, finish_reason="stop")
         await self._send(response, None, 3)
         await response.write(b"data: [DONE]\n\n")
+
+    async def _meet(self, calls):
+        self._met += 1
+        if self._met == calls:
+            self._met = 0
+            self.release()
+        else:
+            await asyncio.wait_for(self._held.wait(), DEADLINE_S)
 
     async def _send(self, response, delta, tokens, finish_reason=None):
         choices = [{"index": 0, "delta": delta, "finish_reason": finish_reason}]
