@@ -259,12 +259,14 @@ class Contracts:
                 self.spent(holder, quota, cost, held.at)
 
     def _account(self, holder: Holder, quota: Quota) -> _Account | None:
-        """The account of the present period, opened if need be."""
+        """The account of the present period, opened if need be; None where there is no room for it."""
         period = quota.period
         if period is None:
             return None
         begin, end = period.bounds(self._latest)
         account = self._accounts.get(holder)
+        if account is None and len(self._accounts) >= MAX_ACCOUNTS:
+            return None
         if account is None or account.begin != begin or account.end != end:
             account = self._accounts[holder] = _Account(begin, end)
         return account

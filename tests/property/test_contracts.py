@@ -222,6 +222,25 @@ def test_what_calls_hold_is_told_apart_from_what_is_spent():
     assert contracts.check(holders, claim._replace(at=START + 3600), 0.0).admitted
 
 
+def test_more_users_than_can_be_kept_apart_are_refused_and_never_forgotten(monkeypatch):
+    monkeypatch.setattr("fairserve.throttling.contracts.MAX_ACCOUNTS", 2)
+    contracts = Contracts()
+    quota = Quota(max_budget=100, budget_duration="1h")
+    for number, expected in enumerate(["", "", "contract_too_many_users"]):
+        holders = [(("app_user", "a", f"u{number}"), quota)]
+        decision = contracts.check(holders, Claim(1, 60, START), 0.0)
+        assert decision.reason == expected
+        contracts.reserve(f"c{number}", holders, Claim(1, 60, START), 0.0)  # limits may be off
+    assert len(contracts.snapshot(0.0)["accounts"]) == 2
+    assert decision.retry_after_s == 3600
+    first = [(("app_user", "a", "u0"), quota)]
+    assert contracts.check(first, Claim(1, 60, START), 0.0).reason == "contract_budget_held"
+    contracts.settle("c2", holders, 1, 60, refund=False)
+    contracts.reserve("next", [], Claim(1, 1, START + 3600), 3600.0)
+    contracts.forget_idle(3600.0)
+    assert contracts.check(holders, Claim(1, 60, START + 3600), 3600.0).admitted
+
+
 def test_a_budget_that_is_newer_than_a_call_counts_it():
     contracts = Contracts()
     contracts.reserve("c1", [], Claim(1, 60, START), 0.0)
