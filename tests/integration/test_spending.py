@@ -1,0 +1,137 @@
+"""What a budget had spent before control counts it: rollups and raw rows give each call once."""
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
+
+from fairserve.platform.control.budgets import BudgetOpenings
+from fairserve.platform.control.record import CallRecord
+from fairserve.platform.usage.repository import delete_before, upsert_calls
+from fairserve.platform.usage.retention import raw_rows_from
+from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.usage.spending import spent_before
+from fairserve.scheduling.events import BudgetSpent, ContractChanged
+from fairserve.throttling.quota import Quota
+
+NOW = datetime(2026, 11, 22, 15, 7, tzinfo=UTC)
+MONTH = Quota(max_budget=10**15, budget_duration="1mo")
+
+
+@pytest.fixture(scope="module")
+def records():
+    """Two tenants' calls of forty days, the last of them still running at ``NOW``."""
+    chance = random.Random(5)
+    made = []
+    for number in range(600):
+        accepted_at = NOW.timestamp() - chance.random() ** 3 * 40 * 86_400
+        app = chance.choice(["a1", "a2", "b1"])
+        made.append(
+            CallRecord(
+                call_id=f"c{number}",
+                tenant="t" + app[0],
+                app=app,
+                user=chance.choice(["ann", "bob", "it's, ä"]),
+                model="m",
+                interaction_id="r",
+                stage=1,
+                agent=None,
+                outcome="completed",
+                accepted_at=accepted_at,
+                ended_at=accepted_at + chance.choice([0.5, 60, 3600]),
+                cost=chance.randrange(1, 10**9) if number % 9 else 0,
+            )
+        )
+    return made
+
+
+def filled(sessions, records):
+    with sessions.begin() as session:
+        upsert_calls(session, records)
+    roll_up(sessions)
+
+
+def plainly(records, contract, begin, until):
+    """Sums by owner, in plain Python."""
+    found = {}
+    for record in records:
+        fits = (
+            record.tenant == contract.tenant
+            and contract.app in ("", record.app)
+            and contract.user in ("", record.user)
+        )
+        if fits and begin <= record.accepted_at and record.ended_at <= until and record.cost:
+            user = record.user if contract.scope == "app_user" else contract.user
+            owner = (contract.tenant, contract.app, user)
+            found[owner] = found.get(owner, 0) + record.cost
+    return found
+
+
+HOLDERS = [
+    {"scope": "tenant", "tenant": "ta"},
+    {"scope": "app", "tenant": "ta", "app": "a1"},
+    {"scope": "app_user", "tenant": "ta", "app": "a2"},
+    {"scope": "user", "tenant": "ta", "user": "it's, ä"},
+    {"scope": "app", "tenant": "ta", "app": "b1"},
+]
+
+
+def test_it_is_the_plain_sum_over_calls_that_have_ended(sessions, records):
+    filled(sessions, records)
+    until = NOW.timestamp()
+    for holder, duration in product(HOLDERS, ["1h", "1d", "3d", "7d", "1mo", "12mo"]):
+        quota = Quota(max_budget=10**15, budget_duration=duration)
+        contract = ContractChanged(**holder, quota=quota)
+        begin, _ = quota.period.bounds(until)
+        with sessions() as session:
+            told = spent_before(session, contract, until)
+        found = {entry.owner: entry.amount for entry in told}
+        assert found == plainly(records, contract, begin, until), (holder, duration)
+        assert {(entry.at, entry.scope) for entry in told} <= {(begin, holder["scope"])}
+
+
+def test_days_whose_raw_rows_are_gone_are_still_spent(sessions, records):
+    filled(sessions, records)
+    contract = ContractChanged("tenant", "ta", quota=MONTH)
+    begin, _ = MONTH.period.bounds(NOW.timestamp())
+    with sessions.begin() as session:
+        before = raw_rows_from(session, NOW - timedelta(days=5))
+    with sessions.begin() as session:
+        assert delete_before(session, before) > 0
+    with sessions() as session:
+        (told,) = spent_before(session, contract, NOW.timestamp())
+    assert told.amount == plainly(records, contract, begin, NOW.timestamp())[told.owner]
+
+
+def test_a_holder_without_a_budget_or_without_calls_has_nothing_to_tell(sessions, records):
+    filled(sessions, [replace(records[0], cost=0)])
+    for contract in (
+        ContractChanged("tenant", "ta", quota=Quota(rpm_limit=5)),
+        ContractChanged("tenant", "ta", quota=MONTH),
+        ContractChanged("app_user", "ta", "a1", quota=MONTH),
+    ):
+        with sessions() as session:
+            assert spent_before(session, contract, NOW.timestamp()) == []
+
+
+def test_what_the_ledger_cannot_tell_now_is_told_later_and_once():
+    contract = ContractChanged("tenant", "ta", quota=MONTH)
+    entry = BudgetSpent(("ta", "", ""), 7, NOW.timestamp(), "tenant")
+    away, told = [True], []
+
+    def spent(asked, until):
+        assert (asked, until) == (contract, 5.0)
+        if away:
+            raise TimeoutError("the ledger is behind")
+        return [entry]
+
+    openings = BudgetOpenings(spent, told.append)
+    openings.open([(contract, 5.0), (ContractChanged("app", "ta", "a1"), 5.0)])
+    openings.retry()
+    assert told == []
+    away.clear()
+    openings.retry()
+    openings.retry()
+    assert told == [entry]
