@@ -148,9 +148,7 @@ class Contracts:
                 return Decision(
                     False, "contract_budget_held", scope, retry_after_s=PARALLEL_RETRY_S
                 )
-            return Decision(
-                False, "contract_budget", scope, retry_after_s=end - claim.at, certain=False
-            )
+            return Decision(False, "contract_budget", scope, retry_after_s=end - claim.at)
         soft = quota.soft_budget
         if (
             soft is not None
@@ -158,9 +156,7 @@ class Contracts:
             and spent >= soft
             and not claim.run_under_way
         ):
-            return Decision(
-                False, "contract_soft_budget", scope, retry_after_s=end - claim.at, certain=False
-            )
+            return Decision(False, "contract_soft_budget", scope, retry_after_s=end - claim.at)
         return None
 
     def _check_rates(
