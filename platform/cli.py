@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
         ("tenant", "manage tenants of a running server: who pays"),
         ("app", "manage apps, with their token profiles and limits"),
         ("key", "make, rotate and revoke API keys of apps and tenants"),
+        ("price", "set what the tokens of models cost"),
         ("user", "manage end users: weights, limits, blocks, their data"),
     ):
         # These parse their own arguments, --help included.
@@ -114,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fairserve.platform.reproduce.main import main as reproduce
 
             return _code(reproduce(arguments[1:]))
-        if arguments[:1] and arguments[0] in ("tenant", "app", "key", "user"):
+        if arguments[:1] and arguments[0] in ("tenant", "app", "key", "price", "user"):
             from fairserve.platform.admin_cli.main import main as admin
 
             return _code(admin(arguments))

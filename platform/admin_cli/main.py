@@ -1,4 +1,4 @@
-"""``fairserve tenant | app | key | user``: the management API from a shell.
+"""``fairserve tenant | app | key | price | user``: the management API from a shell.
 
 Exit codes: 0 done; 1 the server refused or does not answer, with its message on stderr; 2 wrong use.
 """
@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fairserve.platform.admin_cli import apps, keys, tenants, users
+from fairserve.platform.admin_cli import apps, keys, prices, tenants, users
 from fairserve.platform.admin_cli.client import (
     DEFAULT_URL,
     Client,
@@ -25,6 +25,7 @@ NOUNS = {
     "tenant": ("tenants: who pays", tenants.add_commands),
     "app": ("a tenant's apps, with their token profiles and limits", apps.add_commands),
     "key": ("API keys of apps and tenants", keys.add_commands),
+    "price": ("what the tokens of models cost", prices.add_commands),
     "user": ("settings and data of end users", users.add_commands),
 }
 

@@ -4,7 +4,7 @@ what a call cost was written into its ledger row, and can be traced to the price
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, status
@@ -22,7 +22,7 @@ from fairserve.platform.prices import repository
 from fairserve.platform.prices.schemas import PriceCreate, PriceOut, PriceQuery
 
 MAX_PRICES = 10_000
-LATEST = timedelta(days=2 * 366)
+LATEST = datetime(2100, 1, 1, tzinfo=UTC)
 
 router = APIRouter(prefix="/admin/prices")
 
@@ -49,9 +49,9 @@ def create_price(
     """A price from now on, or from a later time, for calls that are accepted then."""
     now = utc_now()
     begins = body.valid_from or now
-    if not now - timedelta(seconds=1) <= begins <= now + LATEST:
+    if not now - timedelta(seconds=1) <= begins <= LATEST:
         raise InvalidRequestError(
-            f"valid_from is {begins.isoformat()}; allowed: from now on, {LATEST.days} days at most:"
+            f"valid_from is {begins.isoformat()}; allowed: from now on until {LATEST.year}, because"
             " what calls have cost does not change",
             param="valid_from",
         )

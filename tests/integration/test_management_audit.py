@@ -15,7 +15,7 @@ CONTRACT = {"rpm_limit": 5}
 WORKERS, ALIASES = "/admin/cluster/workers", "/admin/cluster/aliases"
 
 # In this order: what one makes, the next changes. Each with its body and what it is called in the log.
-PRICE = {"model": "m", "input": 1, "output": 2, "valid_from": "2027-11-01T00:00:00Z"}
+PRICE = {"model": "m", "input": 1, "output": 2, "valid_from": "2099-11-01T00:00:00Z"}
 CHANGES = [
     ("POST", "/admin/tenants", {"name": "new", "contract": CONTRACT}, "tenant.create"),
     ("PATCH", "/admin/tenants/{tenant_id}", {"suspended": False, "weight": 2}, "tenant.change"),

@@ -67,7 +67,7 @@ def test_the_commands_work_as_they_stand(management, url, tmp_path, monkeypatch,
             command = command.replace(f"{prefix}_...", name)
         assert main(shlex.split(command)[1:]) == 0, (command, capsys.readouterr().err)
         out = capsys.readouterr().out
-        for prefix in ("tn", "app", "key"):
+        for prefix in ("tn", "app", "key", "price"):
             if names := re.findall(rf"\b{prefix}_[0-9a-f]{{32}}\b", out):
                 found[prefix] = names[-1]
     assert len(COMMANDS) > 25
@@ -76,6 +76,8 @@ def test_the_commands_work_as_they_stand(management, url, tmp_path, monkeypatch,
     assert tenant["contract"]["rpm_limit"] is None
     (app,) = management.call(management.admin, "GET", "/admin/apps")["items"]
     assert app["user_contract"]["budget_duration"] == "1d"
+    prices = management.call(management.admin, "GET", "/admin/prices")["items"]
+    assert [(price["model"], price["cached_input"]) for price in prices] == [("small", 0.025)]
     users = management.call(management.admin, "GET", "/admin/users")["items"]
     assert [(user["user"], user["blocked"]) for user in users] == [("mallory", True)]
 

@@ -118,6 +118,16 @@ REQUESTS = [
         "key revoke key_1 --tenant-id tn_1",
         ("DELETE", "/admin/tenants/tn_1/keys/key_1", {}, None),
     ),
+    (
+        "price set m --input 1 --output 2.5 --valid-from 2099-01-01T00:00:00Z",
+        (
+            "POST",
+            "/admin/prices",
+            {},
+            {"model": "m", "input": 1.0, "output": 2.5, "valid_from": "2099-01-01T00:00:00Z"},
+        ),
+    ),
+    ("price delete price_1", ("DELETE", "/admin/prices/price_1", {}, None)),
     ("user show tn_1 team/zoé", ("GET", "/admin/users/tn_1/team/zoé", {}, None)),
     ("user reset tn_1 team/zoé", ("DELETE", "/admin/users/tn_1/team/zoé", {}, None)),
     (
@@ -146,6 +156,7 @@ def test_a_command_is_one_request(api, tmp_path, monkeypatch, capsys, words, exp
     ("words", "path", "query"),
     [
         ("tenant list", "/admin/tenants", {"deleted": "false"}),
+        ("price list --model m", "/admin/prices", {"model": "m"}),
         ("tenant list --deleted --limit 2", "/admin/tenants", {"deleted": "true", "limit": "2"}),
         ("app list --tenant tn_1", "/v1/apps", {"deleted": "false", "tenant": "tn_1"}),
         ("app list --all --deleted", "/admin/apps", {"deleted": "true"}),
