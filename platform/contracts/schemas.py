@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field
 
-from fairserve.platform.db.ledger import WIDE_ID_CHARS
-from fairserve.platform.db.schemas import Strict
+from fairserve.platform.db.schemas import ModelName, Strict
 from fairserve.platform.money import Amount
 from fairserve.throttling.periods import parse_duration
 from fairserve.throttling.quota import MAX_LIMIT, SoftEnd
@@ -19,10 +18,6 @@ from fairserve.throttling.quota import MAX_LIMIT, SoftEnd
 MAX_MODELS = 100
 
 Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
-ModelName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=r"^[^\x00-\x1f\x7f]+$"),
-]
 
 
 def _duration(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS
+from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 MAX_PAGE = 1000
 _NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]+$"
@@ -26,6 +27,12 @@ UserId = Annotated[
     str, StringConstraints(min_length=1, max_length=NAME_CHARS, pattern=_NO_CONTROL_CHARACTERS)
 ]
 """An end user's id as the tenant writes it: nothing is stripped."""
+
+ModelName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=_NO_CONTROL_CHARACTERS),
+]
+"""A model or an alias, as calls ask for it."""
 
 ObjectId = Annotated[str, StringConstraints(min_length=1, max_length=ID_CHARS, pattern=r"^[\w-]+$")]
 """An id that this server made."""

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel, StringConstraints
+from pydantic import AwareDatetime, BaseModel
 
-from fairserve.platform.db.ledger import WIDE_ID_CHARS
-from fairserve.platform.db.schemas import Paging, Strict
+from fairserve.platform.db.schemas import ModelName, Paging, Strict
 from fairserve.platform.money import TokenPriceAmount
-
-ModelName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=r"^[^\x00-\x1f\x7f]+$"),
-]
 
 
 class PriceCreate(Strict):

@@ -11,22 +11,15 @@ from pydantic import (
     BeforeValidator,
     Field,
     PlainSerializer,
-    StringConstraints,
     model_validator,
 )
 
-from fairserve.platform.db.ledger import WIDE_ID_CHARS
-from fairserve.platform.db.schemas import ObjectId, Page, Paging, UserId
+from fairserve.platform.db.schemas import ModelName, ObjectId, Page, Paging, UserId
 
 Group = Literal["tenant", "app", "user", "model", "day", "hour"]
 GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
 
 Format = Literal["json", "csv", "parquet", "html"]
-
-ModelName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=r"^[^\x00-\x1f\x7f]+$"),
-]
 
 Cost = Annotated[Decimal, PlainSerializer(float, return_type=float, when_used="json")]
 
