@@ -282,8 +282,8 @@ def test_one_server_dies_in_the_middle(platform, servers):
     """What had begun there ends with an error event, what had not is answered by the other one."""
     app = platform.new_app(name="crash")
     headers = {"Authorization": f"Bearer {app['api_key']}"}
-    begun = {}
-    """Worker of each call that has begun to be answered and has not ended."""
+    begun, ended = {}, set()
+    """The worker of each call that has begun to be answered, and the calls that have ended."""
 
     def call(number):
         body = {
@@ -308,28 +308,31 @@ def test_one_server_dies_in_the_middle(platform, servers):
                 for choice in event.get("choices") or ():
                     pieces += 1
                     finish = choice["finish_reason"] or finish
-            del begun[number]
-        return worker, pieces, error or finish
+            ended.add(number)
+        return number, worker, pieces, error or finish
 
     with ThreadPoolExecutor(14) as threads:
         calls = [threads.submit(call, number) for number in range(14)]
 
         def busy():
             """Calls are answered there, and others wait there for their first token."""
-            running = list(begun.values()).count("w1")
-            return running >= 2 and workers(platform)["w1"]["calls"] > running
+            told = workers(platform)["w1"]["calls"]
+            there = sum(worker == "w1" and n not in ended for n, worker in begun.copy().items())
+            return there >= 2 and told > there
 
         eventually(busy, platform.log)
         servers[1].kill()
+        begun_before = set(begun)
         answers = [each.result() for each in calls]
 
-    broken = [answer for answer in answers if isinstance(answer[2], dict)]
+    broken = [answer for answer in answers if isinstance(answer[3], dict)]
     whole = [answer for answer in answers if answer not in broken]
-    assert 2 <= len(broken) <= 4, answers
-    assert all(worker == "w1" and pieces > 0 for worker, pieces, _ in broken), broken
-    assert {error["code"] for _, _, error in broken} == {"worker_failed"}, broken
-    assert {finish for _, _, finish in whole} == {"length"}, whole
-    assert sum(worker == "w0" for worker, _, _ in whole) >= 8, whole
+    assert 1 <= len(broken) <= 4, answers
+    assert all(worker == "w1" and pieces > 0 for _, worker, pieces, _ in broken), broken
+    assert {error["code"] for *_, error in broken} == {"worker_failed"}, broken
+    assert {finish for *_, finish in whole} == {"length"}, whole
+    later = {worker for number, worker, *_ in whole if number not in begun_before}
+    assert later == {"w0"}, (begun_before, whole)
 
     def rows():
         with contextlib.closing(sqlite3.connect(platform.folder / "data/fairserve.sqlite3")) as db:
