@@ -105,6 +105,8 @@ class Call:
     remaining_tokens: float = 0.0
     """Expected output on the longest path from this call to the end of its run, itself included; finite,
     and 0 where nobody knows."""
+    remaining_calls: float = 1.0
+    """Expected calls of its run from this one on, itself included, by the app's profile."""
 
     def __post_init__(self) -> None:
         if not self.client:

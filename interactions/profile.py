@@ -1,18 +1,25 @@
 """Token profiles: what an app's calls are expected to use, stage by stage.
 
 WSC weighs a call by its app's profile (FairServe 4.3), the feeder reserves the expected output,
-and the immunity of an interaction ends at a multiple of the profile (ALGORITHMS section 4).
+and the immunity of an interaction ends at a multiple of the profile (ALGORITHMS section 4). A profile is
+declared by the app's owner, and learned from what its calls use
+(:mod:`fairserve.interactions.profile_learning`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import Any
+
+MAX_STAGES = 64
+"""Of a profile; later stages are as the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageProfile:
-    """Expected tokens of one call at one stage."""
+    """Expected tokens of one call at one stage, over all its samples."""
 
     input_tokens: float
     system_tokens: float
@@ -32,14 +39,26 @@ class StageProfile:
         return self.input_tokens + self.system_tokens + self.output_tokens
 
 
+Stages = tuple[StageProfile, ...]
+
+
 @dataclass(frozen=True)
 class AppProfile:
     """The token profile of an app; stages past the last one declared repeat it."""
 
-    stages: tuple[StageProfile, ...]
+    stages: Stages
     calls_per_interaction: float = 1.0
     idle_timeout_s: float = 300.0
     """An interaction without a call for this long has expired."""
+    agents: Mapping[str, Stages] = field(default_factory=dict)
+    """What the calls of an agent are expected to use, by stage, where that is known. It foretells their
+    output; weights are by stage alone, so that naming agents changes nobody's share."""
+    run_lengths: tuple[float, ...] = ()
+    """Calls of an interaction, as quantiles that stand for equal shares of the interactions, the fewest
+    first; none where only the expectation is known."""
+    believed_tokens: float | None = None
+    """A typical call weighs at most so many weighted tokens: nothing but its owner's word says that it
+    is larger. None: no bound."""
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -53,13 +72,53 @@ class AppProfile:
 
     def stage(self, number: int) -> StageProfile:
         """The expected tokens of a call at stage ``number`` (1 is a root)."""
-        return self.stages[min(max(number, 1), len(self.stages)) - 1]
+        return _at(self.stages, number)
+
+    def expected_output(self, stage: int, agent: str | None) -> float:
+        """Expected output tokens: of the agent's calls, or of all at this stage."""
+        of_agent = self.agents.get(agent) if agent is not None else None
+        return _at(of_agent or self.stages, stage).output_tokens
 
     @cached_property
     def tokens_per_interaction(self) -> float:
         """Expected tokens of a whole interaction: the mean stage times the expected calls."""
         mean = sum(stage.total_tokens for stage in self.stages) / len(self.stages)
         return mean * self.calls_per_interaction
+
+    def remaining_calls(self, made: int) -> float:
+        """Expected calls of an interaction after ``made`` of them, this one included; at least 1.
+
+        The mean over the known lengths that are longer. A run longer than all of them is expected to go
+        on for as long as it is over them: so a run without an end is never near it. O(lengths).
+        """
+        lengths = self.run_lengths or (self.calls_per_interaction,)
+        longer = [length - made for length in lengths if length > made]
+        return max(1.0, sum(longer) / len(longer) if longer else made - lengths[-1] + 1.0)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> AppProfile:
+        """The inverse of :meth:`to_plain`; fields that are not there have their defaults."""
+        agents = plain.get("agents", {})
+        return cls(
+            **{
+                **plain,
+                "stages": _stages(plain["stages"]),
+                "agents": {agent: _stages(stages) for agent, stages in agents.items()},
+                "run_lengths": tuple(plain.get("run_lengths", ())),
+            }
+        )
+
+
+def _at(stages: Stages, number: int) -> StageProfile:
+    return stages[min(max(number, 1), len(stages)) - 1]
+
+
+def _stages(plain: list[dict[str, float]]) -> Stages:
+    return tuple(StageProfile(**stage) for stage in plain)
 
 
 DEFAULT_PROFILE = AppProfile(stages=(StageProfile(1000.0, 0.0, 200.0),), calls_per_interaction=8.0)

@@ -57,6 +57,8 @@ class Attachment(NamedTuple):
     """Under way and within the immunity budget: it must not be throttled by load."""
     parents: tuple[int, ...] = ()
     """Numbers of calls of its run, given or inferred (:meth:`Run.name`)."""
+    calls: int = 0
+    """Accepted calls of its run before it."""
 
 
 class Run:

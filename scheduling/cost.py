@@ -81,13 +81,17 @@ class SliceWeights:
         return self.alpha * text + self.beta * system
 
     def typical_call(self, profile: AppProfile, stage: int) -> float:
-        """w_aj: the slice of a call of exactly the expected size at stage ``stage``."""
+        """w_aj: the slice of a call of exactly the expected size at stage ``stage``, as far as it is
+        believed.
+        """
         expected = profile.stage(stage)
-        return (
+        typical = (
             self.alpha * expected.input_tokens
             + self.beta * expected.system_tokens
             + self.gamma * expected.output_tokens
         )
+        believed = profile.believed_tokens
+        return typical if believed is None else min(typical, believed)
 
     def typical_interaction(self, profile: AppProfile) -> float:
         """The slice of a whole interaction of the expected size."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile, StageProfile
+from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.scheduling.events import AppChanged, ContractChanged, TenantChanged, UserChanged
 from fairserve.throttling.base import Arrival, Limits
 from fairserve.throttling.contracts import Holder
@@ -160,8 +160,7 @@ class Directory:
         for entries in (self._apps, self._tenants, self._users, self._contracts):
             entries.clear()
         for plain in state["apps"]:
-            stages = tuple(StageProfile(**stage) for stage in plain["profile"]["stages"])
-            profile = AppProfile(**{**plain["profile"], "stages": stages})
+            profile = AppProfile.from_plain(plain["profile"])
             limits = Limits(**plain["limits"])
             self.take(AppChanged(**{**plain, "profile": profile, "limits": limits}))
         for plain in state["tenants"]:

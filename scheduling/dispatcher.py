@@ -177,8 +177,12 @@ class Dispatcher:
         attachment = self.tracker.attach(call, profile, now_s)
         call.client = client_path(call, self.system.levels)
         call.stage = attachment.stage
-        expected = call.declared_output_tokens or round(profile.stage(call.stage).output_tokens)
-        call.expected_output_tokens = call.samples * min(call.max_output_tokens, max(1, expected))
+        call.remaining_calls = profile.remaining_calls(attachment.calls)
+        expected = call.samples * call.declared_output_tokens or round(
+            profile.expected_output(call.stage, call.agent)
+        )
+        most = call.samples * call.max_output_tokens
+        call.expected_output_tokens = min(most, max(call.samples, expected))
 
         pool = self.pool_of(call.pool)
         decision = self.admission.decide(

@@ -10,6 +10,7 @@ from collections import defaultdict
 
 from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profile_statistics import run_lengths
 
 _MOST_STAGES = 32
 """Later ones count as the last."""
@@ -29,13 +30,11 @@ def profiles_of(trace: Trace) -> dict[str, AppProfile]:
     tokens: dict[str, dict[int, list[tuple[int, int, int]]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    runs: dict[str, int] = defaultdict(int)
-    calls: dict[str, int] = defaultdict(int)
+    lengths: dict[str, list[int]] = defaultdict(list)
     longest_gap_s: dict[str, float] = defaultdict(float)
     for interaction in trace.interactions:
         app = interaction.app
-        runs[app] += 1
-        calls[app] += len(interaction.calls)
+        lengths[app].append(len(interaction.calls))
         stages = stages_of(interaction)
         for call in interaction.calls:
             stage = min(stages[call.call_id], _MOST_STAGES)
@@ -45,8 +44,9 @@ def profiles_of(trace: Trace) -> dict[str, AppProfile]:
     return {
         app: AppProfile(
             tuple(_mean(of_stage[stage]) for stage in sorted(of_stage)),
-            calls_per_interaction=calls[app] / runs[app],
+            calls_per_interaction=sum(lengths[app]) / len(lengths[app]),
             idle_timeout_s=min(300.0 + longest_gap_s[app], _LONGEST_IDLE_S),
+            run_lengths=run_lengths(lengths[app]),
         )
         for app, of_stage in tokens.items()
     }

@@ -56,6 +56,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Whether that allowance shrinks where the best cached prompt saves little.",
     ),
     "feeder.max_bypass": ("calls", "How often the oldest call may be passed over; 0 is no bound."),
+    "feeder.run_priority": (
+        "",
+        "Which run under way goes first within the slack: progress takes the one that is expected to need "
+        "the fewest calls until its end, arrival that of the least served user.",
+    ),
     "feeder.run_order": (
         "",
         "Which queued call of a run goes first: critical_path takes the one with the longest way to the "

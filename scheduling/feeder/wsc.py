@@ -5,7 +5,7 @@ of exactly the expected size costs 1 whatever the app; the client with the small
 calls of interactions under way first. Departures, each an option with the paper's value available
 (ALGORITHMS section 3 has the measurements): ``charge`` (the paper: ``finish``), ``interaction_slack``
 (``inf``), ``locality_slack`` (0), ``max_bypass`` (0: never), ``charge_cached`` (yes), ``normalise``,
-``run_order`` (``arrival``).
+``run_priority`` (``arrival``), ``run_order`` (``arrival``).
 
 A client is a path of levels (:mod:`fairserve.scheduling.counters`) and every rule holds by levels: the
 least served client is found level by level, and a client is within a slack when at each level its
@@ -39,11 +39,15 @@ from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeder.earliest import Earliest
 from fairserve.scheduling.feeder.slice_charges import SliceCharges
+from fairserve.scheduling.feeder.under_way import UnderWay, Within
 from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.waiting_index import WaitingIndex
 
 K = TypeVar("K")
+
+_AS_WELL_CACHED = 0.1
+"""Shares of prompts that are cached differ by so much at most."""
 
 
 @dataclass(slots=True)
@@ -81,10 +85,8 @@ class WscFeeder:
         """Queued calls by interaction."""
         self._ways: dict[str, Earliest[tuple[float, int]]] = {}
         """Those of them whose way to the end of the run is known, the longest first."""
-        self._under_way: set[str] = set()
-        """Interactions of which a call was dispatched and that have not ended."""
-        self._urgent: dict[Node, Earliest[int]] = {}
-        """Queued calls of interactions under way, by client."""
+        self._by_progress = options.interaction_priority and options.run_priority == "progress"
+        self._under_way = UnderWay(by_progress=self._by_progress)
         self._others: tuple[Feeder, ...] = ()
 
     def __len__(self) -> int:
@@ -126,7 +128,7 @@ class WscFeeder:
             ways = self._ways.setdefault(call.interaction_id, Earliest())
             ways.add(call.call_id, (-call.remaining_tokens, entry.seq))
         if call.interaction_id in self._under_way:
-            self._hurry(node, entry)
+            self._under_way.add(node, call, entry.seq)
         if self.options.locality_slack:
             keys = self._locality.keys(call.call_id)
             self._index.add(call.call_id, keys, node, entry.seq)
@@ -138,7 +140,7 @@ class WscFeeder:
         entry: _Queued = node.queue.pop(call_id)
         _discard(self._runs, entry.call.interaction_id, call_id)
         _discard(self._ways, entry.call.interaction_id, call_id)
-        self._calm(node, call_id)
+        self._under_way.discard(node, call_id)
         if node.queue:
             return entry, _first(node).seq
         del self._clients[node]
@@ -155,9 +157,9 @@ class WscFeeder:
 
     def interaction_ended(self, interaction_id: str) -> None:
         """Its calls have priority no longer."""
-        self._under_way.discard(interaction_id)
+        self._under_way.end(interaction_id)
         for call_id in self._runs.get(interaction_id, ()):
-            self._calm(self._homes[call_id], call_id)
+            self._under_way.discard(self._homes[call_id], call_id)
 
     # --- the feeders of other models --------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class WscFeeder:
         self._others = tuple(others)
         self._charges.tell = self._tell_served if others else None
         for other in others:
-            for interaction_id in self._under_way:
+            for interaction_id in self._under_way.interactions:
                 other.begun_elsewhere(interaction_id)
 
     def _tell_served(self, client: ClientPath, amount: float) -> None:
@@ -179,22 +181,16 @@ class WscFeeder:
 
     def begun_elsewhere(self, interaction_id: str) -> None:
         """Its queued calls have priority here, too."""
-        if interaction_id not in self._under_way:
-            self._under_way.add(interaction_id)
+        if self._under_way.begin(interaction_id):
             for call_id in self._runs.get(interaction_id, ()):
-                self._hurry(self._homes[call_id], self._entry(call_id))
+                entry = self._entry(call_id)
+                self._under_way.add(self._homes[call_id], entry.call, entry.seq)
 
     def _begin(self, interaction_id: str) -> None:
         """A call of the interaction is dispatched: its queued calls have priority from now on."""
         self.begun_elsewhere(interaction_id)
         for other in self._others:
             other.begun_elsewhere(interaction_id)
-
-    def _hurry(self, node: Node, entry: _Queued) -> None:
-        self._urgent.setdefault(node, Earliest()).add(entry.call.call_id, entry.seq)
-
-    def _calm(self, node: Node, call_id: str) -> None:
-        _discard(self._urgent, node, call_id)
 
     # --- selection --------------------------------------------------------------------------------
 
@@ -207,7 +203,8 @@ class WscFeeder:
             return self._first_of_run(oldest).call
         chosen = self._longest_match(open_workers)
         if chosen is not None and self._worth(chosen, oldest, open_workers):
-            return self._first_of_run(chosen, open_workers).call
+            nearest = self._nearer_its_end(chosen, open_workers)
+            return self._first_of_run(nearest, open_workers).call
         first = self._under_way_first() if self.options.interaction_priority else None
         return self._first_of_run(first or oldest).call
 
@@ -293,17 +290,26 @@ class WscFeeder:
                         best = key
         return None if best is None else self._entry(best[3])
 
+    def _within_slack(self) -> Within:
+        return self._counters.reach(self.options.interaction_slack)
+
     def _under_way_first(self) -> _Queued | None:
-        """The earliest call of a run under way, of the least served client that has one."""
-        best: tuple[tuple[float, ...], int, str] | None = None
-        within = self._counters.reach(self.options.interaction_slack)
-        for client, urgent in self._urgent.items():
-            counters = within(client)
-            if counters is not None and (best is None or counters <= best[0]):
-                seq, call_id = urgent.first()
-                if best is None or (counters, seq) < best[:2]:
-                    best = (counters, seq, call_id)
-        return None if best is None else self._entry(best[2])
+        """The first call of a run under way, of the clients within the slack."""
+        return next(map(self._entry, self._under_way.in_order(self._within_slack())), None)
+
+    def _nearer_its_end(self, chosen: _Queued, open_workers: Collection[str]) -> _Queued:
+        """The call of a run nearer its end that goes in the place of one chosen for its match.
+
+        Both runs are under way, and about as much of its prompt is cached.
+        """
+        if not self._by_progress or chosen.call.interaction_id not in self._under_way:
+            return chosen
+        least = self._cached_share(chosen.call, open_workers) - _AS_WELL_CACHED
+        for call_id in self._under_way.in_order(self._within_slack()):
+            entry = self._entry(call_id)
+            if entry is chosen or self._cached_share(entry.call, open_workers) >= least:
+                return entry
+        return chosen
 
     # --- charges ----------------------------------------------------------------------------------
 
@@ -360,17 +366,17 @@ class WscFeeder:
                 for node in self._clients
             ],
             "dispatched": self._charges.snapshot(),
-            "under_way": sorted(self._under_way),
+            "under_way": self._under_way.interactions,
         }
 
     def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
         """Replace the state by an earlier snapshot."""
         self._counters.restore(state["counters"])
         self._seq = state["seq"]
-        self._clients, self._homes, self._runs, self._urgent = {}, {}, {}, {}
+        self._clients, self._homes, self._runs = {}, {}, {}
         self._ways = {}
         self._index.clear()
-        self._under_way = set(state["under_way"])
+        self._under_way.restore(state["under_way"])
         self._charges.restore(state["dispatched"])
         for path, entries in state["queue"]:
             node = self._counters.client(tuple(path))

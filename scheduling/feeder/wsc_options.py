@@ -24,6 +24,9 @@ class WscOptions:
     max_bypass: int = 16
     charge_cached: bool = False
     normalise: Literal["call", "interaction"] = "call"
+    run_priority: Literal["progress", "arrival"] = "progress"
+    """Among the runs under way within the slack: the one that is expected to need the fewest calls until
+    its end, or that of the least served client."""
     run_order: Literal["critical_path", "arrival"] = "critical_path"
     """Among the queued calls of one run: the one with the longest way to its end first, or the oldest.
     It does not choose the run; where programs declare nothing, both are the same. In virtual time
@@ -41,6 +44,8 @@ class WscOptions:
             raise ValueError(f"normalise is {self.normalise!r}; allowed: call, interaction")
         if self.run_order not in ("critical_path", "arrival"):
             raise ValueError(f"run_order is {self.run_order!r}; allowed: critical_path, arrival")
+        if self.run_priority not in ("progress", "arrival"):
+            raise ValueError(f"run_priority is {self.run_priority!r}; allowed: progress, arrival")
         for name in ("interaction_slack", "locality_slack", "max_bypass"):
             value = getattr(self, name)
             if not value >= 0:
@@ -54,6 +59,7 @@ PAPER = WscOptions(
     locality_slack=0.0,
     max_bypass=0,
     charge_cached=True,
+    run_priority="arrival",
     run_order="arrival",
 )
 """WSC as FairServe describes it."""

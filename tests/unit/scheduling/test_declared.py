@@ -66,14 +66,14 @@ def test_a_run_that_failed(cancel):
     assert outcomes == ({"cancelled"} if cancel else {"completed"})
     over = cluster.interactions["R"]
     assert (over.state, over.cause, over.calls) == ("aborted", "failed", 4)
-    assert not cluster.dispatcher.first.feeder._under_way
+    assert not cluster.dispatcher.first.feeder._under_way.interactions
 
 
 # --- taken back -----------------------------------------------------------------------------------
 
 
 def under_way(cluster):
-    return {model: set(pool.feeder._under_way) for model, pool in cluster.dispatcher.pools.items()}
+    return {model: set(pool.feeder._under_way.interactions) for model, pool in cluster.dispatcher.pools.items()}
 
 
 def restore(cluster, *calls):
@@ -138,4 +138,4 @@ def test_a_snapshot_keeps_it():
     other.restore(state, 0.0)
     assert json.loads(json.dumps(other.snapshot(0.0))) == state
     assert other.tracker.get("R").declared
-    assert other.first.feeder._under_way == {"R"}
+    assert other.first.feeder._under_way.interactions == ["R"]
