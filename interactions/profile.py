@@ -57,8 +57,10 @@ class AppProfile:
     """Calls of an interaction, as quantiles that stand for equal shares of the interactions, the fewest
     first; none where only the expectation is known."""
     believed_tokens: float | None = None
-    """A typical call weighs at most so many weighted tokens: nothing but its owner's word says that it
-    is larger. None: no bound."""
+    """A typical call at a stage after ``seen_stages`` weighs at most so many weighted tokens: nothing
+    but its owner's word says that it is larger. None: no bound."""
+    seen_stages: int = 0
+    """So many of the first stages are as calls have shown."""
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -73,6 +75,12 @@ class AppProfile:
     def stage(self, number: int) -> StageProfile:
         """The expected tokens of a call at stage ``number`` (1 is a root)."""
         return _at(self.stages, number)
+
+    def believed(self, stage: int, tokens: float) -> float:
+        """What a typical call of so many weighted tokens at this stage counts for."""
+        if self.believed_tokens is None or stage <= self.seen_stages:
+            return tokens
+        return min(tokens, self.believed_tokens)
 
     def expected_output(self, stage: int, agent: str | None) -> float:
         """Expected output tokens: of the agent's calls, or of all at this stage."""

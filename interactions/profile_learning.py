@@ -1,18 +1,21 @@
 """The profile in force: what an app's owner declared, until its calls have shown what they use.
 
 Profiles decide how service is weighed: an app whose typical call is taken for larger than it is pays
-less for each. So its owner's word counts less than what is seen, and least where it would be of use:
+less for each. So its owner's word counts less than what is seen, and least where it would be of use.
+Stage by stage, and for the calls of a run likewise:
 
-- Before ``min_samples`` calls were seen, the declared profile holds, but a call weighs at most
-  ``believed_tokens``, and a run is expected to have at most ``believed_calls``.
-- From then on, where less is used than was declared, what is used holds.
-- Where more is used than was declared, the profile goes from one to the other (geometrically) as
-  evidence grows; it is learned after ``learned_interactions``, or ``learned_calls``.
-- A learned profile grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
+- What was declared is taken as a proportion between stages: as soon as ``min_samples`` calls were seen,
+  all of it is multiplied by what they used over what was declared for them.
+- Before ``min_samples`` of a stage were seen, that holds, but such a call weighs at most
+  ``believed_tokens``; and a run is expected to have at most ``believed_calls``.
+- From then on, where less is used than that, what is used holds.
+- Where more is used, the profile goes from one to the other (geometrically) as more is seen; with
+  ``learned_after`` it is learned.
+- What was learned grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
   falls slowly is one that can be padded today and lived on tomorrow.
 
-What was declared counts no longer once a profile was learned, whatever is declared then. Times are
-seconds of the caller's clock; everything is a pure function.
+What was declared counts no longer once it was learned, whatever is declared then. Times are seconds of
+the caller's clock; everything is a pure function.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profile import AppProfile, StageProfile, Stages
 from fairserve.interactions.profile_statistics import ProfileFigures, StageFigures
 
 Source = Literal["declared", "blended", "learned"]
@@ -36,18 +39,18 @@ class LearningOptions:
     """How profiles are learned. Calls and interactions are those of one app."""
 
     window_s: float = 14 * _DAY_S
-    """Older calls do not count."""
+    """Older ones do not count."""
     max_calls: int = 20_000
     """So many of the newest calls count."""
     half_life_s: float = 3 * _DAY_S
-    """Calls this old count half."""
+    """What is this old counts half."""
     min_samples: int = 20
-    """Calls of a stage or an agent, before anything is said of it."""
-    learned_interactions: int = 50
-    learned_calls: int = 1000
+    """Calls of a stage or an agent, or interactions, before anything is said of them."""
+    learned_after: int = 100
+    """Calls of a stage, or interactions."""
     max_growth_per_day: float = 2.0
     """``inf``: no bound."""
-    min_change: float = 0.05
+    min_change: float = 0.1
     """A profile that differs by less, as a share, stays as it is."""
     believed_tokens: float = 4800.0
     """Weighted tokens of a typical call, at most, while only its owner says so; ``inf`` is the paper.
@@ -59,16 +62,15 @@ class LearningOptions:
         for name in ("window_s", "half_life_s", "believed_tokens"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: over 0")
-        for name in (
-            "max_calls",
-            "min_samples",
-            "learned_interactions",
-            "learned_calls",
-            "believed_calls",
-            "max_growth_per_day",
-        ):
+        at_least_one = ("max_calls", "min_samples", "max_growth_per_day", "believed_calls")
+        for name in at_least_one:
             if not getattr(self, name) >= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed: 1 or more")
+        if self.learned_after < self.min_samples:
+            raise ValueError(
+                f"learned_after is {self.learned_after}; allowed: min_samples"
+                f" ({self.min_samples}) or more"
+            )
         if not 0 <= self.min_change < 1:
             raise ValueError(f"min_change is {self.min_change}; allowed: 0 to under 1")
 
@@ -78,20 +80,30 @@ class InForce:
     """The profile that holds, and why."""
 
     profile: AppProfile
-    source: Source
     since_s: float
     """When it began to hold."""
-    reason: str
+    learned_stages: int = 0
+    """So many of the first stages are learned."""
+    calls_learned: bool = False
+    """``calls_per_interaction`` is."""
+    reason: str = ""
+
+    @property
+    def source(self) -> Source:
+        """Where it comes from, on the whole."""
+        if self.learned_stages and self.calls_learned:
+            return "learned"
+        return "blended" if self.profile.seen_stages else "declared"
 
 
 def as_declared(declared: AppProfile, now_s: float, options: LearningOptions) -> InForce:
-    """What holds while nothing was learned: the declared profile, as far as it is believed."""
+    """What holds while nothing was seen: the declared profile, as far as it is believed."""
     believed = replace(
         declared,
         calls_per_interaction=min(declared.calls_per_interaction, options.believed_calls),
-        believed_tokens=None if math.isinf(options.believed_tokens) else options.believed_tokens,
+        believed_tokens=_finite(options.believed_tokens),
     )
-    return InForce(believed, "declared", now_s, f"declared; under {options.min_samples} calls seen")
+    return InForce(believed, now_s, reason=f"declared; under {options.min_samples} calls seen")
 
 
 def learn(
@@ -105,115 +117,139 @@ def learn(
 
     Idle time-outs are always as declared.
     """
-    if not figures.stages:
-        held = previous if previous.source != "declared" else as_declared(declared, now_s, options)
-        return _unless_same(previous, _with_timeout(held, declared), options)
-    was_learned = previous.source == "learned"
-    base = previous.profile if was_learned else declared
-    evidence = max(
-        figures.interactions / options.learned_interactions,
-        figures.calls / options.learned_calls,
+    if figures.stages:
+        found = _learned(declared, previous, figures, now_s, options)
+    elif previous.profile.seen_stages:
+        profile = replace(previous.profile, idle_timeout_s=declared.idle_timeout_s)
+        found = replace(previous, profile=profile)
+    else:
+        found = as_declared(declared, now_s, options)
+    return found if _differs(previous, found, options.min_change) else previous
+
+
+def _learned(
+    declared: AppProfile,
+    previous: InForce,
+    figures: ProfileFigures,
+    now_s: float,
+    options: LearningOptions,
+) -> InForce:
+    before = previous.profile
+    corrected = _corrected(declared, figures)
+    days = min(1.0, max(0.0, now_s - previous.since_s) / _DAY_S)
+    growth = options.max_growth_per_day**days
+    bounded = False
+
+    stages: list[StageProfile] = []
+    learned_stages, all_learned = previous.learned_stages, True
+    for number, found in enumerate(figures.stages, start=1):
+        all_learned = all_learned and found.calls >= options.learned_after
+        if number <= previous.learned_stages:
+            stage = _at_most(found.expected, growth * before.stage(number).total_tokens)
+            bounded = bounded or stage != found.expected
+        else:
+            share = found.calls / options.learned_after
+            stage = _towards(corrected[number - 1], found.expected, share)
+            if all_learned:
+                learned_stages = number
+        stages.append(stage)
+    seen = len(stages)
+    for number in range(seen + 1, len(corrected) + 1):
+        learned = number <= previous.learned_stages
+        stages.append(before.stage(number) if learned else corrected[number - 1])
+
+    calls, calls_learned = _calls(declared, previous, figures, growth, options)
+    bounded = bounded or (
+        calls_learned
+        and figures.calls_per_interaction is not None
+        and calls < figures.calls_per_interaction.expected
     )
-    more = min(1.0, evidence)
     profile = AppProfile(
-        stages=_blended_stages(base, figures, more, keep=was_learned),
-        calls_per_interaction=_blended_calls(base, figures, more),
+        stages=tuple(stages),
+        calls_per_interaction=calls,
         idle_timeout_s=declared.idle_timeout_s,
         agents={agent: _expected(of_agent) for agent, of_agent in figures.agents.items()},
-        run_lengths=figures.run_lengths,
+        run_lengths=figures.run_lengths if calls_learned else (),
+        believed_tokens=_finite(options.believed_tokens) if len(stages) > seen else None,
+        seen_stages=max(seen, learned_stages),
     )
-    source: Source = "learned" if was_learned or more >= 1 else "blended"
-    reason = f"{source} from {figures.calls} calls of {figures.interactions} interactions"
-    if was_learned:
-        elapsed_days = min(1.0, max(0.0, now_s - previous.since_s) / _DAY_S)
-        most = options.max_growth_per_day**elapsed_days
-        profile, bounded = _bounded(previous.profile, profile, most)
-        if bounded:
-            reason += f"; grows at most {options.max_growth_per_day:g} times a day"
-    return _unless_same(previous, InForce(profile, source, now_s, reason), options)
+    reason = f"{figures.calls} calls and {figures.interactions} ended interactions seen"
+    if bounded:
+        reason += f"; grows at most {options.max_growth_per_day:g} times a day"
+    return InForce(profile, now_s, learned_stages, calls_learned, reason)
 
 
-def _blended_stages(
-    base: AppProfile, figures: ProfileFigures, more: float, *, keep: bool
-) -> tuple[StageProfile, ...]:
-    """Stage by stage; ``more`` is how far to go where more is used than in ``base``, and with ``keep``
-    where less is.
-    """
-    seen = _expected(figures.stages)
-    number = len(seen) if more >= 1 else max(len(seen), len(base.stages))
-    blended: list[StageProfile] = []
-    for stage in range(1, number + 1):
-        before, found = base.stage(stage), seen[min(stage, len(seen)) - 1]
-        less = found.total_tokens <= before.total_tokens
-        share = 1.0 if less and not keep else more
-        blended.append(
-            StageProfile(
-                _between(before.input_tokens, found.input_tokens, share),
-                _between(before.system_tokens, found.system_tokens, share),
-                _between(before.output_tokens, found.output_tokens, share),
-            )
-        )
-    return tuple(blended)
+def _corrected(declared: AppProfile, figures: ProfileFigures) -> list[StageProfile]:
+    """The declared stages in their proportion, as large as the calls that were seen."""
+    found = said = 0.0
+    for number, stage in enumerate(figures.stages, start=1):
+        found += stage.calls * stage.expected.total_tokens
+        said += stage.calls * declared.stage(number).total_tokens
+    number = max(len(declared.stages), len(figures.stages))
+    return [_scaled(declared.stage(stage), found / said) for stage in range(1, number + 1)]
 
 
-def _blended_calls(base: AppProfile, figures: ProfileFigures, more: float) -> float:
-    before, found = base.calls_per_interaction, max(1.0, figures.calls_per_interaction.expected)
-    return max(1.0, _between(before, found, more))
+def _calls(
+    declared: AppProfile,
+    previous: InForce,
+    figures: ProfileFigures,
+    growth: float,
+    options: LearningOptions,
+) -> tuple[float, bool]:
+    """Expected calls of an interaction, and whether that is learned."""
+    before, said = previous.profile.calls_per_interaction, declared.calls_per_interaction
+    spread, ended = figures.calls_per_interaction, figures.interactions
+    if spread is None or ended < options.min_samples:
+        if previous.calls_learned:
+            return before, True
+        return min(said, options.believed_calls), False
+    found = max(1.0, spread.expected)
+    if previous.calls_learned:
+        return min(found, growth * before), True
+    share = ended / options.learned_after
+    between = found if found <= said or share >= 1 else said ** (1 - share) * found**share
+    return between, share >= 1
 
 
-def _between(before: float, found: float, share: float) -> float:
-    if share >= 1:
+def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProfile:
+    """Between what was declared and what is used: the latter where it is less, or enough was seen."""
+    if share >= 1 or found.total_tokens <= said.total_tokens:
         return found
-    logs = (1 - share) * math.log(before + _TOKEN) + share * math.log(found + _TOKEN)
-    return max(0.0, math.exp(logs) - _TOKEN)
-
-
-def _expected(figures: tuple[StageFigures, ...]) -> tuple[StageProfile, ...]:
-    return tuple(stage.expected for stage in figures)
-
-
-def _bounded(before: AppProfile, after: AppProfile, most: float) -> tuple[AppProfile, bool]:
-    """No stage and no run more than ``most`` times as large as before."""
-    stages = tuple(
-        _at_most(stage, most * before.stage(number).total_tokens)
-        for number, stage in enumerate(after.stages, start=1)
+    names = ("input_tokens", "system_tokens", "output_tokens")
+    pairs = ((getattr(said, name), getattr(found, name)) for name in names)
+    return StageProfile(
+        *(max(0.0, (a + _TOKEN) ** (1 - share) * (b + _TOKEN) ** share - _TOKEN) for a, b in pairs)
     )
-    calls = min(after.calls_per_interaction, most * before.calls_per_interaction)
-    bounded = stages != after.stages or calls < after.calls_per_interaction
-    return replace(after, stages=stages, calls_per_interaction=calls), bounded
 
 
 def _at_most(stage: StageProfile, tokens: float) -> StageProfile:
     share = tokens / stage.total_tokens
-    if share >= 1:
-        return stage
+    return stage if share >= 1 else _scaled(stage, share)
+
+
+def _scaled(stage: StageProfile, factor: float) -> StageProfile:
     return StageProfile(
-        share * stage.input_tokens, share * stage.system_tokens, share * stage.output_tokens
+        factor * stage.input_tokens, factor * stage.system_tokens, factor * stage.output_tokens
     )
 
 
-def _with_timeout(held: InForce, declared: AppProfile) -> InForce:
-    return replace(held, profile=replace(held.profile, idle_timeout_s=declared.idle_timeout_s))
+def _expected(figures: tuple[StageFigures, ...]) -> Stages:
+    return tuple(stage.expected for stage in figures)
 
 
-def _unless_same(previous: InForce, found: InForce, options: LearningOptions) -> InForce:
-    return found if _differs(previous, found, options.min_change) else previous
+def _finite(tokens: float) -> float | None:
+    return None if math.isinf(tokens) else tokens
 
 
 def _differs(previous: InForce, found: InForce, share: float) -> bool:
+    if previous.source != found.source or previous.learned_stages != found.learned_stages:
+        return True
     one, other = previous.profile, found.profile
-    if previous.source != found.source or one.idle_timeout_s != other.idle_timeout_s:
+    if one.idle_timeout_s != other.idle_timeout_s or one.agents.keys() != other.agents.keys():
         return True
-    if one.believed_tokens != other.believed_tokens:
-        return True
-    if one.agents.keys() != other.agents.keys():
-        return True
-    stages = max(len(one.stages), len(other.stages))
-    values = [(one.calls_per_interaction, other.calls_per_interaction)]
-    for number in range(1, stages + 1):
+    pairs = [(one.calls_per_interaction, other.calls_per_interaction)]
+    for number in range(1, max(len(one.stages), len(other.stages)) + 1):
         a, b = one.stage(number), other.stage(number)
-        values += [
-            (a.total_tokens, b.total_tokens),
-            (a.output_tokens + _TOKEN, b.output_tokens + _TOKEN),
-        ]
-    return any(abs(b - a) > share * max(a, b) for a, b in values)
+        pairs.append((one.believed(number, a.total_tokens), other.believed(number, b.total_tokens)))
+        pairs.append((a.output_tokens + _TOKEN, b.output_tokens + _TOKEN))
+    return any(abs(b - a) > share * max(a, b) for a, b in pairs)

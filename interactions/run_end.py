@@ -21,6 +21,9 @@ _STATES: Mapping[str, RunState] = {
     "refused": "aborted",
 }
 
+ENDED_BY_ITSELF: frozenset[str] = frozenset({"complete", "cancelled", "expired"})
+"""States of runs that nothing cut off: they had all the calls that they were to have."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:

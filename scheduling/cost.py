@@ -90,8 +90,7 @@ class SliceWeights:
             + self.beta * expected.system_tokens
             + self.gamma * expected.output_tokens
         )
-        believed = profile.believed_tokens
-        return typical if believed is None else min(typical, believed)
+        return profile.believed(stage, typical)
 
     def typical_interaction(self, profile: AppProfile) -> float:
         """The slice of a whole interaction of the expected size."""

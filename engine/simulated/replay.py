@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.loops import WORKERS
 from fairserve.engine.simulated.plans import Plans, check_sizes
-from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.replay_profiles import ReplayProfiles
+from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import Call, TokenUsage, client_id
@@ -31,16 +32,6 @@ from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 from fairserve.scheduling.system import SystemConfig
 
 _ARRIVAL, _DELIVERY, _PASS, _TICK = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
-    """What happened, for :func:`fairserve.scheduling.metrics.summarise`."""
-
-    calls: list[CallSample]
-    runs: list[RunSample]
-    busy_share: float
-    """Of the workers' time from the first arrival to the last end, the part with a pass under way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +82,7 @@ class Replay:
         check_sizes(trace, costs)
         self._trace, self._options = trace, options
         self._plans = Plans(trace, options.isolation)
+        self._profiles = ReplayProfiles(trace, options)
         self._dispatcher = Dispatcher(system, seed=options.seed, block_tokens=trace.block_tokens)
         self._workers = [
             WORKERS[costs.loop](
@@ -114,9 +106,8 @@ class Replay:
 
     def _announce(self) -> None:
         options, handle = self._options, self._dispatcher.handle
-        profiles = {**profiles_of(self._trace), **options.profiles}
-        for app, profile in profiles.items():
-            handle(ev.AppChanged(app, profile, options.limits), 0.0)
+        for event in self._profiles.declared():
+            handle(event, 0.0)
         users = {(each.tenant, each.user) for each in self._trace.interactions}
         for tenant, user in sorted(users):
             if user in options.weights:
@@ -146,7 +137,7 @@ class Replay:
         span_s = max((call.end_s for call in self._calls), default=0.0) - begin_s
         busy_s = sum(worker.busy_s for worker in self._workers)
         busy_share = busy_s / (span_s * len(self._workers)) if span_s > 0 else 0.0
-        return ReplayResult(self._calls, self._runs, busy_share)
+        return ReplayResult(self._calls, self._runs, busy_share, self._profiles.changes)
 
     def _stop(self) -> None:
         """The time is over."""
@@ -188,7 +179,9 @@ class Replay:
         totals = tuple(total for worker in self._workers for total in worker.progress(self._now_s))
         if totals:
             self._apply(self._dispatcher.handle(ev.TokensDecoded(totals), self._now_s))
-        self._apply(self._dispatcher.handle(ev.Tick(), self._now_s))
+        events: list[ev.Event] = [*self._profiles.due(self._now_s), ev.Tick()]
+        for event in events:
+            self._apply(self._dispatcher.handle(event, self._now_s))
         self._ticking = bool(self._live)
         if self._ticking:
             self._push(self._now_s + self._options.tick_s, _TICK, None)
@@ -264,6 +257,7 @@ class Replay:
                 case ev.CancelCall():
                     self._cancelled(command)
                 case ev.InteractionEnded():
+                    self._profiles.run_ended(command, self._now_s)
                     run = self._open_runs.get(command.interaction_id)
                     if run is not None:
                         if self._watcher is not None:
@@ -326,6 +320,7 @@ class Replay:
 
     def _forget(self, live: _Live, outcome: ev.CallOutcome, usage: TokenUsage) -> None:
         del self._live[live.call.call_id]
+        self._profiles.call_ended(live.call, usage, live.arrival_s)
         self._note(live, self._sample(live, outcome, usage))
 
     def _note(self, live: _Live, sample: CallSample, refusal: ev.Refuse | None = None) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fairserve.engine.simulated.plans import Isolation
 from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.scheduling.directory import NO_LIMITS
 from fairserve.throttling.base import Limits
 
@@ -34,12 +35,19 @@ class ReplayOptions:
     weights: Mapping[str, float] = field(default_factory=dict)
     """By user; others have 1."""
     profiles: Mapping[str, AppProfile] = field(default_factory=dict)
-    """By app; others have the trace's own means."""
+    """By app, as declared; others have the trace's own means."""
+    learning: LearningOptions | None = None
+    """Profiles are learned from what the calls use; None: they stay as declared."""
+    learning_interval_s: float = 30.0
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ValueError(f"workers is {self.workers}; allowed: 1 or more")
         if self.retries < 0:
             raise ValueError(f"retries is {self.retries}; allowed: 0 or more")
+        if not self.learning_interval_s >= 0:
+            raise ValueError(
+                f"learning_interval_s is {self.learning_interval_s}; allowed: 0 or more"
+            )
         if not self.tick_s > 0 or not self.dispatch_delay_s >= 0:
             raise ValueError("tick_s must be over 0, dispatch_delay_s 0 or more")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fairserve.engine.simulated.replay import ReplayResult
+from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.scheduling.cost import Cost, Extend, Linear
 from fairserve.scheduling.metrics import CallSample, Service, jain_index

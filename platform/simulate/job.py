@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.replay import Replay, ReplayResult
+from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.simulate.curves import Curves, curves_of

@@ -58,7 +58,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "feeder.max_bypass": ("calls", "How often the oldest call may be passed over; 0 is no bound."),
     "feeder.run_priority": (
         "",
-        "Which run under way goes first within the slack: progress takes the one that is expected to need "
+        "Which run under way goes first within the slack: progress takes the one expected to need "
         "the fewest calls until its end, arrival that of the least served user.",
     ),
     "feeder.run_order": (

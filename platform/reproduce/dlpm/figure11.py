@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairserve.engine.simulated.replay import ReplayResult
+from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.generate.dlpm_programs import (
     DLPM_WORKLOADS,
     DlpmLoad,

@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Any
 
 from fairserve.engine.simulated.cost_model import CostModel
-from fairserve.engine.simulated.replay import ReplayResult
 from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.dlpm.systems import COSTS, OURS_TEXT, server_text, system
 from fairserve.platform.reproduce.figure import Figure, Kind, Panel

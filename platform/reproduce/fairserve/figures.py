@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairserve.engine.simulated.replay import ReplayResult
+from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Interaction, Trace
 from fairserve.interactions.call import TokenUsage
 from fairserve.scheduling.cost import Linear, SliceWeights

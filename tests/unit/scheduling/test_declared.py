@@ -73,7 +73,10 @@ def test_a_run_that_failed(cancel):
 
 
 def under_way(cluster):
-    return {model: set(pool.feeder._under_way.interactions) for model, pool in cluster.dispatcher.pools.items()}
+    return {
+        model: set(pool.feeder._under_way.interactions)
+        for model, pool in cluster.dispatcher.pools.items()
+    }
 
 
 def restore(cluster, *calls):

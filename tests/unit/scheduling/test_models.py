@@ -98,7 +98,9 @@ def test_a_run_spans_models():
     assert cluster.interactions["R"].state == "complete"
     waited = sum(at > cluster.started_s["b-u-100"] for at in cluster.started_s.values())
     assert waited > 30, "it stood behind its user's other calls"
-    assert not any(pool.feeder._under_way.interactions for pool in cluster.dispatcher.pools.values())
+    assert not any(
+        pool.feeder._under_way.interactions for pool in cluster.dispatcher.pools.values()
+    )
 
 
 def test_what_a_client_is_served_at_one_model_counts_at_the_other():

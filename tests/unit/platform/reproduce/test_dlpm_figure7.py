@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairserve.engine.simulated.replay import ReplayResult
+from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.reproduce.dlpm.figure7 import (

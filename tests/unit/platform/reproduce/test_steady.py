@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.engine.simulated.replay import ReplayResult
+from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.reproduce.steady import max_min_shares, steady
