@@ -40,7 +40,7 @@ class LearningOptions:
 
     window_s: float = 14 * _DAY_S
     """Older ones do not count."""
-    max_calls: int = 20_000
+    max_calls: int = 5_000
     """So many of the newest calls count."""
     half_life_s: float = 3 * _DAY_S
     """What is this old counts half."""

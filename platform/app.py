@@ -33,7 +33,9 @@ from fairserve.platform.errors import (
     NotFoundError,
 )
 from fairserve.platform.interactions import endpoints as interactions
+from fairserve.platform.jobs import endpoints as jobs
 from fairserve.platform.prices import endpoints as prices
+from fairserve.platform.profiles import endpoints as profiles
 from fairserve.platform.settings import Settings
 from fairserve.platform.tenants import endpoints as tenants
 from fairserve.platform.tenants import users
@@ -64,7 +66,9 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         audit,
         cluster,
         fleet,
+        jobs,
         prices,
+        profiles,
         tenants,
         throttling,
         usage,

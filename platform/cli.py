@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
         ("simulate", "replay a trace in virtual time and compare systems"),
         ("trace", "export recorded traffic as a trace"),
         ("usage", "usage reports, and the rollups that they are made of"),
+        ("jobs", "background jobs: Celery's worker and beat, and how the jobs fare"),
         ("reproduce", "tables and figures of the papers, published beside measured"),
         ("tenant", "manage tenants of a running server: who pays"),
         ("app", "manage apps, with their token profiles and limits"),
@@ -111,6 +112,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fairserve.platform.usage.command import main as usage
 
             return _code(usage(arguments[1:]))
+        if arguments[:1] == ["jobs"]:
+            from fairserve.platform.jobs.command import main as jobs
+
+            return _code(jobs(arguments[1:]))
         if arguments[:1] == ["reproduce"]:
             from fairserve.platform.reproduce.main import main as reproduce
 

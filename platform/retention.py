@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from datetime import timedelta
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
@@ -15,21 +11,6 @@ from fairserve.platform.settings import Settings
 from fairserve.platform.tenants.purge import purge
 from fairserve.platform.usage.repository import delete_before
 from fairserve.platform.usage.retention import delete_rollups_before, raw_rows_from
-
-logger = logging.getLogger(__name__)
-
-INTERVAL_S = 3600.0
-
-
-async def apply_retention(sessions: SessionFactory, settings: Settings) -> None:
-    """Delete what is too old, now and every hour; waits for a database that is away."""
-    while True:
-        try:
-            while await asyncio.to_thread(delete_old, sessions, settings):
-                pass
-        except SQLAlchemyError as error:
-            logger.warning("the retention waits for the database: %s", type(error).__name__)
-        await asyncio.sleep(INTERVAL_S)
 
 
 def delete_old(sessions: SessionFactory, settings: Settings) -> int:

@@ -63,13 +63,6 @@ class Settings(BackgroundSettings):
         description="SQLAlchemy URL of the database (postgresql:// or sqlite:///). Empty: a SQLite "
         "file in data_dir.",
     )
-    redis_url: str = Field(
-        "",
-        validation_alias=AliasChoices("FAIRSERVE_REDIS_URL", "REDIS_URL"),
-        repr=False,
-        description="Redis of a scaled-out deployment, which is not built yet: nothing reads it.",
-    )
-
     secret_key: SecretStr | None = Field(
         None,
         description="Key of the keyed hash under which API keys are stored, at least "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairserve.engine.base import KvEndpoints
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.cluster.fleet import FleetPart
 from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.prepared import PrepareOptions
@@ -44,10 +45,23 @@ def program_options(settings: Settings) -> ProgramOptions:
         max_live=settings.program_max_live,
         max_live_per_app=settings.program_max_live_per_app,
         max_bytes=settings.program_max_bytes,
+        learning=learning_options(settings),
         execution=ExecutionOptions(
             parallel_calls=settings.program_parallel_calls,
             time_limit_s=settings.program_time_limit_s,
         ),
+    )
+
+
+def learning_options(settings: Settings) -> LearningOptions | None:
+    """How profiles are learned; None: they are not."""
+    if not settings.profile_learning:
+        return None
+    return LearningOptions(
+        window_s=settings.profile_window_days * 86_400,
+        learned_after=settings.profile_learned_after,
+        max_growth_per_day=settings.profile_max_growth_per_day,
+        believed_tokens=settings.profile_believed_tokens,
     )
 
 

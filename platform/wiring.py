@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from sqlalchemy import Engine
@@ -49,15 +50,19 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.jobs.in_process import JobsInProcess
+from fairserve.platform.jobs.job import JobContext
+from fairserve.platform.jobs.jobs import JOBS
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
 from fairserve.platform.prices.repository import load_book
+from fairserve.platform.profiles.news import ProfileNews, profile_versions
 from fairserve.platform.programs.service import Programs
 from fairserve.platform.programs.task_calls import TaskCalls
-from fairserve.platform.retention import apply_retention
 from fairserve.platform.settings import Settings
 from fairserve.platform.settings_parts import (
     control_options,
+    learning_options,
     prepare_options,
     program_options,
     static_fleet,
@@ -67,10 +72,12 @@ from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.usage.schedule import keep_rolled_up
 from fairserve.platform.user_data.pseudonyms import under_pseudonyms
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
+
+if TYPE_CHECKING:
+    from fairserve.platform.jobs.celery_jobs import JobsOnCelery
 
 logger = logging.getLogger(__name__)
 
@@ -115,10 +122,13 @@ class Platform:
         """Recover, then start everything. Raises OSError, SQLAlchemyError or ValueError."""
         settings = self.settings
         self._recover()
+        self.jobs = self._jobs()
         with self.sessions() as session:
             system = load_system(session, settings)
+        learning = learning_options(settings)
+        known_profiles = profile_versions(self.sessions)  # first: what changes meanwhile is news
         with self.sessions() as session:
-            events = load_control_events(session)
+            events = load_control_events(session, learning)
         with self.sessions() as session:
             from_api = load_part(session)
         self.traffic = self._start_recorder()
@@ -135,6 +145,7 @@ class Platform:
             spent=spent.before,
             on_ended=None if self.traffic is None else self.traffic.ended,
         )
+        self.profile_news = ProfileNews(self.sessions, self.control, learning, known_profiles)
         self.control.start()
         for event in events:
             self.control.post(event)
@@ -178,11 +189,8 @@ class Platform:
         )
         await self._start_fleet(from_api, system)
         await self.programs.start()
-        background = (
-            apply_retention(self.sessions, settings),
-            keep_rolled_up(self.sessions, settings.usage_rollup_interval_s),
-            retry_openings(self.control.openings),
-        )
+        self.jobs.start()
+        background = (self.profile_news.run(), retry_openings(self.control.openings))
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
 
@@ -199,6 +207,7 @@ class Platform:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.jobs.stop()
         await self.answers.close()
         await self.pool.close()
         if self.cache_news is not None:
@@ -232,6 +241,14 @@ class Platform:
             self.journal.append("closed", call.key, plain_of(record))
         if left:
             logger.warning("%d calls were open when the server stopped: recorded", len(left))
+
+    def _jobs(self) -> JobsInProcess | JobsOnCelery:
+        settings = self.settings
+        if settings.jobs_on_celery:
+            from fairserve.platform.jobs.celery_jobs import JobsOnCelery
+
+            return JobsOnCelery(settings)
+        return JobsInProcess(JOBS, JobContext(self.sessions, settings, self.hasher))
 
     def _start_recorder(self) -> TrafficRecorder | None:
         settings = self.settings
@@ -330,6 +347,7 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         state.programs = running.programs
         state.session_factory = running.sessions
         state.ledger = running.ledger
+        state.jobs = running.jobs
         state.authenticator = running.authenticator
         try:
             yield

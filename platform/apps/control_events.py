@@ -9,31 +9,20 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.contracts.repository import all_contracts
 from fairserve.platform.contracts.service import contract_changed
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App, EndUser, Tenant
+from fairserve.platform.profiles.repository import profiles_in_force
 from fairserve.scheduling.events import AppChanged, Event, TenantChanged, UserChanged
 from fairserve.throttling.base import Limits
 
 
-def profile_of(app: App) -> AppProfile:
-    """The profile of an app as the core knows it."""
-    return AppProfile(
-        stages=tuple(
-            StageProfile(stage.input_tokens, stage.system_tokens, stage.output_tokens)
-            for stage in app.stages
-        ),
-        calls_per_interaction=app.calls_per_interaction,
-        idle_timeout_s=app.idle_timeout_s,
-    )
-
-
-def app_changed(app: App) -> AppChanged:
-    """The event that tells control of an app."""
-    limits = Limits(app.limits.user_rpm, app.limits.app_rpm)
-    return AppChanged(app.id, profile_of(app), limits, app.weight)
+def app_changed(app: App, profile: AppProfile) -> AppChanged:
+    """The event that tells control of an app, and of the profile that holds."""
+    return AppChanged(app.id, profile, Limits(app.limits.user_rpm, app.limits.app_rpm), app.weight)
 
 
 def tenant_changed(tenant: Tenant) -> TenantChanged:
@@ -46,7 +35,7 @@ def user_changed(user: EndUser) -> UserChanged:
     return UserChanged(user.tenant_id, user.external_id, user.weight, user.rpm, user.blocked)
 
 
-def load_control_events(session: Session) -> list[Event]:
+def load_control_events(session: Session, learning: LearningOptions | None) -> list[Event]:
     """Everything that control must know before its first call, in a stable order."""
     read_only(session)
     tenants = session.scalars(
@@ -57,8 +46,9 @@ def load_control_events(session: Session) -> list[Event]:
         select(App)
         .options(selectinload(App.stages), selectinload(App.limits))
         .order_by(App.created_at, App.id)
-    )
-    events.extend(app_changed(app) for app in apps)
+    ).all()
+    profiles = profiles_in_force(session, apps, learning)
+    events.extend(app_changed(app, profiles[app.id]) for app in apps)
     users = session.scalars(select(EndUser).order_by(EndUser.tenant_id, EndUser.external_id))
     events.extend(user_changed(user) for user in users)
     events.extend(contract_changed(contract) for contract in all_contracts(session))

@@ -28,6 +28,7 @@ from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.keys.schemas import KeyCreate, KeyRotate
 from fairserve.platform.keys.service import shown_once
 from fairserve.platform.settings import Settings
+from fairserve.platform.settings_parts import learning_options
 
 router = APIRouter()
 
@@ -44,6 +45,7 @@ def _apps(request: Request, session: WriteSession, principal: TenantPrincipal) -
         state.programs,
         default_idle_timeout_s=state.settings.interaction_idle_timeout_s,
         retention=_retention(state.settings),
+        learning=learning_options(state.settings),
     )
 
 

@@ -30,6 +30,17 @@ def get(session: Session, tenant_id: str, app_id: str, *, lock: bool = False) ->
     return session.scalars(statement).one_or_none()
 
 
+def locked(session: Session, app_id: str) -> App | None:
+    """The app of any tenant that is not deleted, with its profile; other writers are kept off it."""
+    return session.scalars(
+        select(App)
+        .join(App.tenant)
+        .where(App.id == app_id, Tenant.deleted_at.is_(None))
+        .options(selectinload(App.stages), selectinload(App.limits))
+        .with_for_update(of=App)
+    ).one_or_none()
+
+
 def by_name(session: Session, tenant_id: str, name: str) -> App | None:
     """The tenant's app that has this name; what is deleted has none."""
     return session.scalars(

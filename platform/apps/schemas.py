@@ -7,11 +7,10 @@ from typing import Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profile import MAX_STAGES, AppProfile, StageProfile
 from fairserve.platform.contracts.schemas import ContractBody, ContractOut
+from fairserve.platform.db.identity import ProfileMode
 from fairserve.platform.db.schemas import KeyOut, Name, Strict, Weight
-
-MAX_STAGES = 64
 
 
 class StageBody(Strict):
@@ -94,13 +93,31 @@ class StageOut(BaseModel):
     system_tokens: float
     output_tokens: float
 
+    @classmethod
+    def of(cls, stage: StageProfile) -> Self:
+        """As the API shows it."""
+        return cls(
+            input_tokens=stage.input_tokens,
+            system_tokens=stage.system_tokens,
+            output_tokens=stage.output_tokens,
+        )
+
 
 class ProfileOut(BaseModel):
-    """The profile in force."""
+    """A profile."""
 
     stages: list[StageOut]
     calls_per_interaction: float
     idle_timeout_s: float
+
+    @classmethod
+    def of(cls, profile: AppProfile) -> Self:
+        """As the API shows it."""
+        return cls(
+            stages=[StageOut.of(stage) for stage in profile.stages],
+            calls_per_interaction=profile.calls_per_interaction,
+            idle_timeout_s=profile.idle_timeout_s,
+        )
 
 
 class LimitsOut(BaseModel):
@@ -117,6 +134,9 @@ class AppOut(BaseModel):
     tenant_id: str
     name: str
     profile: ProfileOut
+    """As it was declared."""
+    profile_mode: ProfileMode
+    """Which profile holds: ``/v1/apps/{app_id}/profile`` shows it."""
     limits: LimitsOut
     weight: float
     contract: ContractOut

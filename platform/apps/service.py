@@ -6,12 +6,14 @@ reaches control and the key cache after the commit.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.apps import repository
 from fairserve.platform.apps.control_events import app_changed
 from fairserve.platform.apps.inboxes import ControlInbox, ProgramInbox
@@ -26,6 +28,12 @@ from fairserve.platform.db.identity import App, AppLimits, TokenProfile
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.errors import ConflictError, NotFoundError, PermissionDeniedError
 from fairserve.platform.keys.service import KeyRing
+from fairserve.platform.profiles.repository import (
+    add_version,
+    in_force,
+    latest,
+    profiles_in_force,
+)
 
 MAX_APPS = 1000
 """Apps of one tenant that are there."""
@@ -46,6 +54,7 @@ class Apps:
         *,
         default_idle_timeout_s: float,
         retention: timedelta,
+        learning: LearningOptions | None,
     ) -> None:
         assert principal.tenant_id is not None
         self._session = session
@@ -56,6 +65,7 @@ class Apps:
         self._programs = programs
         self._default_idle_timeout_s = default_idle_timeout_s
         self._retention = retention
+        self._learning = learning
         if not repository.tenant_exists(session, self._tenant_id):
             raise NotFoundError("there is no such tenant", param="tenant")
 
@@ -91,6 +101,7 @@ class Apps:
         _set_profile(app, body.profile.profile(self._default_idle_timeout_s))
         self._session.add(app)
         self._session.flush()
+        self._declared(app)
         self._tell(app)
         self._set_contracts(app, body)
         key = self._key_ring(app).issue()
@@ -111,6 +122,7 @@ class Apps:
             app.stages.clear()
             self._session.flush()  # the old stages go before new ones take their keys
             _set_profile(app, body.profile.profile(self._default_idle_timeout_s))
+            self._declared(app)
         if body.limits is not None:
             for name in body.limits.model_fields_set:
                 setattr(app.limits, name, getattr(body.limits, name))
@@ -198,8 +210,18 @@ class Apps:
     def _key_ring(self, app: App) -> KeyRing:
         return KeyRing(self._session, self._principal, self._authenticator, app.tenant_id, app.id)
 
+    def _declared(self, app: App) -> None:
+        """Its owner says what its calls use; what was learned of them stands."""
+        app.profile_looked_at = None
+        before = latest(self._session, [app]).get(app.id)
+        if before is not None and before.source != "declared":
+            return
+        held = replace(in_force(app, None, self._learning), since_s=utc_now().timestamp())
+        add_version(self._session, app, held, source="declared", author=self._principal.key_prefix)
+
     def _tell(self, app: App) -> None:
-        event = app_changed(app)
+        profile = profiles_in_force(self._session, [app], self._learning)[app.id]
+        event = app_changed(app, profile)
         after_commit(self._session, lambda: self._control.post(event))
 
     def _stop_programs(self, app_id: str, reason: str) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from fairserve.platform.apps.control_events import profile_of
-from fairserve.platform.apps.schemas import AppOut, LimitsOut, ProfileOut, StageOut
+from fairserve.platform.apps.schemas import AppOut, LimitsOut, ProfileOut
 from fairserve.platform.contracts import repository as contracts
 from fairserve.platform.contracts.repository import Holder
 from fairserve.platform.contracts.schemas import ContractOut
 from fairserve.platform.contracts.service import shown
 from fairserve.platform.db.identity import App
+from fairserve.platform.profiles.repository import declared_profile
 
 
 def describe_all(session: Session, apps: Collection[App], retention: timedelta) -> list[AppOut]:
@@ -49,23 +49,13 @@ def warnings_of(app: App) -> list[str]:
 
 
 def _out(app: App, contract: ContractOut, user_contract: ContractOut, kept: timedelta) -> AppOut:
-    profile = profile_of(app)
+    profile = declared_profile(app)
     return AppOut(
         id=app.id,
         tenant_id=app.tenant_id,
         name=app.name,
-        profile=ProfileOut(
-            stages=[
-                StageOut(
-                    input_tokens=stage.input_tokens,
-                    system_tokens=stage.system_tokens,
-                    output_tokens=stage.output_tokens,
-                )
-                for stage in profile.stages
-            ],
-            calls_per_interaction=profile.calls_per_interaction,
-            idle_timeout_s=profile.idle_timeout_s,
-        ),
+        profile=ProfileOut.of(profile),
+        profile_mode=app.profile_mode,
         limits=LimitsOut(user_rpm=app.limits.user_rpm, app_rpm=app.limits.app_rpm),
         weight=app.weight,
         contract=contract,

@@ -81,6 +81,7 @@ class LiveCall:
             accepted_at=self.accepted_at,
             ended_at=ended_at,
             **_usage_fields(usage),
+            expected_output_tokens=self.call.expected_output_tokens or None,
             queue_delay_s=self.queue_s,
             ttft_s=ttft_s,
             duration_s=now_s - self.submitted_s,

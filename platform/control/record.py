@@ -34,6 +34,8 @@ class CallRecord:
     cached_tokens: int = 0
     extend_tokens: int = 0
     output_tokens: int = 0
+    expected_output_tokens: int | None = None
+    """Foretold when it was admitted; None where it never was, or by an older version."""
     service: float = 0.0
     """Linear cost, wp=1, wq=2 (ALGORITHMS section 1), cached tokens included."""
     queue_delay_s: float | None = None

@@ -16,6 +16,9 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 
 KeyScope = Literal["admin", "tenant", "app"]
+ProfileMode = Literal["learned", "declared", "pinned"]
+"""Which profile of an app holds: the one learned from its calls, its owner's word, or one that an
+operator has set."""
 
 
 def _unique_while_present(*columns: str) -> Index:
@@ -52,6 +55,13 @@ class App(Base):
     idle_timeout_s: Mapped[float]
     weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
     """Of its calls, times those of its tenant and of the user."""
+    profile_mode: Mapped[ProfileMode] = mapped_column(
+        String(16), default="learned", server_default="learned"
+    )
+    profile_version: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Of ``profile_versions``, the highest; 0: there is none yet."""
+    profile_looked_at: Mapped[datetime | None]
+    """When its calls were looked at last, to learn from them."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]

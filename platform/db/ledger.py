@@ -69,6 +69,8 @@ class LedgerCall(Base):
     extend_tokens: Mapped[int] = mapped_column(BigInteger)
     output_tokens: Mapped[int] = mapped_column(BigInteger)
     service: Mapped[float]
+    expected_output_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    """What it was expected to generate when it was admitted; null before revision 7."""
     queue_delay_s: Mapped[float | None]
     ttft_s: Mapped[float | None]
     duration_s: Mapped[float | None]

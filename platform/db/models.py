@@ -7,8 +7,10 @@ from fairserve.platform.db.contracts import Contract, Price
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.fleet import FleetAlias, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
+from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ThrottlingSetting
+from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.programs import Program, ProgramStep
 from fairserve.platform.db.usage import (
     UsageCalls,
@@ -30,8 +32,10 @@ __all__ = [
     "FleetAlias",
     "FleetWorker",
     "Interaction",
+    "JobState",
     "LedgerCall",
     "Price",
+    "ProfileVersion",
     "Program",
     "ProgramStep",
     "SchemaInfo",

@@ -18,12 +18,12 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from fairserve.interactions.identity import core_call_id, core_run_id
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.interactions.program import Program, parse_program
 from fairserve.interactions.program_run import ProgramRun
 from fairserve.interactions.program_task import call_name
 from fairserve.interactions.run import RestoredCall
 from fairserve.platform.apps import repository as apps
-from fairserve.platform.apps.control_events import profile_of
 from fairserve.platform.completions.models import Models
 from fairserve.platform.control.port import ControlPort, RunView
 from fairserve.platform.control.watch import Watchers
@@ -38,6 +38,7 @@ from fairserve.platform.errors import (
     UnavailableError,
 )
 from fairserve.platform.interactions.repository import calls as ended_calls
+from fairserve.platform.profiles.repository import profiles_in_force
 from fairserve.platform.programs import repository
 from fairserve.platform.programs.declaration import check_models
 from fairserve.platform.programs.execution import Execution, ExecutionOptions
@@ -62,6 +63,8 @@ class ProgramOptions:
     cancel_wait_s: float = 15.0
     """How long a client waits until its cancel is saved; no setting."""
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
+    learning: LearningOptions | None = None
+    """How profiles are learned; None: they are not."""
 
 
 @dataclass(slots=True)
@@ -295,7 +298,11 @@ class Programs:
         try:
             with self._sessions() as session:
                 app = apps.get(read_only(session), key.tenant, key.app)
-                return DEFAULT_PROFILE if app is None else profile_of(app)
+                return (
+                    DEFAULT_PROFILE
+                    if app is None
+                    else (profiles_in_force(session, [app], self._options.learning)[app.id])
+                )
         except OperationalError as error:
             raise unavailable() from error
 

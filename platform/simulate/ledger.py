@@ -73,6 +73,7 @@ class SimulatedLedger(ReplayWatcher):
             cached_tokens=usage.cached_tokens,
             extend_tokens=usage.extend_tokens,
             output_tokens=usage.output_tokens,
+            expected_output_tokens=call.expected_output_tokens or None,
             service=_SERVICE(usage),
             queue_delay_s=sample.queue_delay_s,
             ttft_s=None if first_s is None else first_s - sample.arrival_s,

@@ -103,6 +103,7 @@ def _call(record: CallRecord) -> dict[str, Any]:
         "cached_tokens": record.cached_tokens,
         "extend_tokens": record.extend_tokens,
         "output_tokens": record.output_tokens,
+        "expected_output_tokens": record.expected_output_tokens,
         "service": record.service,
         "queue_delay_s": record.queue_delay_s,
         "ttft_s": record.ttft_s,

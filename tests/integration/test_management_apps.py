@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.scheduling.events import AppChanged, UserChanged
@@ -37,11 +38,13 @@ def test_a_tenant_registers_an_app_and_control_learns_it(management):
     assert app["key"]["id"].startswith("key_")
     assert app["api_key"].startswith(app["key"]["prefix"])
     assert app["warnings"] == []
-    profile = AppProfile((StageProfile(100, 20, 30), StageProfile(50, 0, 5)), 4, 60)
+    profile = AppProfile(
+        (StageProfile(100, 20, 30), StageProfile(50, 0, 5)), 4, 60, believed_tokens=4800.0
+    )
     event = AppChanged(app["id"], profile, Limits(20, 100))
     assert management.control.events == [event]
     with management.state.session_factory() as session:
-        assert load_control_events(session) == [event]
+        assert load_control_events(session, LearningOptions()) == [event]
     read = management.call(tenant["api_key"], "GET", f"/v1/apps/{app['id']}")
     assert read == {name: app[name] for name in read}
     principal = management.state.authenticator.authenticate_sync(app["api_key"])
@@ -64,7 +67,7 @@ def test_changes_of_an_app_are_kept_and_posted(management):
     assert management.control.events[-1].limits == Limits(None, 50)
     assert management.call(key, "GET", path) == changed
     with management.state.session_factory() as session:
-        assert load_control_events(session) == management.control.events[-1:]
+        assert load_control_events(session, LearningOptions()) == management.control.events[-1:]
     assert actions(management) == [
         "key.create",
         "tenant.create",
@@ -230,7 +233,7 @@ def test_a_users_settings_are_kept_and_posted(management):
     ]
     assert management.control.events == events
     with management.state.session_factory() as session:
-        assert load_control_events(session) == events[1:]
+        assert load_control_events(session, LearningOptions()) == events[1:]
     listed = management.call(management.admin, "GET", "/admin/users", blocked=True)
     assert [item["user"] for item in listed["items"]] == ["team/zoé"]
     assert management.call(management.admin, "GET", "/admin/users", blocked=False)["total"] == 0

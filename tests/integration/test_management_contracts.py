@@ -3,6 +3,7 @@
 import pytest
 from sqlalchemy import func, select
 
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.operations import AuditEntry
@@ -49,7 +50,7 @@ def known(events):
 def same_after_a_restart(management):
     """Whether control would know at its start what it was told so far."""
     with management.state.session_factory() as session:
-        loaded = known(load_control_events(session))
+        loaded = known(load_control_events(session, LearningOptions()))
     told = known(management.control.events)
     for state in (loaded, told):
         for entries in state.values():
@@ -99,7 +100,7 @@ def test_a_contract_is_set_told_kept_and_removed(management, holders, scope):
     event = ContractChanged(*holders.holder(scope), FULL_QUOTA, models)
     assert contracts(management) == [event]
     with management.state.session_factory() as session:
-        assert event in load_control_events(session)
+        assert event in load_control_events(session, LearningOptions())
     assert holders.shown(scope, holders.set(scope, None)) == NOTHING
     assert contracts(management) == [event, ContractChanged(*holders.holder(scope))]
     with management.state.session_factory() as session:

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import func, select
 
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.apps import service as app_service
 from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.db.base import utc_now
@@ -234,7 +235,11 @@ def test_after_its_retention_what_is_deleted_goes_for_good(management, world):
         "programs": 0,
     }
     with management.state.session_factory() as session:
-        told = [event.app for event in load_control_events(session) if hasattr(event, "profile")]
+        told = [
+            event.app
+            for event in load_control_events(session, LearningOptions())
+            if hasattr(event, "profile")
+        ]
     assert told == stays
     log = management.call(management.admin, "GET", "/admin/audit", actor="system")["items"]
     assert (f"{world.kind}.purge", world.id) in {(row["action"], row["target"]) for row in log}

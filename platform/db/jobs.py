@@ -1,0 +1,30 @@
+"""How each background job fares: one row each."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from fairserve.platform.db.base import ID_CHARS, TEXT_CHARS, Base
+
+
+class JobState(Base):
+    """The last pass of a job, and its failures since it last succeeded."""
+
+    __tablename__ = "job_states"
+
+    name: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    succeeded_at: Mapped[datetime | None]
+    """When its last pass that did not fail ended."""
+    took_s: Mapped[float | None]
+    """That pass."""
+    done: Mapped[int] = mapped_column(BigInteger)
+    """What that pass did: rows, profiles, deliveries."""
+    failures: Mapped[int]
+    """Passes in a row that failed."""
+    failed_at: Mapped[datetime | None]
+    error: Mapped[str] = mapped_column(String(TEXT_CHARS))
+    dead_at: Mapped[datetime | None]
+    """It failed too often; somebody should look."""

@@ -1,0 +1,145 @@
+"""``fairserve jobs``: the processes that do what is done in the background, and a look at them.
+
+``worker`` and ``beat`` are Celery's, for a server that leaves its jobs to them; ``list`` and ``run``
+work straight on the database. Exit codes: 0 done; 1 a job failed, or the database is not to be had; 2
+wrong use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from pydantic import ValidationError
+from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
+from fairserve.platform.db import schema
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import connect, read_only, session_factory
+from fairserve.platform.db.jobs import JobState
+from fairserve.platform.db.key_hash import key_hasher
+from fairserve.platform.jobs.job import JobContext
+from fairserve.platform.jobs.jobs import JOBS
+from fairserve.platform.jobs.passes import JobFailedError, replay, run_pass
+from fairserve.platform.jobs.schemas import JobOut
+from fairserve.platform.settings import Settings
+from fairserve.platform.settings_flags import settings_from
+from fairserve.platform.text_table import aligned
+
+FAILED = 1
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do what is asked; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    given = {
+        name: value
+        for name in ("database_url", "data_dir", "redis_url")
+        if (value := getattr(arguments, name, None)) is not None
+    }
+    act: Callable[[argparse.Namespace, Settings, Engine], int] = arguments.act
+    try:
+        settings = settings_from(argparse.Namespace(**given))
+        engine = connect(settings.effective_database_url)
+        try:
+            schema.check(engine)
+            return act(arguments, settings, engine)
+        finally:
+            engine.dispose()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][:1]) or "settings"
+        return _fail(f"{where}: {str(first['msg']).removeprefix('Value error, ')}", USAGE_ERROR)
+    except (ValueError, schema.SchemaError) as error:
+        return _fail(str(error), USAGE_ERROR)
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        return _fail(f"the database does not answer: {' '.join(str(cause).split())}", FAILED)
+
+
+def _list(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
+    with session_factory(engine)() as session:
+        states = {state.name: state for state in read_only(session).scalars(select(JobState))}
+    now = utc_now()
+    rows = []
+    for job in JOBS.values():
+        out = JobOut.of(job, job.interval_s(settings), states.get(job.name), now)
+        last = "" if out.succeeded_at is None else f"{out.succeeded_at:%Y-%m-%d %H:%M:%S}"
+        rows.append([out.name, out.health, f"{out.interval_s:g} s", last, out.error])
+    header = ["job", "health", "every", "succeeded (UTC)", "last error"]
+    print(aligned(header, rows, left=(0, 1, 3, 4)))
+    return 0
+
+
+def _run(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
+    sessions = session_factory(engine)
+    context = JobContext(sessions, settings, key_hasher(settings))
+    with sessions.begin() as session:
+        replay(session, arguments.name)
+    try:
+        done = run_pass(JOBS[arguments.name], context, lambda: False)
+    except JobFailedError as error:
+        return _fail(f"{arguments.name}: {error.__cause__}", FAILED)
+    print(f"{arguments.name}: {done:,} done")
+    return 0
+
+
+def _worker(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
+    from fairserve.platform.jobs.celery_jobs import celery_app
+
+    engine.dispose()
+    flags = [f"--concurrency={arguments.concurrency}", f"--pool={arguments.pool}"]
+    quiet = ["--without-gossip", "--without-mingle", f"--loglevel={settings.log_level}"]
+    celery_app(settings).worker_main(["worker", *flags, *quiet])
+    return 0
+
+
+def _beat(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
+    from fairserve.platform.jobs.celery_jobs import celery_app
+
+    engine.dispose()
+    celery_app(settings).Beat(loglevel=settings.log_level, quiet=True).run()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog="fairserve jobs",
+        description="What is done in the background: by the server itself, or by Celery.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, text, act in (
+        ("worker", "do jobs that come through Redis", _worker),
+        ("beat", "send jobs through Redis when they are due", _beat),
+        ("list", "all jobs, and how they fare", _list),
+        ("run", "run one pass of a job here and now, dead or not", _run),
+    ):
+        action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
+        action.set_defaults(act=act)
+        action.add_argument(
+            "--database-url",
+            help="the database. Default: that of `fairserve serve`. "
+            "Environment: FAIRSERVE_DATABASE_URL, DATABASE_URL.",
+        )
+        action.add_argument("--data-dir", help="folder of the embedded database.")
+        if name in ("worker", "beat"):
+            action.add_argument(
+                "--redis-url", help="Redis. Environment: FAIRSERVE_REDIS_URL, REDIS_URL."
+            )
+        if name == "worker":
+            action.add_argument(
+                "--concurrency", type=int, default=2, metavar="N", help="processes; default: 2"
+            )
+            action.add_argument("--pool", choices=("prefork", "solo", "threads"), default="prefork")
+        if name == "run":
+            action.add_argument("name", choices=tuple(JOBS), metavar="NAME", help=", ".join(JOBS))
+    return parser
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"fairserve jobs: {message}", file=sys.stderr)
+    return code

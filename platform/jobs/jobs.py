@@ -1,0 +1,52 @@
+"""All background jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairserve.platform.jobs.job import Job, JobContext, Stopping
+from fairserve.platform.profiles.learning import learn_profiles
+from fairserve.platform.retention import delete_old
+from fairserve.platform.settings_parts import learning_options
+from fairserve.platform.usage.rollups import roll_up
+
+
+def _roll_up(context: JobContext, stopping: Stopping) -> int:
+    roll_up(context.sessions, stopping=stopping)
+    return 0
+
+
+def _learn(context: JobContext, stopping: Stopping) -> int:
+    options = learning_options(context.settings)
+    return 0 if options is None else learn_profiles(context.sessions, options, stopping=stopping)
+
+
+def _delete_old(context: JobContext, stopping: Stopping) -> int:
+    deleted = 0
+    while not stopping() and (rows := delete_old(context.sessions, context.settings)):
+        deleted += rows
+    return deleted
+
+
+_ALL = (
+    Job(
+        "rollup",
+        "sums the ledger up for usage reports",
+        lambda settings: settings.usage_rollup_interval_s,
+        _roll_up,
+    ),
+    Job(
+        "profiles",
+        "learns the token profiles of apps from the ledger",
+        lambda settings: settings.profile_learning_interval_s,
+        _learn,
+    ),
+    Job(
+        "retention",
+        "deletes what is older than its retention",
+        lambda settings: 3600.0,
+        _delete_old,
+    ),
+)
+
+JOBS: Mapping[str, Job] = {job.name: job for job in _ALL}

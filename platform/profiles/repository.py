@@ -1,0 +1,173 @@
+"""Which profile of an app holds, those that held before, and the calls that one is learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import and_, delete, func, select
+from sqlalchemy.orm import Session
+
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profile_learning import InForce, LearningOptions, as_declared
+from fairserve.interactions.profile_statistics import CallSeen, RunSeen
+from fairserve.interactions.run_end import ENDED_BY_ITSELF
+from fairserve.platform.db.identity import App
+from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
+
+KEPT_VERSIONS = 1000
+"""Of one app; the oldest go."""
+
+
+def declared_profile(app: App) -> AppProfile:
+    """The profile that its owner declared."""
+    return AppProfile(
+        stages=tuple(
+            StageProfile(stage.input_tokens, stage.system_tokens, stage.output_tokens)
+            for stage in app.stages
+        ),
+        calls_per_interaction=app.calls_per_interaction,
+        idle_timeout_s=app.idle_timeout_s,
+    )
+
+
+def in_force(app: App, version: ProfileVersion | None, options: LearningOptions | None) -> InForce:
+    """What holds for an app; ``options`` None: nothing is learned, and owners' words are taken."""
+    declared = declared_profile(app)
+    pinned = app.profile_mode == "pinned" and version is not None
+    if version is None or not (pinned or (options is not None and app.profile_mode == "learned")):
+        since_s = app.created_at.timestamp()
+        if options is None or app.profile_mode == "declared":
+            return InForce(declared, since_s, reason="declared")
+        return as_declared(declared, since_s, options)
+    profile = AppProfile.from_plain(version.profile)
+    return InForce(
+        profile=replace(profile, idle_timeout_s=declared.idle_timeout_s),
+        since_s=version.since.timestamp(),
+        learned_stages=version.learned_stages,
+        calls_learned=version.calls_learned,
+        reason=version.reason,
+    )
+
+
+def profiles_in_force(
+    session: Session, apps: Sequence[App], options: LearningOptions | None
+) -> dict[str, AppProfile]:
+    """By app."""
+    versions = latest(session, apps)
+    return {app.id: in_force(app, versions.get(app.id), options).profile for app in apps}
+
+
+def latest(session: Session, apps: Collection[App]) -> Mapping[str, ProfileVersion]:
+    """The highest version of each app that has one."""
+    ids = [app.id for app in apps if app.profile_version]
+    if not ids:
+        return {}
+    found = session.scalars(
+        select(ProfileVersion)
+        .join(
+            App,
+            and_(App.id == ProfileVersion.app_id, App.profile_version == ProfileVersion.version),
+        )
+        .where(App.id.in_(ids))
+    )
+    return {version.app_id: version for version in found}
+
+
+def history(
+    session: Session, app_id: str, *, limit: int, offset: int
+) -> tuple[Sequence[ProfileVersion], int]:
+    """A part of the versions of an app, the newest first, and their number."""
+    of_app = ProfileVersion.app_id == app_id
+    rows = session.scalars(
+        select(ProfileVersion)
+        .where(of_app)
+        .order_by(ProfileVersion.version.desc())
+        .limit(limit)
+        .offset(offset)
+    ).all()
+    return rows, session.scalar(select(func.count()).select_from(ProfileVersion).where(of_app)) or 0
+
+
+def add_version(
+    session: Session, app: App, held: InForce, *, source: ProfileSource, author: str
+) -> ProfileVersion:
+    """This holds from now on. The app's row is locked by the caller, who commits."""
+    version = ProfileVersion(
+        app_id=app.id,
+        version=app.profile_version + 1,
+        since=datetime.fromtimestamp(held.since_s, UTC),
+        source=source,
+        profile=held.profile.to_plain(),
+        learned_stages=held.learned_stages,
+        calls_learned=held.calls_learned,
+        reason=held.reason,
+        author=author,
+    )
+    session.add(version)
+    app.profile_version = version.version
+    session.flush()
+    session.execute(
+        delete(ProfileVersion).where(
+            ProfileVersion.app_id == app.id,
+            ProfileVersion.version <= version.version - KEPT_VERSIONS,
+        )
+    )
+    return version
+
+
+def seen(
+    session: Session, app_id: str, now: datetime, options: LearningOptions
+) -> tuple[list[CallSeen], list[RunSeen]]:
+    """What of an app was served within the window: the newest calls, and their interactions.
+
+    Those that began before the oldest of these calls do not count as ended: not all of their calls are
+    among them.
+    """
+    begin = now - timedelta(seconds=options.window_s)
+    rows = session.execute(
+        select(
+            LedgerCall.interaction_id,
+            LedgerCall.user_id,
+            LedgerCall.stage,
+            LedgerCall.agent,
+            LedgerCall.input_tokens,
+            LedgerCall.system_tokens,
+            LedgerCall.output_tokens,
+            LedgerCall.accepted_at,
+        )
+        .where(
+            LedgerCall.app_id == app_id,
+            LedgerCall.accepted_at >= begin,
+            LedgerCall.charged,
+            LedgerCall.input_tokens + LedgerCall.system_tokens + LedgerCall.output_tokens > 0,
+        )
+        .order_by(LedgerCall.accepted_at.desc(), LedgerCall.call_id)
+        .limit(options.max_calls)
+    ).all()
+    calls: list[CallSeen] = []
+    made: dict[str, RunSeen] = {}
+    for run_id, user, stage, agent, inputs, system, outputs, accepted_at in rows:
+        age_s = (now - accepted_at).total_seconds()
+        calls.append(CallSeen(user, stage, agent, inputs, system, outputs, age_s))
+        before = made.get(run_id)
+        if before is None:
+            made[run_id] = RunSeen(user, 1, ended=False, age_s=age_s)
+        else:
+            made[run_id] = before._replace(calls=before.calls + 1)
+    oldest = rows[-1].accepted_at if rows else now
+    ended = session.execute(
+        select(Interaction.id, Interaction.ended_at).where(
+            Interaction.app_id == app_id,
+            Interaction.opened_at >= oldest,
+            Interaction.state.in_(ENDED_BY_ITSELF),
+        )
+    )
+    for run_id, ended_at in ended:
+        found = made.get(run_id)
+        if found is not None:
+            age_s = (now - ended_at).total_seconds()
+            made[run_id] = found._replace(ended=True, age_s=age_s)
+    return calls, list(made.values())

@@ -1,0 +1,161 @@
+"""What ``/v1/apps/{app_id}/profile`` says, and what an operator sets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Self
+
+from pydantic import BaseModel, model_validator
+
+from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.profile_statistics import ProfileFigures, Spread, StageFigures
+from fairserve.platform.apps.schemas import ProfileBody, ProfileOut, StageOut
+from fairserve.platform.db.identity import ProfileMode
+from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
+from fairserve.platform.db.schemas import Strict
+
+
+class ProfileInForce(ProfileOut):
+    """The profile that holds."""
+
+    agents: dict[str, list[StageOut]]
+    """What the calls of agents that are named are expected to use; it foretells their output."""
+    seen_stages: int
+    """So many of the first stages are as calls have shown."""
+    believed_tokens: float | None
+    """A typical call at a later stage weighs at most so many weighted tokens; null: as it is."""
+
+    @classmethod
+    def of(cls, profile: AppProfile) -> Self:
+        """As the API shows it."""
+        return cls(
+            **ProfileOut.of(profile).model_dump(),
+            agents={
+                agent: [StageOut.of(stage) for stage in stages]
+                for agent, stages in profile.agents.items()
+            },
+            seen_stages=profile.seen_stages,
+            believed_tokens=profile.believed_tokens,
+        )
+
+
+class ProfileVersionOut(BaseModel):
+    """A profile that held from ``since`` on, and why. Version 0 was never stored."""
+
+    version: int
+    since: datetime
+    source: ProfileSource
+    reason: str
+    author: str
+    profile: ProfileInForce
+
+    @classmethod
+    def of(cls, row: ProfileVersion) -> Self:
+        """As the API shows it."""
+        return cls(
+            version=row.version,
+            since=row.since,
+            source=row.source,
+            reason=row.reason,
+            author=row.author,
+            profile=ProfileInForce.of(AppProfile.from_plain(row.profile)),
+        )
+
+
+class SpreadOut(BaseModel):
+    """Where values lie, recent ones weighing more."""
+
+    expected: float
+    """The mean, with values beyond the 90th percentile counted as that."""
+    median: float
+    p90: float
+
+    @classmethod
+    def of(cls, spread: Spread) -> Self:
+        """As the API shows it."""
+        return cls(expected=spread.expected, median=spread.median, p90=spread.p90)
+
+
+class StageSeen(BaseModel):
+    """Tokens of calls at a stage."""
+
+    calls: int
+    input_tokens: SpreadOut
+    system_tokens: SpreadOut
+    output_tokens: SpreadOut
+
+    @classmethod
+    def of(cls, stage: StageFigures) -> Self:
+        """As the API shows it."""
+        return cls(
+            calls=stage.calls,
+            input_tokens=SpreadOut.of(stage.input_tokens),
+            system_tokens=SpreadOut.of(stage.system_tokens),
+            output_tokens=SpreadOut.of(stage.output_tokens),
+        )
+
+
+class Seen(BaseModel):
+    """What the app's recent calls have used."""
+
+    calls: int
+    interactions: int
+    """That have ended."""
+    stages: list[StageSeen]
+    """Those of which enough calls were seen, and no later ones."""
+    agents: dict[str, list[StageSeen]]
+    calls_per_interaction: SpreadOut | None
+
+    @classmethod
+    def of(cls, figures: ProfileFigures) -> Self:
+        """As the API shows it."""
+        spread = figures.calls_per_interaction
+        return cls(
+            calls=figures.calls,
+            interactions=figures.interactions,
+            stages=[StageSeen.of(stage) for stage in figures.stages],
+            agents={
+                agent: [StageSeen.of(stage) for stage in stages]
+                for agent, stages in figures.agents.items()
+            },
+            calls_per_interaction=None if spread is None else SpreadOut.of(spread),
+        )
+
+
+class PredictionOut(BaseModel):
+    """How good the output was foretold of completed calls, the most recent ones."""
+
+    calls: int
+    mean_output_tokens: float
+    mean_error_tokens: float
+    """Foretold less generated."""
+    mean_absolute_error_tokens: float
+    within_half: float
+    """Share of the calls that generated between half and one and a half times what was foretold."""
+
+
+class AppProfileOut(BaseModel):
+    """An app's profile: which one holds and why, what was declared, what was seen."""
+
+    app_id: str
+    mode: ProfileMode
+    in_force: ProfileVersionOut
+    declared: ProfileOut
+    seen: Seen
+    prediction: PredictionOut | None
+    """None where no call of which anything was foretold has completed."""
+
+
+class ProfileModeBody(Strict):
+    """Which profile holds from now on: ``learned``; ``declared``, its owner's word, all of it believed;
+    or ``pinned``: the one given here, or without one that which holds now.
+    """
+
+    mode: ProfileMode
+    profile: ProfileBody | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.profile is not None and self.mode != "pinned":
+            raise ValueError("a profile is given with mode pinned only")
+        return self
