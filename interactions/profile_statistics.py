@@ -34,6 +34,8 @@ MAX_AGENTS = 32
 RUN_LENGTHS = 10
 """Quantiles that stand for the lengths of interactions."""
 _OUTLIERS = 0.9
+_DIGITS = 6
+"""Of expectations, so that sums in another order make no other profile."""
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -212,7 +214,7 @@ def _lengths(runs: Sequence[RunSeen], half_life_s: float) -> tuple[Floats, Float
 def _spread(values: Floats, weights: Floats) -> Spread:
     median, p90 = _quantiles(values, weights, (0.5, _OUTLIERS))
     expected = np.average(np.minimum(values, p90), weights=weights)
-    return Spread(float(expected), median, p90)
+    return Spread(round(float(expected), _DIGITS), median, p90)
 
 
 def _quantiles(values: Floats, weights: Floats, shares: Sequence[float]) -> list[float]:

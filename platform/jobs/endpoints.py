@@ -44,17 +44,15 @@ def list_jobs(request: Request, session: ReadSession) -> Jobs:
     )
 
 
-@router.post("/{name}/run", status_code=status.HTTP_202_ACCEPTED)
-def run_job(
-    name: str, request: Request, session: WriteSession, principal: AdminPrincipal
-) -> JobOut:
+@router.post("/{job}/run", status_code=status.HTTP_202_ACCEPTED)
+def run_job(job: str, request: Request, session: WriteSession, principal: AdminPrincipal) -> JobOut:
     """Run a job soon, dead or not: its failures are forgotten, its last error stays to be read."""
-    job = JOBS.get(name)
-    if job is None:
-        raise NotFoundError(f"there is no job {name!r}; there are: {', '.join(JOBS)}", param="name")
-    state = replay(session, name)
+    found = JOBS.get(job)
+    if found is None:
+        raise NotFoundError(f"there is no such job; there are: {', '.join(JOBS)}", param="job")
+    state = replay(session, job)
     jobs: JobRequests = request.app.state.jobs
-    after_commit(session, lambda: jobs.request(name))
-    audit.record(session, principal, "job.run", name)
+    after_commit(session, lambda: jobs.request(job))
+    audit.record(session, principal, "job.run", job)
     settings: Settings = request.app.state.settings
-    return JobOut.of(job, job.interval_s(settings), state, utc_now())
+    return JobOut.of(found, found.interval_s(settings), state, utc_now())

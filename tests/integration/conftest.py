@@ -35,7 +35,9 @@ from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.db.schema import upgrade
 from fairserve.platform.errors import FairServeError
+from fairserve.platform.jobs.endpoints import router as jobs
 from fairserve.platform.prices.endpoints import router as prices
+from fairserve.platform.profiles.endpoints import router as profiles
 from fairserve.platform.settings import Settings
 from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
@@ -240,6 +242,16 @@ class RecordingPrograms:
         self.cancelled.append((reason, app_id or tenant_id))
 
 
+class RecordingJobs:
+    """Stands in for who runs the background jobs: remembers which were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list = []
+
+    def request(self, name) -> None:
+        self.asked.append(name)
+
+
 class RecordingFleet:
     """Stands in for the running fleet: takes up what is stored, and remembers what was dropped."""
 
@@ -266,7 +278,9 @@ class Management:
             apps,
             audit,
             fleet,
+            jobs,
             prices,
+            profiles,
             tenants,
             throttling,
             usage,
@@ -283,6 +297,7 @@ class Management:
         self.state.control = self.control = RecordingControl()
         self.state.programs = self.programs = RecordingPrograms()
         self.state.fleet = self.fleet = RecordingFleet()
+        self.state.jobs = self.jobs = RecordingJobs()
         self.state.models = Models(lambda worker_id: True)
         self.client = TestClient(self.app)
         self.bodies: list[str] = []

@@ -1,0 +1,259 @@
+"""Profiles learned from the ledger's rows, on both databases: versions, modes, what control hears."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import select
+
+from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.platform.apps.control_events import load_control_events
+from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.db.identity import App
+from fairserve.platform.db.profiles import ProfileVersion
+from fairserve.platform.profiles.learning import STEADY, learn_profiles
+from fairserve.platform.profiles.news import ProfileNews, profile_versions
+from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.scheduling.events import AppChanged
+
+NOW = datetime.now(UTC)
+OPTIONS = LearningOptions()
+PROFILE = {
+    "stages": [{"input_tokens": 10_000, "output_tokens": 1000}],
+    "calls_per_interaction": 1000,
+    "idle_timeout_s": 60,
+}
+
+
+class World:
+    """An app over the management endpoints, and rows of its calls."""
+
+    def __init__(self, management):
+        self.management = management
+        self.sessions = management.state.session_factory
+        self.tenant = management.tenant("acme")
+        self.app = management.new_app(self.tenant, profile=PROFILE)
+        self.path = f"/v1/apps/{self.app['id']}"
+        self.news = ProfileNews(
+            self.sessions, management.control, OPTIONS, profile_versions(self.sessions)
+        )
+        self.runs = 0
+
+    def served(self, runs, calls=2, tokens=(400, 50, 100), *, ended=True, minutes_ago=1.0):
+        """So many interactions of so many calls."""
+        at = (NOW - timedelta(minutes=minutes_ago)).timestamp()
+        owner = {"tenant": self.tenant["id"], "app": self.app["id"]}
+        records, over = [], []
+        for _ in range(runs):
+            self.runs += 1
+            run, user = f"r{self.runs}", f"u{self.runs % 7}"
+            records += [
+                CallRecord(
+                    call_id=f"c-{run}-{stage}",
+                    user=user,
+                    model="m",
+                    interaction_id=run,
+                    stage=stage,
+                    agent="planner" if stage == 1 else None,
+                    outcome="completed",
+                    accepted_at=at,
+                    ended_at=at,
+                    input_tokens=tokens[0] * stage,
+                    system_tokens=tokens[1],
+                    output_tokens=tokens[2],
+                    expected_output_tokens=tokens[2] * 2,
+                    **owner,
+                )
+                for stage in range(1, calls + 1)
+            ]
+            times = {"opened_at": at, "ended_at": at}
+            waste = {"tokens": 0, "wasted_tokens": 0}
+            owned = {**owner, **times, **waste, "user": user}
+            over.append(InteractionRecord(run, state="complete", calls=calls, **owned))
+        with self.sessions.begin() as session:
+            upsert_calls(session, records)
+            if ended:
+                upsert_interactions(session, over)
+
+    def learn(self, minutes=0.0):
+        return learn_profiles(self.sessions, OPTIONS, now=lambda: NOW + timedelta(minutes=minutes))
+
+    def view(self, path="/profile"):
+        return self.management.call(self.tenant["api_key"], "GET", self.path + path)
+
+    def set_mode(self, mode, profile=None, status=200):
+        path = f"/admin{self.path.removeprefix('/v1')}/profile"
+        body = {"mode": mode} | ({} if profile is None else {"profile": profile})
+        return self.management.call(self.management.admin, "PUT", path, body, status=status)
+
+    def in_control(self):
+        """What control was told of the app, and what it would be told at a start."""
+        with self.sessions() as session:
+            (event,) = load_control_events(session, OPTIONS)
+        return event.profile
+
+
+@pytest.fixture
+def world(management):
+    return World(management)
+
+
+def test_a_declared_profile_holds_as_far_as_it_is_believed(world):
+    found = world.view()
+    held = found["in_force"]
+    assert (found["mode"], held["source"], held["version"]) == ("learned", "declared", 1)
+    assert held["author"] == world.tenant["api_key"][:12]
+    assert held["profile"]["believed_tokens"] == OPTIONS.believed_tokens
+    assert held["profile"]["calls_per_interaction"] == OPTIONS.believed_calls
+    assert found["declared"]["calls_per_interaction"] == 1000
+    assert (found["seen"]["calls"], found["prediction"]) == (0, None)
+    assert world.learn() == 0
+    assert world.view("/profile/history")["total"] == 1
+
+
+def test_what_calls_use_is_learned_and_control_hears_of_it(world):
+    world.served(runs=120)
+    assert world.news.look() == []
+    assert world.learn() == 1
+    found = world.view()
+    held = found["in_force"]["profile"]
+    assert found["in_force"]["source"] == "learned"
+    assert held["stages"][0] == {"input_tokens": 400, "system_tokens": 50, "output_tokens": 100}
+    assert held["stages"][1] == {"input_tokens": 800, "system_tokens": 50, "output_tokens": 100}
+    assert (held["calls_per_interaction"], held["idle_timeout_s"]) == (2, 60)
+    assert held["agents"] == {"planner": held["stages"][:1]}
+    assert found["seen"]["stages"][0]["input_tokens"] == {
+        "expected": 400,
+        "median": 400,
+        "p90": 400,
+    }
+    assert found["declared"]["stages"][0]["input_tokens"] == 10_000
+    (event,) = world.news.look()
+    assert isinstance(event, AppChanged)
+    assert event.app == world.app["id"]
+    assert event.profile == world.in_control()
+    assert event.profile.stage(2).input_tokens == 800
+    assert event.limits.user_rpm is None
+    assert world.news.look() == []
+
+
+def test_a_pass_that_is_repeated_changes_nothing(world):
+    world.served(runs=120)
+    assert [world.learn(minutes) for minutes in (0, 1, 20, 60)] == [1, 0, 0, 0]
+    with world.sessions() as session:
+        assert list(session.scalars(select(ProfileVersion.version))) == [1, 2]
+
+
+def test_one_that_is_learned_is_looked_at_now_and_then(world):
+    world.served(runs=120)
+    world.learn()
+    world.served(runs=400, tokens=(40, 5, 10))
+    steady = STEADY.total_seconds() / 60
+    assert world.learn(minutes=steady / 2) == 0
+    assert world.learn(minutes=steady) == 1
+    assert world.view()["in_force"]["profile"]["stages"][0]["input_tokens"] < 200
+
+
+def test_growth_is_bounded_by_the_day(world):
+    world.served(runs=120)
+    world.learn()
+    world.served(runs=600, tokens=(40_000, 5000, 10_000))
+    day = 24 * 60
+    with world.sessions.begin() as session:  # so that the rows are recent then, too
+        session.get(App, world.app["id"]).profile_looked_at = None
+    assert world.learn(minutes=day / 2) == 1
+    stage = world.view()["in_force"]["profile"]["stages"][0]
+    assert stage["input_tokens"] + stage["system_tokens"] + stage["output_tokens"] == pytest.approx(
+        550 * 2**0.5
+    )
+    assert "2 times a day" in world.view()["in_force"]["reason"]
+
+
+def test_declaring_again_does_not_undo_what_was_learned(world):
+    world.served(runs=120)
+    world.learn()
+    before = world.view()["in_force"]
+    for factor in (10, 1000):
+        stages = [{"input_tokens": 100 * factor, "output_tokens": factor}]
+        profile = {"stages": stages, "idle_timeout_s": 30 + factor}
+        world.management.call(world.tenant["api_key"], "PATCH", world.path, {"profile": profile})
+        held = world.view()["in_force"]
+        assert held["profile"]["stages"] == before["profile"]["stages"]
+        told = world.management.control.events[-1].profile
+        assert told.idle_timeout_s == 30 + factor
+        assert told == world.in_control()
+    assert world.learn() == 0
+
+
+def test_modes(world):
+    world.served(runs=120)
+    world.learn()
+    pinned = {"stages": [{"input_tokens": 7, "output_tokens": 3}], "calls_per_interaction": 5}
+    held = world.set_mode("pinned", pinned)["in_force"]
+    assert (held["source"], held["profile"]["stages"][0]["input_tokens"]) == ("pinned", 7)
+    assert held["author"] == world.management.admin[:12]
+    assert world.management.control.events[-1].profile.stage(1).input_tokens == 7
+    assert world.learn(minutes=60) == 0
+    world.management.call(world.tenant["api_key"], "PATCH", world.path, {"profile": PROFILE})
+    assert world.in_control().stage(1).input_tokens == 7
+    held = world.set_mode("declared")["in_force"]["profile"]
+    assert (held["stages"][0]["input_tokens"], held["believed_tokens"]) == (10_000, None)
+    assert world.in_control().believed_tokens is None
+    assert world.learn(minutes=60) == 0
+    world.set_mode("learned")
+    assert world.learn(minutes=2) == 1
+    assert world.in_control().stage(1).input_tokens == 400
+    history = world.view("/profile/history")
+    assert [item["version"] for item in history["items"]] == [5, 4, 3, 2, 1]
+    assert [item["source"] for item in history["items"]] == [
+        "learned", "declared", "pinned", "learned", "declared",
+    ]  # fmt: skip
+    world.set_mode("learned", PROFILE, status=422)
+
+
+def test_pinning_what_holds(world):
+    world.served(runs=120)
+    world.learn()
+    before = world.in_control()
+    world.set_mode("pinned")
+    world.served(runs=400, tokens=(40, 5, 10))
+    assert world.learn(minutes=60) == 0
+    assert world.in_control() == before
+
+
+def test_without_learning_what_was_declared_holds(world):
+    world.served(runs=120)
+    world.learn()
+    with world.sessions() as session:
+        (event,) = load_control_events(session, None)
+    assert event.profile == AppProfile.from_plain(PROFILE | {"stages": [
+        {"input_tokens": 10_000, "system_tokens": 0, "output_tokens": 1000}
+    ]})  # fmt: skip
+
+
+def test_runs_that_have_not_ended_are_not_taken_for_short(world):
+    world.served(runs=120, calls=1, ended=False)
+    assert world.learn() == 1
+    assert world.view()["seen"]["interactions"] == 0
+    assert world.in_control().calls_per_interaction == OPTIONS.believed_calls
+
+
+def test_what_a_call_was_foretold_to_generate_is_compared(world):
+    world.served(runs=10)
+    assert world.view()["prediction"] == {
+        "calls": 20,
+        "mean_output_tokens": 100,
+        "mean_error_tokens": 100,
+        "mean_absolute_error_tokens": 100,
+        "within_half": 1.0,
+    }
+
+
+def test_another_tenant_sees_none_of_it(world):
+    other = world.management.tenant("other")
+    for path in ("/profile", "/profile/history"):
+        world.management.call(other["api_key"], "GET", world.path + path, status=404)
+    path = f"/admin{world.path.removeprefix('/v1')}/profile"
+    world.management.call(world.tenant["api_key"], "PUT", path, {"mode": "pinned"}, status=403)
+    missing = "/admin/apps/app_none/profile"
+    world.management.call(world.management.admin, "PUT", missing, {"mode": "pinned"}, status=404)
