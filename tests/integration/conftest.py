@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import redis
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
@@ -207,6 +208,40 @@ def engine(request, tmp_path) -> Iterator[Engine]:
 def sessions(engine) -> SessionFactory:
     """Sessions on ``engine``."""
     return session_factory(engine)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[int]:
+    """Port of a running Redis that keeps nothing on disk."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        _missing("redis-server is not installed")
+    port = free_port()
+    flags = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    server = subprocess.Popen([binary, *flags], stdout=subprocess.DEVNULL)
+    try:
+        client = redis.Redis(port=port)
+        eventually(lambda: _answers(client), "Redis does not start", deadline_s=START_TIMEOUT_S)
+        client.close()
+        yield port
+    finally:
+        server.terminate()
+        server.wait(START_TIMEOUT_S)
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+@pytest.fixture
+def redis_url(redis_server) -> str:
+    """URL of an empty Redis database."""
+    with redis.Redis(port=redis_server) as client:
+        client.flushall()
+    return f"redis://127.0.0.1:{redis_server}/0"
 
 
 class RecordingControl:

@@ -42,6 +42,7 @@ OF_SHARED = {
     "worker_id": "w1",
     "name": "an-alias",
     "price_id": "price_1",
+    "job": "rollup",
     "limit": 1000,
     "offset": 0,
     "state": "all",
@@ -212,6 +213,7 @@ def bodies():
         ("POST", "/admin/tenants/{tenant_id}/keys/rotate"): [None],
         ("PUT", "/admin/users/{tenant_id}/{user}"): [{"blocked": True}],
         ("PUT", "/admin/throttling"): [{"system": "fcfs"}],
+        ("PUT", "/admin/apps/{app_id}/profile"): [{"mode": "pinned", "profile": PROFILE}],
         ("POST", "/admin/prices"): [
             {"model": "scripted", "input_tokens": "1", "cached_tokens": "1", "output_tokens": "1"}
         ],

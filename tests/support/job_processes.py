@@ -1,0 +1,60 @@
+"""Real processes of ``fairserve jobs``, each with its children in a group that is killed as one."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+
+class JobProcess:
+    """``fairserve jobs worker`` or ``beat`` over a database and a Redis."""
+
+    def __init__(self, action, *flags, database_url, redis_url, folder, **settings):
+        self.log_path = folder / f"{action}.log"
+        names = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "DATA_DIR": folder / "data"}
+        names |= {name.upper(): value for name, value in settings.items()}
+        self.arguments = [sys.executable, "-m", "fairserve.platform.cli", "jobs", action, *flags]
+        self.env = {
+            **os.environ,
+            "FAIRSERVE_SECRET_KEY": "s" * 40,
+            **{f"FAIRSERVE_{name}": str(value) for name, value in names.items()},
+        }
+        self.process = None
+
+    def start(self):
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.env,
+                start_new_session=True,
+            )
+        return self
+
+    def kill(self):
+        """At once, it and its children."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        """As an operator does; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")[-5000:]
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.kill()
