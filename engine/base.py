@@ -36,6 +36,8 @@ class WorkerRequest:
     """The prompt as the platform counts it, for a queue that stands before the worker."""
     max_output_tokens: int = 0
     """Of one sample; for that queue, too."""
+    expected_output_tokens: int = 0
+    """What its app's profile says that it generates, over all samples; 0: nothing."""
 
     @property
     def sequences(self) -> int:
@@ -57,6 +59,9 @@ class WorkerRequest:
             "call_id": self.call_id,
             "weight": self.weight,
         }
+        if self.expected_output_tokens:
+            expected = self.expected_output_tokens // self.sequences
+            body["vllm_xargs"]["expected_output_tokens"] = expected
         if self.cache_salt:
             body["cache_salt"] = self.cache_salt
         return body

@@ -62,6 +62,7 @@ class QueuedClient:
             max_output_tokens=max(1, request.max_output_tokens) * request.sequences,
             token_ids=request.token_ids,
             weight=request.weight,
+            expected_output_tokens=request.expected_output_tokens,
         )
         turn = self._turns[call.call_id] = asyncio.get_running_loop().create_future()
         self.queue.add(call)

@@ -226,6 +226,7 @@ class WorkerServer:
                 params=wanted.params(max_tokens, index, grammar),
                 group_id=group_id,
                 weight=wanted.weight,
+                expected_output_tokens=wanted.expected_output_tokens,
                 salt=wanted.cache_salt,
             )
             for index in range(wanted.samples)

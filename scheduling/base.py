@@ -43,6 +43,8 @@ class LocalCall:
     """Arrival number, set by :meth:`LocalScheduler.add`; kept when the call is requeued."""
     output_tokens: int | None = None
     """Tokens that it is going to generate: known only to a simulator, for oracle predictions."""
+    expected_output_tokens: int = 0
+    """Tokens that its app's profile says it will generate; 0: nobody says anything."""
     path: ClientPath = ()
     """Levels of the client, outermost first; read from ``client_id`` if not given."""
 

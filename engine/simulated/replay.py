@@ -287,6 +287,7 @@ class Replay:
                 outputs,
                 weight=admit.weight,
                 output_tokens=outputs,
+                expected_output_tokens=call.expected_output_tokens,
             ),
             call.block_keys or (),
             samples=planned.samples,

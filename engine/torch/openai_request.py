@@ -68,6 +68,7 @@ class GenerationRequest:
     client_id: str
     call_id: str
     weight: float
+    expected_output_tokens: int
 
     def params(self, max_tokens: int, sample: int, grammar: Grammar | None) -> SamplingParams:
         """The options of one of the samples."""
@@ -114,7 +115,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         raise RequestError("top_p is 0; allowed: over 0, up to 1", "top_p")
     stream = fields.flag("stream")
     include, continuous = _stream_options(fields.take("stream_options"), stream)
-    client_id, call_id, weight = _xargs(fields.take("vllm_xargs"))
+    client_id, call_id, weight, expected = _xargs(fields.take("vllm_xargs"))
     user = body.get("user")
     request = GenerationRequest(
         kind=kind,
@@ -144,6 +145,7 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         client_id=client_id or (user if isinstance(user, str) and user else "default"),
         call_id=call_id,
         weight=weight,
+        expected_output_tokens=expected,
     )
     fields.refuse_the_rest()
     _check_together(request)
@@ -280,14 +282,14 @@ def _stream_options(value: Any, stream: bool) -> tuple[bool, bool]:
     return bool(value.get(known[0])), bool(value.get(known[1]))
 
 
-def _xargs(value: Any) -> tuple[str, str, float]:
-    """client_id, call_id ('' where absent) and weight."""
+def _xargs(value: Any) -> tuple[str, str, float, int]:
+    """client_id, call_id ('' where absent), weight, and expected_output_tokens (0 where absent)."""
     if value is None:
-        return "", "", 1.0
+        return "", "", 1.0, 0
     if not isinstance(value, dict):
         raise RequestError("vllm_xargs must be an object", "vllm_xargs")
     for key in value:
-        if key not in ("client_id", "call_id", "weight"):
+        if key not in ("client_id", "call_id", "weight", "expected_output_tokens"):
             where = f"vllm_xargs.{key}"
             raise RequestError(f"unknown field {where}", where, "unknown_parameter")
     ids = []
@@ -301,4 +303,8 @@ def _xargs(value: Any) -> tuple[str, str, float]:
         weight = 1.0
     if not is_number(weight) or weight <= 0:
         raise RequestError("vllm_xargs.weight must be a number over 0", "vllm_xargs.weight")
-    return ids[0], ids[1], float(weight)
+    expected = value.get("expected_output_tokens", 0)
+    if not isinstance(expected, int) or isinstance(expected, bool) or expected < 0:
+        where = "vllm_xargs.expected_output_tokens"
+        raise RequestError(f"{where} must be a whole number, 0 or more", where)
+    return ids[0], ids[1], float(weight), expected

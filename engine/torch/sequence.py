@@ -33,6 +33,7 @@ class SequenceRequest:
     params: SamplingParams
     group_id: str = ""
     weight: float = 1.0
+    expected_output_tokens: int = 0
     salt: str = ""
 
 
@@ -74,6 +75,7 @@ class Sequence:
             max_output_tokens=request.params.max_tokens,
             token_ids=request.token_ids,
             weight=request.weight,
+            expected_output_tokens=request.expected_output_tokens,
         )
         self.total_pages = pages_for(self.prompt_tokens + request.params.max_tokens)
         """The most that it can ever hold, shared ones included."""

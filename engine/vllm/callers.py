@@ -1,4 +1,4 @@
-"""Whose request it is: client id and weight from ``vllm_xargs``.
+"""Whose request it is, and what is expected of it, from ``vllm_xargs``.
 
 vLLM hands ``vllm_xargs`` of the HTTP body to the scheduler as ``sampling_params.extra_args``. Who sends
 none, or something that is not allowed, is the client ``default`` with weight 1: what one caller writes
@@ -29,6 +29,8 @@ class Caller(NamedTuple):
 
     client_id: str
     weight: float
+    expected_output_tokens: int = 0
+    """0: nobody says anything."""
 
 
 class Callers:
@@ -43,7 +45,9 @@ class Callers:
         if not isinstance(arguments, dict):
             return Caller(DEFAULT_CLIENT, 1.0)
         return Caller(
-            self._client(arguments.get("client_id")), self._weight(arguments.get("weight"))
+            self._client(arguments.get("client_id")),
+            self._weight(arguments.get("weight")),
+            self._expected(arguments.get("expected_output_tokens")),
         )
 
     def _client(self, value: object) -> str:
@@ -69,6 +73,14 @@ class Callers:
         else:
             self._tell("weight", f"is of type {type(value).__name__}; allowed: a number over 0")
         return 1.0
+
+    def _expected(self, value: object) -> int:
+        if value is None:
+            return 0
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        self._tell("expected_output_tokens", "is no whole number of 0 or more")
+        return 0
 
     def _tell(self, name: str, what: str) -> None:
         if what not in self._told:

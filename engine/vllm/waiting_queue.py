@@ -257,14 +257,15 @@ class WaitingQueue(RequestQueue):
         if runs:
             self.local.requeue(request_id)
         elif runs is None:
-            client_id, weight = self._callers.of(request)
+            caller = self._callers.of(request)
             self.local.add(
                 LocalCall(
                     request_id,
-                    client_id,
+                    caller.client_id,
                     request.num_prompt_tokens,
                     request.max_tokens,
-                    weight=weight,
+                    weight=caller.weight,
+                    expected_output_tokens=caller.expected_output_tokens,
                 )
             )
         else:

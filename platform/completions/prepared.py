@@ -91,6 +91,7 @@ class PreparedCall:
             cache_salt=self.call.salt,
             token_ids=self.call.token_ids,
             max_output_tokens=self.call.max_output_tokens,
+            expected_output_tokens=grant.expected_output_tokens,
         )
 
 

@@ -306,6 +306,7 @@ class CallLifecycle:
             weight=command.weight,
             queue_s=live.queue_s or 0.0,
             lease_s=self._options.lease_s,
+            expected_output_tokens=live.call.expected_output_tokens,
         )
         if not live.turn.done():
             live.turn.set_result(grant)

@@ -41,6 +41,8 @@ class Grant:
     weight: float
     queue_s: float
     lease_s: float
+    expected_output_tokens: int = 0
+    """Over all samples, for the worker's scheduler."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 The three predictors of the paper: the mean of the client's last five outputs, the true length
 (oracle), and the true length within +-50 %. The true length is known only to a simulator, which puts
-it into ``LocalCall.output_tokens``.
+it into ``LocalCall.output_tokens``. A fourth, ``profile``, takes what the app's token profile says of
+such a call, the very number that the feeder reserves; the call brings it.
 
 Departure: the paper does not say what a client's first calls are predicted to generate; here nothing
 is predicted until one of them has ended. Weakness: the mean follows a client that alternates between
@@ -17,7 +18,7 @@ from typing import Literal, Protocol
 
 from fairserve.scheduling.base import LocalCall
 
-Prediction = Literal["mean", "oracle", "noisy"]
+Prediction = Literal["mean", "profile", "oracle", "noisy"]
 
 _LAST = 5
 _REMEMBERED_CLIENTS = 10_000
@@ -64,6 +65,20 @@ class MeanOfLast:
                 del self._outputs[next(iter(self._outputs))]
 
 
+class ByProfile:
+    """What the app's profile says."""
+
+    def check(self, call: LocalCall) -> None:
+        """Any call will do."""
+
+    def predict(self, call: LocalCall) -> int:
+        """0 for a call of which nobody said anything."""
+        return min(call.expected_output_tokens, call.max_output_tokens)
+
+    def ended(self, client_id: str, output_tokens: int) -> None:
+        """Profiles are learned elsewhere."""
+
+
 class Oracle:
     """The true length, times a factor drawn from ``1 - noise`` to ``1 + noise`` for each call.
 
@@ -98,8 +113,10 @@ def make_predictor(kind: Prediction | None, *, noise: float, seed: int) -> Predi
         return None
     if kind == "mean":
         return MeanOfLast()
+    if kind == "profile":
+        return ByProfile()
     if kind == "oracle":
         return Oracle()
     if kind == "noisy":
         return Oracle(noise=noise, seed=seed)
-    raise ValueError(f"predict is {kind!r}; allowed: None, 'mean', 'oracle', 'noisy'")
+    raise ValueError(f"predict is {kind!r}; allowed: None, 'mean', 'profile', 'oracle', 'noisy'")
