@@ -17,6 +17,7 @@ from fairserve.platform.db.usage import (
     UsageRuns,
     UsageState,
 )
+from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 
 __all__ = [
     "ApiKey",
@@ -44,6 +45,9 @@ __all__ = [
     "UsageRefusals",
     "UsageRuns",
     "UsageState",
+    "WebhookDelivery",
+    "WebhookEndpoint",
+    "WebhookEvent",
 ]
 
 metadata = Base.metadata
