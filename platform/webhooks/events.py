@@ -11,17 +11,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import Any
 
 from fairserve.platform.control.record import CallRecord, InteractionRecord
 from fairserve.platform.db.base import NAME_CHARS, new_id
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.upsert import fitting_text
+from fairserve.platform.webhooks.event_types import TEST
 
-EventType = Literal["interaction.finished", "budget.reached", "calls.throttled"]
-TYPES: tuple[EventType, ...] = get_args(EventType)
-TEST = "webhook.test"
-"""Sent when somebody asks for it, whatever an endpoint is told of."""
 MINUTE_S = 60
 
 

@@ -23,7 +23,8 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from fairserve.platform.settings import Settings
 from fairserve.platform.webhooks.budgets import BudgetWatch
-from fairserve.platform.webhooks.events import TEST, Event, finished, throttled, throttled_key
+from fairserve.platform.webhooks.event_types import TEST
+from fairserve.platform.webhooks.events import Event, finished, throttled, throttled_key
 
 logger = logging.getLogger(__name__)
 

@@ -60,7 +60,9 @@ def deliveries(
         conditions.append(WebhookDelivery.state == state)
     order = (WebhookDelivery.created_at.desc(), WebhookDelivery.event_id.desc())
     rows = session.execute(_rows(conditions).order_by(*order).limit(limit).offset(offset))
-    return [row._tuple() for row in rows], count_deliveries(session, *conditions)
+    return [(found, name, tenant_id) for found, name, tenant_id in rows], count_deliveries(
+        session, *conditions
+    )
 
 
 def dead(session: Session, limit: int, offset: int) -> tuple[list[Row], int]:
@@ -72,7 +74,9 @@ def dead(session: Session, limit: int, offset: int) -> tuple[list[Row], int]:
         WebhookDelivery.event_id,
     )
     rows = session.execute(_rows(conditions).order_by(*order).limit(limit).offset(offset))
-    return [row._tuple() for row in rows], count_deliveries(session, *conditions)
+    return [(found, name, tenant_id) for found, name, tenant_id in rows], count_deliveries(
+        session, *conditions
+    )
 
 
 def count_deliveries(session: Session, *conditions: ColumnElement[bool]) -> int:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from fairserve.platform.db.base import NAME_CHARS
 from fairserve.platform.db.schemas import Paging, Strict, TenantPaging
 from fairserve.platform.db.webhooks import URL_CHARS, DeliveryState
-from fairserve.platform.webhooks.events import TYPES, EventType
+from fairserve.platform.webhooks.event_types import TYPES, EventType
 
 Url = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=URL_CHARS)]
 Types = Annotated[list[EventType], Field(min_length=1, max_length=len(TYPES))]

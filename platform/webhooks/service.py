@@ -22,7 +22,8 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.webhooks import DeliveryState, WebhookDelivery, WebhookEndpoint
 from fairserve.platform.errors import ConflictError, NotFoundError
 from fairserve.platform.webhooks import repository
-from fairserve.platform.webhooks.events import TYPES, test_event
+from fairserve.platform.webhooks.event_types import TYPES
+from fairserve.platform.webhooks.events import test_event
 from fairserve.platform.webhooks.outbox import MAX_PENDING, write
 from fairserve.platform.webhooks.schemas import WebhookCreate, WebhookOut, WebhookPatch
 from fairserve.platform.webhooks.signature import GRACE, derive, secret_text
