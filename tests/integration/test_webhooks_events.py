@@ -8,10 +8,13 @@ import pytest
 from sqlalchemy import event as sql
 from sqlalchemy import func, select
 
+from fairserve.platform.auth import Principal
 from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from fairserve.platform.tenants.purge import purge
+from fairserve.platform.user_data import erasure as erasing
 from fairserve.platform.webhooks import outbox
 from fairserve.platform.webhooks.retention import delete_old
 
@@ -249,6 +252,40 @@ def test_any_text_that_a_client_sends(world):
         len({json.loads(each.body)["data"]["interaction_id"] for each in world.receiver.received})
         == 6
     )
+
+
+def test_an_erased_user_is_named_nowhere_and_nothing_is_told_twice(world):
+    agreed = {"scope": "user", "app_id": "", "user_id": "ann", "max_budget": 1}
+    with world.sessions.begin() as session:
+        session.add(
+            Contract(
+                tenant_id=world.tenant["id"],
+                soft_end="warn",
+                updated_at=utc_now(),
+                budget_duration="1d",
+                **agreed,
+            )
+        )
+    world.register()
+    calls = [world.record("a", cost=5), world.refused("b"), world.record("c", user="bob")]
+    runs = [world.run("letters-to-ann"), world.run("of-bob", user="bob")]
+    world.write(calls, runs)
+    assert len(world.events) == 4
+    principal = Principal("tenant", world.tenant["id"], None, "key_1", "sk-fs-t-x")
+    with world.sessions.begin() as session:
+        erasure = erasing.begin(session, world.hasher, principal, "ann")
+    rows = erasing.Rewriting(world.sessions, erasure, "ann").rewrite()
+    assert rows["webhook_events"] == 3
+    ids = {event.id for event in world.events}
+    world.write(calls, runs)
+    assert {event.id for event in world.events} == ids, "the journal read again"
+    world.write(runs=[world.run("letters-to-ann-2", ended_at=runs[0].ended_at)])
+    assert world.deliver() == 5
+    bodies = [json.loads(message.body) for message in world.receiver.received]
+    assert "ann" not in json.dumps(bodies)
+    assert sorted({body["data"]["user"] for body in bodies}) == sorted(["bob", erasure.pseudonym])
+    assert len({message.id for message in world.receiver.received}) == 5
+    assert {"of-bob"} < {body["data"].get("interaction_id") for body in bodies}
 
 
 def test_a_purged_tenant_leaves_nothing(world):
