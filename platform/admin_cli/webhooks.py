@@ -36,14 +36,16 @@ _DELIVERIES = (
 def add_commands(actions: Actions) -> None:
     """All of them."""
     new = _add(actions, "add", "register a URL; prints its signing secret, once", _register)
-    new.add_argument("url", metavar="URL", help="https, and a host with public addresses only")
+    new.add_argument("target", metavar="URL", help="https, and a host with public addresses only")
     _add_events(new, required=True)
     new.add_argument("--description", default=argparse.SUPPRESS)
 
     add_page(_add(actions, "list", "list webhooks", _list))
 
     change = _of_one(actions, "set", "change a webhook, disable it, or enable it again", _set)
-    change.add_argument("--to", dest="url", metavar="URL", default=argparse.SUPPRESS)
+    change.add_argument(
+        "--to", dest="target", metavar="URL", default=argparse.SUPPRESS, help="another URL"
+    )
     _add_events(change, required=False)
     change.add_argument("--description", default=argparse.SUPPRESS)
     switch = change.add_mutually_exclusive_group()
@@ -87,8 +89,14 @@ def _add_events(parser: argparse.ArgumentParser, *, required: bool) -> None:
     )
 
 
+def _body(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields that were given; ``--url`` is the server's."""
+    body = given(arguments, "events", "description", "enabled")
+    return body | ({"url": arguments.target} if hasattr(arguments, "target") else {})
+
+
 def _register(client: Client, arguments: argparse.Namespace) -> None:
-    body = given(arguments, "url", "events", "description")
+    body = _body(arguments)
     show(arguments, client.call("POST", "/v1/webhooks", body, tenant=arguments.tenant))
 
 
@@ -99,7 +107,7 @@ def _list(client: Client, arguments: argparse.Namespace) -> None:
 
 
 def _set(client: Client, arguments: argparse.Namespace) -> None:
-    body = changes(given(arguments, "url", "events", "description", "enabled"))
+    body = changes(_body(arguments))
     show(arguments, _call(client, arguments, "PATCH", body=body))
 
 
