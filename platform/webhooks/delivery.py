@@ -26,6 +26,8 @@ from fairserve.platform.webhooks.sender import send
 SLOTS = 16
 """Deliveries that a process sends at a time."""
 FAILING_SLOTS = SLOTS // 2
+NAME_THREADS = 4 * SLOTS
+"""A look-up cannot be stopped: one that takes longer than its delivery may keeps its thread."""
 LOOK_S = 0.2
 """How often a process that sends looks for more, and whether it is to stop."""
 
@@ -67,7 +69,7 @@ class _Deliverer:
         self._guard = guard_of(settings, resolve)
         self._lease = timedelta(seconds=2 * self._timeout_s + 1)
         # Names that take long to look up must not hold up the database.
-        self._names = ThreadPoolExecutor(SLOTS, thread_name_prefix="webhook names")
+        self._names = ThreadPoolExecutor(NAME_THREADS, thread_name_prefix="webhook names")
         self._running: dict[asyncio.Task[None], Claimed] = {}
 
     async def run(self) -> int:

@@ -6,6 +6,7 @@ be cached.
 
 from __future__ import annotations
 
+from threading import BoundedSemaphore
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response, status
@@ -14,7 +15,7 @@ from fairserve.platform.auth import TenantPrincipal, require_admin
 from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
-from fairserve.platform.errors import InvalidRequestError
+from fairserve.platform.errors import InvalidRequestError, UnavailableError
 from fairserve.platform.settings import Settings
 from fairserve.platform.webhooks import repository
 from fairserve.platform.webhooks.delivery import guard_of
@@ -36,6 +37,9 @@ from fairserve.platform.webhooks.service import Webhooks
 router = APIRouter()
 
 Named = Annotated[TenantQuery, Query()]
+
+_looking_up = BoundedSemaphore(4)
+"""Names that take long to look up must not hold all threads of the API."""
 
 
 def _webhooks(request: Request, session: WriteSession, principal: TenantPrincipal) -> Webhooks:
@@ -164,10 +168,16 @@ def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Pag
 def _check(request: Request, url: str) -> None:
     """Before anything is asked of the database: looking up a name can take long."""
     settings: Settings = request.app.state.settings
+    if not _looking_up.acquire(blocking=False):
+        raise UnavailableError(
+            "too many URLs are being checked at present", headers={"Retry-After": "1"}
+        )
     try:
         guard_of(settings).check(url)
     except UnsafeUrlError as error:
         raise InvalidRequestError(f"url: {error}", param="url") from None
+    finally:
+        _looking_up.release()
 
 
 def _with_secret(

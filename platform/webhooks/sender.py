@@ -25,6 +25,7 @@ from fairserve.platform.webhooks.retries import retry_after_s
 from fairserve.platform.webhooks.signature import headers
 
 MAX_ANSWER_BYTES = 64 * 1024
+BODY_S = 1.0
 UNSIGNED = (
     "not sent: its signing secret belongs to a secret key of the platform that is not set any more;"
     " rotate it"
@@ -46,7 +47,8 @@ async def send(
         return Outcome(None, printable(f"not sent: {error}"))
     except TimeoutError:
         return Outcome(None, f"no answer within {timeout_s:g} s")
-    except (aiohttp.ClientError, OSError, ValueError) as error:
+    except Exception as error:
+        # Whatever a receiver answers, the others get what is theirs.
         return Outcome(None, printable(f"{type(error).__name__}: {error}"))
 
 
@@ -73,10 +75,18 @@ async def _post(claimed: Claimed, target: Target, now: Callable[[], datetime]) -
     ):
         if 200 <= answer.status < 300:
             return Outcome(answer.status)
-        # What came with the status line; a slow rest is not waited for.
-        text = (await answer.content.read(MAX_ANSWER_BYTES)).decode("utf-8", "replace")
         asked_s = retry_after_s(answer.headers.get("retry-after"), sent_at)
-        return Outcome(answer.status, printable(f"{answer.status}: {text}"), asked_s)
+        text = printable(f"{answer.status}: {await _beginning(answer)}")
+        return Outcome(answer.status, text, asked_s)
+
+
+async def _beginning(answer: aiohttp.ClientResponse) -> str:
+    """What came of the body right after its head; no more is waited for."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            return (await answer.content.read(MAX_ANSWER_BYTES)).decode("utf-8", "replace")
+    except (TimeoutError, aiohttp.ClientError):
+        return ""
 
 
 def printable(text: str) -> str:

@@ -1,6 +1,8 @@
 """Deliveries arrive signed, at least once, under one id, and failures are tried again in time."""
 
 import json
+import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -9,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import aiohttp
 import pytest
 import webhook_deliverer
 from processes import eventually, free_port
 from standardwebhooks import Webhook
+from webhook_world import Receiver
 
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.operations import AuditEntry
@@ -174,6 +178,60 @@ def test_a_receiver_that_does_not_answer_in_time(world, one):
         None,
         "no answer within 0.2 s",
     )
+
+
+def test_a_status_counts_also_where_its_body_never_comes(world, one, monkeypatch):
+    monkeypatch.setattr(sender, "BODY_S", 0.05)
+    world.receiver.answers.append((410, {}, None))
+    world.write(runs=[world.run()])
+    world.deliver()
+    (row,) = world.deliveries
+    assert (row.state, row.last_status, row.last_error) == ("dead", 410, "410:")
+
+
+@pytest.fixture
+def tls(tmp_path):
+    """For hooks.example and nobody else, self-signed; with a client's context that trusts it."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    names = ["-subj", "/CN=hooks.example", "-addext", "subjectAltName=DNS:hooks.example"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command.split(), *names, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context, ssl.create_default_context(cafile=str(certificate))
+
+
+@pytest.mark.parametrize("trusted", ["by us", "by nobody", "under another name"])
+def test_the_certificate_must_be_that_of_the_name(world, tls, trusted, monkeypatch):
+    """The connection goes to a checked address; TLS is for the name all the same."""
+    server, client = tls
+    asked = []
+    server.sni_callback = lambda connection, name, _: asked.append(name)
+    if trusted != "by nobody":
+        monkeypatch.setattr(aiohttp.connector, "_SSL_CONTEXT_VERIFIED", client)
+    receiver = Receiver(server)
+
+    def resolve(host, port):
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(endpoints, "guard_of", lambda settings: guard_of(settings, resolve))
+    host = "other.example" if trusted == "under another name" else "hooks.example"
+    try:
+        world.register(url=f"https://{host}:{receiver.port}/hook")
+        world.write(runs=[world.run()])
+        assert world.deliver(resolve=resolve) == 1
+    finally:
+        receiver.close()
+    (row,) = world.deliveries
+    assert asked == [host]
+    if trusted == "by us":
+        assert (row.state, len(receiver.received)) == ("delivered", 1)
+    else:
+        assert (row.state, receiver.received) == ("pending", [])
+        assert row.last_error.startswith("ClientConnectorCertificateError")
 
 
 def test_nobody_listens(world):

@@ -1,6 +1,7 @@
 """Registering webhooks over HTTP: what is taken, what is refused, what is shown, and to whom."""
 
 import json
+from threading import BoundedSemaphore
 
 import pytest
 from sqlalchemy import text
@@ -8,7 +9,7 @@ from sqlalchemy import text
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEvent
 from fairserve.platform.settings import Settings
-from fairserve.platform.webhooks import outbox, service
+from fairserve.platform.webhooks import endpoints, outbox, service
 
 EVENTS = ["interaction.finished"]
 
@@ -102,6 +103,16 @@ def test_urls_that_lead_nowhere_good(world, body, said):
         assert error["param"] == "url"
         assert error["message"].startswith(said)
     assert len(world.endpoints) == 1
+
+
+def test_slow_names_do_not_hold_all_threads(world, monkeypatch):
+    monkeypatch.setattr(endpoints, "_looking_up", BoundedSemaphore(1))
+    body = {"url": world.receiver.url, "events": EVENTS}
+    with endpoints._looking_up:
+        world.call("POST", "/v1/webhooks", body, status=503)
+    world.register()
+    world.call("POST", "/v1/webhooks", body | {"url": "https://10.0.0.1/"}, status=400)
+    world.register()
 
 
 def test_http_and_private_networks_need_the_operators_word(world):

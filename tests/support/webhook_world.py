@@ -30,12 +30,13 @@ class Received(NamedTuple):
 class Receiver:
     """An HTTP server that keeps what it gets, and answers what it is told to."""
 
-    def __init__(self):
+    def __init__(self, tls=None):
         self.received = []
         self.answers = []
         """Status, headers and body of the next answers; then 200."""
         self.by_path = {}
-        """Answers to a path, always the same."""
+        """Answers to a path, always the same. A body of None is promised and never sent."""
+        self.closing = threading.Event()
         self.hold = threading.Event()
         self.hold.set()
         receiver = self
@@ -53,9 +54,12 @@ class Receiver:
                     self.send_response(status)
                     for name, value in more.items():
                         self.send_header(name, value)
-                    self.send_header("Content-Length", str(len(text)))
+                    self.send_header("Content-Length", "9" if text is None else str(len(text)))
                     self.end_headers()
-                    self.wfile.write(text)
+                    if text is None:
+                        receiver.closing.wait(60)
+                    else:
+                        self.wfile.write(text)
                 except OSError:
                     pass  # whoever sent it is gone
 
@@ -64,6 +68,9 @@ class Receiver:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
         self._thread = threading.Thread(target=self._server.serve_forever)
@@ -71,6 +78,7 @@ class Receiver:
 
     def close(self):
         self.hold.set()
+        self.closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
