@@ -115,6 +115,7 @@ class Webhooks:
         now = utc_now()
         if body.url is not None:
             endpoint.url = body.url
+            _wake(endpoint)
         if body.description is not None:
             endpoint.description = body.description
         if body.events is not None:

@@ -4,14 +4,17 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import delete
 from sqlalchemy import event as sql
 
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
+from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.money import NANO
 from fairserve.platform.usage import period_spending
 from fairserve.platform.usage.period_spending import Spender, spent_in_period
 from fairserve.platform.usage.repository import upsert_calls
+from fairserve.platform.usage.retention import raw_rows_from
 from fairserve.platform.usage.rollups import roll_up
 from fairserve.platform.webhooks import budgets
 
@@ -195,7 +198,7 @@ def test_who_is_not_told_of_budgets_costs_no_query_for_them(world):
     assert told(world) == []
 
 
-@pytest.mark.parametrize("rolled_up", ["nothing", "everything", "some"])
+@pytest.mark.parametrize("rolled_up", ["nothing", "everything", "some", "raw rows are gone"])
 def test_what_was_spent_is_what_the_raw_rows_say(world, rolled_up, monkeypatch):
     """Days and quarter hours from rollups, the rest from raw rows: no call twice, none left out."""
     month = datetime(2026, 4, 1, tzinfo=UTC).timestamp()
@@ -219,7 +222,11 @@ def test_what_was_spent_is_what_the_raw_rows_say(world, rolled_up, monkeypatch):
     if rolled_up != "nothing":
         assert roll_up(world.sessions)
     if rolled_up == "some":
-        world.write(calls[100:] + calls[:3])
+        world.write(calls[100:] + calls[:3] + calls[40:60:5])
+    if rolled_up == "raw rows are gone":
+        with world.sessions.begin() as session:
+            gone = raw_rows_from(session, datetime(2026, 4, 11, tzinfo=UTC))
+            session.execute(delete(LedgerCall).where(LedgerCall.accepted_at < gone))
     tenant, app = world.tenant["id"], world.app["id"]
     for spender in (
         Spender(tenant),

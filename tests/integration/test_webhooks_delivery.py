@@ -381,6 +381,42 @@ def test_endpoints_that_fail_do_not_hold_up_others(world):
     assert {endpoint.failures for endpoint in world.endpoints} == {0}
 
 
+@pytest.mark.parametrize("said", ["test", "replay", "url", "enable"])
+def test_an_endpoint_that_rests_is_tried_at_once_when_somebody_says_so(world, one, said):
+    world.receiver.by_path["/hook"] = FAILED
+    world.write(runs=[world.run(f"r{number}") for number in range(7)])
+    world.deliver()
+    world.clock.pass_s(1)
+    (endpoint,) = world.endpoints
+    assert endpoint.rests_until > world.clock.time
+    assert {row.attempts for row in world.deliveries} == {0, 1}
+    assert world.deliver() == 0
+    path = f"/v1/webhooks/{one['id']}"
+    if said in ("test", "replay"):
+        world.call("POST", f"{path}/{said}", status=202)
+    elif said == "url":
+        world.call("PATCH", path, {"url": world.receiver.url + "?2"})
+    else:
+        for enabled in (False, True):
+            world.call("PATCH", path, {"enabled": enabled})
+    assert world.deliver() >= 1
+
+
+def test_endpoints_take_turns(world):
+    for number in range(4):
+        world.register(url=world.receiver.url.replace("/hook", f"/{number}"))
+    world.write(runs=[world.run(f"r{number}") for number in range(3)])
+    served = []
+    for _ in range(12):
+        (claimed,) = claims.claim(
+            world.sessions, world.hasher, world.clock(), timedelta(hours=1), 1, 8, {}
+        )
+        served.append(claimed.url)
+        world.clock.pass_s(1)
+    assert [len(set(served[start : start + 4])) for start in (0, 4, 8)] == [4, 4, 4]
+    assert set(Counter(served).values()) == {3}
+
+
 def test_a_receiver_that_hangs_leaves_room_for_others(world, monkeypatch):
     """Of the places of a process, those that fail have half."""
     monkeypatch.setattr(delivery, "SLOTS", 4)

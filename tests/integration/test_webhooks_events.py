@@ -6,13 +6,14 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import event as sql
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from fairserve.platform.auth import Principal
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
+from fairserve.platform.retention import delete_old as apply_retention
 from fairserve.platform.tenants.purge import purge
 from fairserve.platform.user_data import erasure as erasing
 from fairserve.platform.webhooks import outbox
@@ -85,7 +86,7 @@ def test_refusals_of_a_minute_are_one_event_of_the_first(world):
     }
 
 
-def test_the_journal_read_again_makes_no_second_event_whatever_became_of_the_first(world):
+def test_the_journal_read_again_makes_no_second_event_whatever_became_of_the_first(world, caplog):
     world.register()
     runs, calls = [world.run("a"), world.run("b")], [world.refused("c")]
     world.write(calls, runs)
@@ -100,6 +101,7 @@ def test_the_journal_read_again_makes_no_second_event_whatever_became_of_the_fir
     assert world.deliver() == 0
     world.write(runs=[replace(again, ended_at=again.ended_at + 5, calls=3)])
     assert len(world.events) == 4, "a run that went on is told again"
+    assert "lost" not in caplog.text
 
 
 def test_only_what_an_endpoint_wants_and_only_its_tenants(world):
@@ -241,6 +243,20 @@ def test_old_deliveries_and_their_events_go(world):
     assert delete(-1) == 0
     assert delete(1) == 4, "what nobody takes is not kept for ever either"
     assert world.events == world.deliveries == []
+
+
+def test_the_servers_retention_reaches_webhooks(world):
+    world.register()
+    world.write(runs=[world.run("old")])
+    world.deliver()
+    old = utc_now() - timedelta(days=8)
+    with world.sessions.begin() as session:
+        session.execute(update(WebhookDelivery).values(settled_at=old, created_at=old))
+        session.execute(update(WebhookEvent).values(created_at=old))
+    world.write(runs=[world.run("new")])
+    while apply_retention(world.sessions, world.settings):
+        pass
+    assert [event.payload["data"]["interaction_id"] for event in world.events] == ["new"]
 
 
 def test_any_text_that_a_client_sends(world):
