@@ -64,6 +64,7 @@ def test_the_commands_work_as_they_stand(world, url, monkeypatch, capsys):
         for prefix, name in found.items():
             command = command.replace(f"{prefix}_...", name)
         if "--state dead" in command:
+            world.clock.catch_up()
             assert world.deliver(resolve=lambda *_: ["127.0.0.1"]) == 1
         if "--event" in command:
             with world.sessions.begin() as session:
@@ -122,8 +123,8 @@ def test_the_guides_python_verifies_messages(world):
     assert not verify(world.register()["secret"], message.headers, message.body)
     old = message.headers | {"webhook-timestamp": "1700000000"}
     assert not verify(one["secret"], old, message.body)
-    world.clock.pass_s(-600)
     world.write(runs=[world.run("late")])
+    world.clock.pass_s(-600)
     with world.sessions.begin() as session:
         table = endpoints.WebhookDelivery.__table__
         session.execute(table.update().values(next_attempt_at=world.clock.time))

@@ -85,13 +85,17 @@ class Receiver:
 
 
 class Clock:
-    """The time, which moves only when it is told to."""
+    """The time of deliverers, which moves only when it is told to."""
 
     def __init__(self):
-        self.time = utc_now() + timedelta(seconds=1)
+        self.time = utc_now()
 
     def __call__(self):
         return self.time
+
+    def catch_up(self):
+        """What was written in real time is not in the future."""
+        self.time = max(self.time, utc_now())
 
     def pass_s(self, seconds):
         self.time += timedelta(seconds=seconds)
@@ -116,7 +120,9 @@ class WebhookWorld:
 
     def call(self, method, path, body=None, *, key=None, status=200, **query):
         key = key or self.tenant["api_key"]
-        return self.management.call(key, method, path, body, status=status, **query)
+        answer = self.management.call(key, method, path, body, status=status, **query)
+        self.clock.catch_up()
+        return answer
 
     def register(self, *, url=None, events=EVERYTHING, key=None, **more):
         body = {"url": url or self.receiver.url, "events": list(events), **more}
@@ -125,6 +131,7 @@ class WebhookWorld:
     def write(self, calls=(), runs=()):
         """As the ledger's thread does."""
         self.platform._write_rows(list(calls), list(runs))
+        self.clock.catch_up()
 
     def run(self, name="run", *, tenant=None, app=None, user="ann", ended_at=None, **more):
         ended_at = ended_at or utc_now().timestamp()
