@@ -42,6 +42,7 @@ from fairserve.platform.tenants import users
 from fairserve.platform.throttling import endpoints as throttling
 from fairserve.platform.usage import endpoints as usage
 from fairserve.platform.user_data import endpoints as user_data
+from fairserve.platform.webhooks import endpoints as webhooks
 
 logger = logging.getLogger(__name__)
 access_log = logging.getLogger("fairserve.access")
@@ -74,6 +75,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         usage,
         user_data,
         users,
+        webhooks,
     )
     for module in (completions, interactions, *management):
         app.include_router(module.router)

@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
         ("key", "make, rotate and revoke API keys of apps and tenants"),
         ("price", "set what the tokens of models cost"),
         ("user", "manage end users: weights, limits, blocks, their data"),
+        ("webhook", "manage webhooks: where tenants are told of events"),
     ):
         # These parse their own arguments, --help included.
         commands.add_parser(name, help=text, add_help=False)
@@ -120,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from fairserve.platform.reproduce.main import main as reproduce
 
             return _code(reproduce(arguments[1:]))
-        if arguments[:1] and arguments[0] in ("tenant", "app", "key", "price", "user"):
+        if arguments[:1] and arguments[0] in ("tenant", "app", "key", "price", "user", "webhook"):
             from fairserve.platform.admin_cli.main import main as admin
 
             return _code(admin(arguments))

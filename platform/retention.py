@@ -11,6 +11,7 @@ from fairserve.platform.settings import Settings
 from fairserve.platform.tenants.purge import purge
 from fairserve.platform.usage.repository import delete_before
 from fairserve.platform.usage.retention import delete_rollups_before, raw_rows_from
+from fairserve.platform.webhooks.retention import delete_old as delete_webhooks_before
 
 
 def delete_old(sessions: SessionFactory, settings: Settings) -> int:
@@ -25,6 +26,9 @@ def delete_old(sessions: SessionFactory, settings: Settings) -> int:
         rows += purge(session, ledger_before)
     with sessions.begin() as session:
         rows += delete_rollups_before(session, now - timedelta(days=settings.usage_retention_days))
+    with sessions.begin() as session:
+        webhooks_before = now - timedelta(days=settings.webhook_retention_days)
+        rows += delete_webhooks_before(session, webhooks_before)
     with sessions.begin() as session:
         programs_before = now - timedelta(days=settings.program_retention_days)
         return rows + delete_programs_before(session, programs_before)

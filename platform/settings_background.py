@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
-from fairserve.platform.settings_billing import BillingSettings
+from fairserve.platform.settings_webhooks import WebhookSettings
 
 
-class BackgroundSettings(BillingSettings):
+class BackgroundSettings(WebhookSettings):
     """A part of :class:`fairserve.platform.settings.Settings`."""
 
     redis_url: str = Field(

@@ -73,6 +73,7 @@ from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.user_data.pseudonyms import under_pseudonyms
+from fairserve.platform.webhooks.outbox import Outbox
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
 
@@ -106,6 +107,7 @@ class Platform:
             segment_bytes=settings.journal_segment_bytes,
             max_bytes=settings.journal_max_bytes,
         )
+        self.outbox = Outbox(settings)
         self.ledger = Ledger(self.journal, self._write_rows, poison=(DataError, IntegrityError))
         self.traffic: TrafficRecorder | None = None
         self.supervisor: Supervisor | None = None
@@ -272,9 +274,14 @@ class Platform:
         self, calls: Sequence[CallRecord], interactions: Sequence[InteractionRecord]
     ) -> None:
         with self.sessions.begin() as session:
-            calls, interactions = under_pseudonyms(session, self.hasher, calls, interactions)
-            upsert_calls(session, calls)
-            upsert_interactions(session, interactions)
+            told, ended = under_pseudonyms(session, self.hasher, calls, interactions)
+            upsert_calls(session, told)
+            upsert_interactions(session, ended)
+            self.outbox.record(
+                session,
+                list(zip(calls, told, strict=True)),
+                list(zip(interactions, ended, strict=True)),
+            )
 
     async def _start_fleet(self, from_api: FleetPart, system: SystemConfig) -> None:
         """The workers of all sources; embedded ones where no source names any."""

@@ -1,4 +1,4 @@
-"""``fairserve tenant | app | key | price | user``: the management API from a shell.
+"""``fairserve tenant | app | key | price | user | webhook``: the management API from a shell.
 
 Exit codes: 0 done; 1 the server refused or does not answer, with its message on stderr; 2 wrong use.
 """
@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fairserve.platform.admin_cli import apps, keys, prices, tenants, users
+from fairserve.platform.admin_cli import apps, keys, prices, tenants, users, webhooks
 from fairserve.platform.admin_cli.client import (
     DEFAULT_URL,
     Client,
@@ -27,7 +27,13 @@ NOUNS = {
     "key": ("API keys of apps and tenants", keys.add_commands),
     "price": ("what the tokens of models cost", prices.add_commands),
     "user": ("settings and data of end users", users.add_commands),
+    "webhook": ("where a tenant is told of events", webhooks.add_commands),
 }
+
+
+def guide_of(noun: str) -> str:
+    """The guide that describes a noun's commands."""
+    return f"docs/guide/{'webhooks' if noun == 'webhook' else 'tenants'}.md"
 
 
 def parser(noun: str) -> OneLineParser:
@@ -35,7 +41,7 @@ def parser(noun: str) -> OneLineParser:
     text, add_commands = NOUNS[noun]
     top = OneLineParser(
         prog=f"fairserve {noun}",
-        description=f"Manage {text}. docs/guide/tenants.md has examples.",
+        description=f"Manage {text}. {guide_of(noun)} has examples.",
         allow_abbrev=False,
     )
     add_commands(top.add_subparsers(dest="action", required=True, metavar="COMMAND"))

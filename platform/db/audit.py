@@ -11,7 +11,7 @@ from fairserve.platform.auth import Principal
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.operations import AuditEntry
 
-_SECRET_FIELDS = frozenset({"api_key", "key_hash", "plain"})
+_SECRET_FIELDS = frozenset({"api_key", "key_hash", "plain", "secret"})
 
 
 def record(

@@ -17,6 +17,8 @@ from fairserve.platform.settings import MIN_SECRET_CHARS, Settings
 
 KEY_FILE = "secret.key"
 _NAME_OF_SECRET = b"fairserve: name of this secret key"
+_SUBKEYS = b"\xfffairserve: subkeys"
+"""No text that is hashed has such a byte, so no hash that is stored is a subkey."""
 
 
 class KeyHasher:
@@ -36,6 +38,16 @@ class KeyHasher:
     def candidates(self, key: str) -> list[str]:
         """The hashes under which the key may be stored, the present secret's first."""
         return [self._digest(secret, key) for secret in self._secrets]
+
+    def subkey(self, label: str, secret_id: str) -> bytes | None:
+        """32 bytes for another purpose, derived from the secret of this id; None if it is not in force
+        any more.
+        """
+        for secret in self._secrets:
+            if self._id(secret) == secret_id:
+                of_subkeys = hmac.digest(secret, _SUBKEYS, "sha256")
+                return hmac.digest(of_subkeys, label.encode(), "sha256")
+        return None
 
     @staticmethod
     def _digest(secret: bytes, key: str) -> str:

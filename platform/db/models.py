@@ -19,6 +19,7 @@ from fairserve.platform.db.usage import (
     UsageRuns,
     UsageState,
 )
+from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 
 __all__ = [
     "ApiKey",
@@ -48,6 +49,9 @@ __all__ = [
     "UsageRefusals",
     "UsageRuns",
     "UsageState",
+    "WebhookDelivery",
+    "WebhookEndpoint",
+    "WebhookEvent",
 ]
 
 metadata = Base.metadata

@@ -1,8 +1,4 @@
-"""Background jobs inside the server: each in a loop of its own, its passes in a thread.
-
-A pass is followed by a rest of so many times its length, so that jobs take little of a core that also
-serves calls.
-"""
+"""Background jobs inside the server: each in a loop of its own, its passes in a thread."""
 
 from __future__ import annotations
 
@@ -19,8 +15,6 @@ from fairserve.platform.jobs.passes import JobFailedError, run_pass
 
 logger = logging.getLogger(__name__)
 
-REST = 10
-"""A pass takes a tenth of a core at most, on the average."""
 MAX_REST_S = 60.0
 
 
@@ -68,7 +62,7 @@ class JobsInProcess:
                         "the job %s waits for the database: %s", job.name, type(error).__name__
                     )
                 away = True
-            rest_s = min(REST * (time.monotonic() - began_s), MAX_REST_S)
+            rest_s = min(job.rest * (time.monotonic() - began_s), MAX_REST_S)
             try:
                 await asyncio.wait_for(wanted.wait(), max(interval_s, rest_s))
             except TimeoutError:

@@ -37,3 +37,6 @@ class Job:
     """From the end of one pass to the beginning of the next, at least."""
     run: Callable[[JobContext, Stopping], int]
     """Does what is due until it is told to stop; returns how much it did."""
+    rest: float = 10.0
+    """Inside the server, a pass is followed by a rest of so many times its length at least, so that it
+    takes little of a core that also serves calls. 0 for one that mostly waits."""

@@ -9,6 +9,7 @@ from fairserve.platform.profiles.learning import learn_profiles
 from fairserve.platform.retention import delete_old
 from fairserve.platform.settings_parts import learning_options
 from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.webhooks.delivery import deliver_due
 
 
 def _roll_up(context: JobContext, stopping: Stopping) -> int:
@@ -28,6 +29,10 @@ def _delete_old(context: JobContext, stopping: Stopping) -> int:
     return deleted
 
 
+def _deliver(context: JobContext, stopping: Stopping) -> int:
+    return deliver_due(context.sessions, context.settings, context.hasher, stopping=stopping)
+
+
 _ALL = (
     Job(
         "rollup",
@@ -40,6 +45,13 @@ _ALL = (
         "learns the token profiles of apps from the ledger",
         lambda settings: settings.profile_learning_interval_s,
         _learn,
+    ),
+    Job(
+        "webhooks",
+        "sends webhooks",
+        lambda settings: settings.webhook_interval_s,
+        _deliver,
+        rest=0.0,
     ),
     Job(
         "retention",

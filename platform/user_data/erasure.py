@@ -24,6 +24,7 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import upsert
+from fairserve.platform.db.webhooks import WebhookEvent
 from fairserve.platform.usage.marks import mark_rows
 from fairserve.platform.usage.renaming import rename_user
 from fairserve.platform.user_data.pseudonyms import Replacement, new_erasure, user_hashes
@@ -35,9 +36,11 @@ from fairserve.platform.user_data.repository import (
     PROGRAMS,
     REFUSALS,
     SETTINGS,
+    WEBHOOK_EVENTS,
     Kind,
     pages,
 )
+from fairserve.platform.webhooks.events import anonymous_data
 
 BATCH_ROWS = 5_000
 """Of one transaction."""
@@ -93,6 +96,7 @@ class Rewriting:
             REFUSALS.name: self._in_batches(REFUSALS, self._refusals),
             INTERACTIONS.name: self._in_batches(INTERACTIONS, self._interactions),
             CALLS.name: self._in_batches(CALLS, self._calls),
+            WEBHOOK_EVENTS.name: self._in_batches(WEBHOOK_EVENTS, self._webhook_events),
         }
         rename_user(self._sessions, self._tenant_id, self._user, self._new.pseudonym)
         return counts
@@ -154,6 +158,18 @@ class Rewriting:
             )
         _update(session, LedgerCall, changes)
         mark_rows(session, map(_plain, page), "accepted_at")
+
+    def _webhook_events(self, session: Session, page: Sequence[WebhookEvent]) -> None:
+        changes = [
+            {
+                "id": row.id,
+                "user_id": self._new.pseudonym,
+                "payload": row.payload
+                | {"data": anonymous_data(row.payload["data"], self._new.pseudonym, self._new.run)},
+            }
+            for row in page
+        ]
+        _update(session, WebhookEvent, changes)
 
 
 def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, Any]]) -> None:

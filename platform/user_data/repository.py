@@ -21,6 +21,7 @@ from fairserve.platform.db.identity import EndUser
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.programs import Program, ProgramStep
+from fairserve.platform.db.webhooks import WebhookEvent
 
 PAGE_ROWS = 1_000
 
@@ -88,9 +89,16 @@ PROGRAMS = Kind(
     (Program.app_id, Program.id),
     Program.created_at,
 )
+WEBHOOK_EVENTS = Kind(
+    "webhook_events",
+    WebhookEvent,
+    _about_user(WebhookEvent),
+    (WebhookEvent.id,),
+    WebhookEvent.origin_at,
+)
 AUDIT = Kind("audit", AuditEntry, _audited, (AuditEntry.at, AuditEntry.id))
 
-KINDS = (SETTINGS, CONTRACTS, INTERACTIONS, CALLS, REFUSALS, PROGRAMS, AUDIT)
+KINDS = (SETTINGS, CONTRACTS, INTERACTIONS, CALLS, REFUSALS, PROGRAMS, WEBHOOK_EVENTS, AUDIT)
 
 
 def pages(

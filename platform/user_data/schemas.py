@@ -18,7 +18,7 @@ class UserDataQuery(TenantQuery):
 
 
 class ErasedRows(BaseModel):
-    """How many rows were about the user, by kind. The last three are kept under the pseudonym."""
+    """How many rows were about the user, by kind. The last four are kept under the pseudonym."""
 
     settings: int
     contracts: int
@@ -28,6 +28,7 @@ class ErasedRows(BaseModel):
     interactions: int
     calls: int
     refusals: int
+    webhook_events: int
 
 
 class ErasureOut(BaseModel):

@@ -24,6 +24,7 @@ from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from processes import eventually, free_port
 from sqlalchemy import Engine
+from webhook_world import Receiver, WebhookWorld
 
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
@@ -44,6 +45,7 @@ from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
 from fairserve.platform.throttling.endpoints import router as throttling
 from fairserve.platform.usage.endpoints import router as usage
+from fairserve.platform.webhooks.endpoints import router as webhooks
 
 START_TIMEOUT_S = 60
 
@@ -320,6 +322,7 @@ class Management:
             throttling,
             usage,
             users,
+            webhooks,
         )
         for router in routers:
             self.app.include_router(router)
@@ -366,3 +369,17 @@ def management(engine, tmp_path) -> Iterator[Management]:
     management = Management(engine, tmp_path / "data")
     with management.client:
         yield management
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """An HTTP server on the loopback that webhooks are sent to."""
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture
+def webhooks_world(management, engine, receiver) -> WebhookWorld:
+    """Two tenants, and a ledger that tells of their calls, on both databases."""
+    return WebhookWorld(management, engine, receiver)

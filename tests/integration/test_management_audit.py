@@ -5,10 +5,11 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.webhooks import WebhookDelivery
 
 PROFILE = {"stages": [{"input_tokens": 1, "output_tokens": 1}]}
 CONTRACT = {"rpm_limit": 5}
@@ -16,6 +17,8 @@ WORKERS, ALIASES = "/admin/cluster/workers", "/admin/cluster/aliases"
 
 # In this order: what one makes, the next changes. Each with its body and what it is called in the log.
 PRICE = {"model": "m", "input": 1, "output": 2, "valid_from": "2099-11-01T00:00:00Z"}
+WEBHOOK = {"url": "https://1.1.1.1/", "events": ["calls.throttled"]}
+HOOK = "/v1/webhooks/{webhook_id}"
 CHANGES = [
     ("POST", "/admin/tenants", {"name": "new", "contract": CONTRACT}, "tenant.create"),
     ("PATCH", "/admin/tenants/{tenant_id}", {"suspended": False, "weight": 2}, "tenant.change"),
@@ -41,6 +44,13 @@ CHANGES = [
     ("DELETE", ALIASES + "/{name}", None, "alias.remove"),
     ("POST", "/admin/prices", PRICE, "price.create"),
     ("DELETE", "/admin/prices/{price_id}", None, "price.delete"),
+    ("POST", "/v1/webhooks", WEBHOOK, "webhook.create"),
+    ("PATCH", HOOK, {"description": "new"}, "webhook.change"),
+    ("POST", HOOK + "/rotate", None, "webhook.rotate"),
+    ("POST", HOOK + "/test", None, "webhook.test"),
+    ("POST", HOOK + "/deliveries/{event_id}/replay", None, "webhook.replay"),
+    ("POST", HOOK + "/replay", None, "webhook.replay"),
+    ("DELETE", HOOK, None, "webhook.delete"),
     ("DELETE", "/admin/tenants/{tenant_id}", None, "tenant.delete"),
     ("POST", "/admin/tenants/{tenant_id}/restore", None, "tenant.restore"),
 ]
@@ -84,8 +94,11 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         )
         assert answer.status_code < 300, (method, path, answer.text)
         management.bodies.append(answer.text)
-        if action == "price.create":
-            places["price_id"] = answer.json()["id"]
+        if action in ("price.create", "webhook.create"):
+            places[f"{action.partition('.')[0]}_id"] = answer.json()["id"]
+        if action == "webhook.test":
+            places["event_id"] = answer.json()["event_id"]
+            give_up(management)
         now = count(management)
         assert now > seen, (method, path)
         newest = management.call(management.admin, "GET", "/admin/audit", limit=now - seen)["items"]
@@ -93,13 +106,20 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         assert {item["actor"] for item in newest} == {management.admin[:12]}
         seen = now
     log = json.dumps(management.call(management.admin, "GET", "/admin/audit", limit=1000))
-    keys = set(re.findall(r'"api_key":"([^"]+)"', "".join(management.bodies)))
-    assert len(keys) == 8
+    told = "".join(management.bodies)
+    keys = set(re.findall(r'"(?:api_key|secret)":"([^"]+)"', told))
+    assert len(keys) == 8 + 2
     with management.state.session_factory() as session:
         secrets = {*keys, management.admin, *session.scalars(select(ApiKey.key_hash))}
     for secret in secrets:
         assert secret not in log
         assert secret[-20:] not in log
+
+
+def give_up(management):
+    """Only what is not pending can be sent again."""
+    with management.state.session_factory.begin() as session:
+        session.execute(update(WebhookDelivery).values(state="dead"))
 
 
 def count(management):

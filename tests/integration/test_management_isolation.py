@@ -15,15 +15,17 @@ from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
 from fairserve.platform.throttling.endpoints import router as throttling
 from fairserve.platform.usage.endpoints import router as usage
+from fairserve.platform.webhooks.endpoints import router as webhooks
 
 ROUTES = [
     (method, route.path)
-    for router in (apps, audit, prices, tenants, throttling, usage, users)
+    for router in (apps, audit, prices, tenants, throttling, usage, users, webhooks)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods)
 ]
 PROFILE = {"stages": [{"input_tokens": 1, "output_tokens": 1}]}
+WEBHOOK = {"url": "https://1.1.1.1/", "events": ["calls.throttled"]}
 BODIES = {
     ("POST", "/admin/tenants"): {"name": "new"},
     ("PATCH", "/admin/tenants/{tenant_id}"): {"name": "taken over"},
@@ -32,13 +34,20 @@ BODIES = {
     ("PUT", "/admin/users/{tenant_id}/{user:path}"): {"blocked": True},
     ("PUT", "/admin/throttling"): {"system": "fcfs"},
     ("POST", "/admin/prices"): {"model": "m", "input": 1, "output": 2},
+    ("POST", "/v1/webhooks"): WEBHOOK,
+    ("PATCH", "/v1/webhooks/{webhook_id}"): {"url": "https://1.0.0.1/"},
 }
 
 
 @pytest.fixture
 def two(management):
-    """Two tenants with an app each."""
+    """Two tenants with an app each, and a webhook to which an event is on its way."""
     one, other = management.tenant("one"), management.tenant("other")
+    for each in (one, other):
+        hook = management.call(each["api_key"], "POST", "/v1/webhooks", WEBHOOK, status=201)
+        path = f"/v1/webhooks/{hook['id']}/test"
+        event = management.call(each["api_key"], "POST", path, status=202)
+        each["webhook_id"], each["event_id"] = hook["id"], event["event_id"]
     return one, management.new_app(one), other, management.new_app(other)
 
 
@@ -47,12 +56,14 @@ def fill(path, tenant, app):
         path.replace("{tenant_id}", tenant["id"])
         .replace("{app_id}", app["id"])
         .replace("{key_id}", app["key"]["id"])
+        .replace("{webhook_id}", tenant["webhook_id"])
+        .replace("{event_id}", tenant["event_id"])
         .replace("{user:path}", "anna")
     )
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 37
+    assert len(ROUTES) == 48
     assert BODIES.keys() <= set(ROUTES)
 
 

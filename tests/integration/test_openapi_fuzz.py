@@ -40,6 +40,9 @@ class Fuzzed:
         changed = server.call(tenant["api_key"], "POST", "/v1/apps", body)
         ended = {"X-Interaction-Id": "run", "X-Interaction-Final": "true"}
         server.chat(app["api_key"], "ok", user="ann", headers=ended)
+        body = {"url": "http://127.0.0.1:9/", "events": ["calls.throttled"]}
+        hook = server.call(tenant["api_key"], "POST", "/v1/webhooks", body)
+        event = server.call(tenant["api_key"], "POST", f"/v1/webhooks/{hook['id']}/test")
         self.ids = {
             "app_id": changed["id"],
             "key_id": changed["key"]["id"],
@@ -49,6 +52,8 @@ class Fuzzed:
             "model": "scripted",
             "tenant": tenant["id"],
             "app": changed["id"],
+            "webhook_id": hook["id"],
+            "event_id": event["event_id"],
         }
 
 
@@ -56,7 +61,7 @@ def scopes(path):
     """Those that reach something more often than others."""
     if path.startswith("/admin/"):
         return ["admin"] * 5 + ["tenant"]
-    if path.startswith(("/v1/apps", "/v1/usage", "/v1/user-data")):
+    if path.startswith(("/v1/apps", "/v1/usage", "/v1/user-data", "/v1/webhooks")):
         return ["admin", "admin", "tenant", "tenant", "app"]
     return ["app"] * 5 + ["tenant"]
 
@@ -68,7 +73,8 @@ def fuzzed(request, tmp_path_factory):
     if request.param == "postgresql":
         url = request.getfixturevalue("new_postgres_url")()
         of_database = {"database_url": url, "secret_key": "x" * 32}
-    with WholeServer(folder, **of_database) as server:
+    hooks = {"webhook_allow_http": True, "webhook_allowed_networks": "127.0.0.0/8"}
+    with WholeServer(folder, **of_database, **hooks) as server:
         yield Fuzzed(server)
 
 

@@ -30,6 +30,8 @@ OPERATIONS = sorted(
 )
 """Reading first: what one has written under another's ids is one's own then."""
 USER = "alma@example.org"
+HOOK = {"url": "http://127.0.0.1:9/", "events": ["calls.throttled"]}
+"""Nobody listens there."""
 SAID = "almas-secret"
 
 
@@ -45,7 +47,7 @@ OF_SHARED = {
     "job": "rollup",
     "limit": 1000,
     "offset": 0,
-    "state": "all",
+    "state": ["all", "dead"],
     "format": ["svg", "json", "csv"],
     "zone": "UTC",
     "from": "2020-01-01",
@@ -92,7 +94,10 @@ class Alma:
         ):
             body = {"id": run, "user": USER, "model": "scripted", "nodes": [node(text)]}
             server.call(self.app_key, "POST", "/v1/interactions", body)
+        self.hook = server.call(self.tenant_key, "POST", "/v1/webhooks", HOOK)
+        event = server.call(self.tenant_key, "POST", f"/v1/webhooks/{self.hook['id']}/test")
         eventually(self._settled, self._runs)
+        eventually(self._given_up)
         erased = server.call(
             self.tenant_key, "DELETE", "/v1/user-data", user="almas-erased@example.org"
         )
@@ -109,6 +114,8 @@ class Alma:
             "target": [USER],
             "actor": [self.tenant["key"]["id"]],
             "interaction_id": self.runs,
+            "webhook_id": [self.hook["id"]],
+            "event_id": [event["event_id"]],
         }
         self.hidden = {
             self.tenant["name"],
@@ -117,6 +124,7 @@ class Alma:
             self.app_key,
             self.tenant["key"]["prefix"],
             self.app["key"]["prefix"],
+            self.hook["secret"],
             f"{SAID}-ended",
             f"{SAID}-program",
             *(answer.json()["id"] for answer in answers if "almas-call" not in answer.text),
@@ -142,13 +150,17 @@ class Alma:
             "almas-program": "complete",
         } and any("hold" in str(body) for body in self.server.worker.bodies)
 
+    def _given_up(self):
+        path = f"/v1/webhooks/{self.hook['id']}/deliveries"
+        return self.server.call(self.tenant_key, "GET", path, state="dead")["items"]
+
     def rows(self):
         """All its rows."""
-        own = {self.tenant["id"], self.app["id"]}
+        own = {self.tenant["id"], self.app["id"], self.hook["id"]}
         found = {}
         with self.server.platform.sessions() as session:
             for table in metadata.sorted_tables:
-                names = {"tenant_id", "app_id"} | (
+                names = {"tenant_id", "app_id", "endpoint_id"} | (
                     {"id"} if table.name in ("tenants", "apps") else set()
                 )
                 rows = [row._asdict() for row in session.execute(select(table))]
@@ -178,7 +190,14 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    with WholeServer(tmp_path_factory.mktemp("server") / "data") as server:
+    folder = tmp_path_factory.mktemp("server") / "data"
+    hooks = {
+        "webhook_allow_http": True,
+        "webhook_allowed_networks": "127.0.0.0/8",
+        "webhook_max_attempts": 1,
+        "webhook_interval_s": 0.05,
+    }
+    with WholeServer(folder, **hooks) as server:
         world = World(server)
         yield world
         server.call(world.alma.app_key, "DELETE", "/v1/interactions/almas-live-program")
@@ -218,6 +237,8 @@ def bodies():
             {"model": "scripted", "input_tokens": "1", "cached_tokens": "1", "output_tokens": "1"}
         ],
         ("POST", "/admin/cluster/workers"): [{"id": "w9", "url": "http://127.0.0.1:9"}],
+        ("POST", "/v1/webhooks"): [HOOK],
+        ("PATCH", "/v1/webhooks/{webhook_id}"): [HOOK, {"enabled": False}],
         ("PUT", "/admin/cluster/aliases/{name}"): [{"targets": {"scripted": 1}}],
     }
 
@@ -290,6 +311,9 @@ READ = {
     "/v1/usage": "tenant",
     "/v1/usage/interactions": "tenant",
     "/v1/user-data": "tenant",
+    "/v1/webhooks": "tenant",
+    "/v1/webhooks/{webhook_id}": "tenant",
+    "/v1/webhooks/{webhook_id}/deliveries": "tenant",
     "/admin/tenants": "admin",
     "/admin/tenants/{tenant_id}": "admin",
     "/admin/tenants/{tenant_id}/keys": "admin",
@@ -298,6 +322,7 @@ READ = {
     "/admin/users/{tenant_id}/{user}": "admin",
     "/admin/audit": "admin",
     "/admin/usage": "admin",
+    "/admin/webhooks/dead": "admin",
     "/admin/usage/interactions": "admin",
 }
 

@@ -51,6 +51,7 @@ def test_an_export_has_every_row_of_the_user_and_of_nobody_else(planted):
         "calls": 8,
         "refusals": 2,
         "programs": 1,
+        "webhook_events": 6,
         "audit": 1,
     }
     assert planted.foreign_app["id"] not in json.dumps(found)
@@ -62,6 +63,7 @@ def test_an_export_has_every_row_of_the_user_and_of_nobody_else(planted):
         ("interactions", "interactions"),
         ("calls", "ledger_calls"),
         ("refusals", "throttling_events"),
+        ("webhook_events", "webhook_events"),
     ):
         rows = [
             row
@@ -142,16 +144,23 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
         "usage_calls",
         "usage_runs",
         "usage_refusals",
+        "webhook_events",
     }
     # So that a scan of all tables finds only what the erasure left.
     with planted.sessions.begin() as session:
         for name in ("end_users", "contracts", "interactions", "ledger_calls", "audit_log"):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.tenant_id == planted.other["id"]))
-        for name in ("throttling_events", "programs", *ROLLUPS):
+        for name in ("throttling_events", "programs", "webhook_events", *ROLLUPS):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.tenant_id == planted.other["id"]))
-        for name in ("interactions", "ledger_calls", "throttling_events", "programs"):
+        for name in (
+            "interactions",
+            "ledger_calls",
+            "throttling_events",
+            "programs",
+            "webhook_events",
+        ):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.user_id == "bob"))
         for name in ROLLUPS:
@@ -172,6 +181,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
         "interactions": 4,
         "calls": 8,
         "refusals": 2,
+        "webhook_events": 6,
     }
     after = planted.dump()
     assert told(after, *PERSONAL, "ann-final", "ann-refused") == []
@@ -230,7 +240,7 @@ def test_a_second_erasure_finds_nothing(planted):
     assert set(second["erased"].values()) == {0}
     assert second["pseudonym"] == first["pseudonym"]
     now = planted.dump()
-    for name in ("ledger_calls", "interactions", "throttling_events"):
+    for name in ("ledger_calls", "interactions", "throttling_events", "webhook_events"):
         assert canonical_rows(now[name]) == canonical_rows(dump[name])
     unknown = planted.erase(user="nobody")
     assert set(unknown["erased"].values()) == {0}

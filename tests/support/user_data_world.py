@@ -13,6 +13,7 @@ from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.webhooks import WebhookEndpoint
 from fairserve.platform.programs import repository as programs
 from fairserve.platform.programs.repository import Change, ProgramKey, SavedProgram
 from fairserve.platform.usage.levels import TABLES
@@ -21,12 +22,22 @@ from fairserve.platform.usage.repository import upsert_calls, upsert_interaction
 from fairserve.platform.usage.rollups import roll_up
 from fairserve.platform.user_data.endpoints import router
 from fairserve.platform.user_data.pseudonyms import under_pseudonyms
+from fairserve.platform.webhooks.outbox import Outbox
 
 USER = "Ann O'Neil/ä?&%#\"\\ <ann@example.org>"
 PERSONAL = (USER, "ann@example.org", "letters-to-ann", "ann-draft", "anns-agent", "dear ann")
 """What was planted of the person, in every place that clients fill."""
 ROLLUPS = ["usage_calls", "usage_runs", "usage_refusals"]
-KINDS = ["settings", "contracts", "interactions", "calls", "refusals", "programs", "audit"]
+KINDS = [
+    "settings",
+    "contracts",
+    "interactions",
+    "calls",
+    "refusals",
+    "programs",
+    "webhook_events",
+    "audit",
+]
 CALL = CallRecord(
     call_id="",
     tenant="",
@@ -83,15 +94,26 @@ class World:
         self.second_app = management.new_app(self.one, "second")
         self.foreign_app = management.new_app(self.other)
         self.began_at = utc_now().timestamp() - 100
+        self.outbox = Outbox(management.state.settings)
+        for tenant in (self.one, self.other):
+            self.register_webhook(tenant)
+
+    def register_webhook(self, tenant):
+        """One that is told of everything, from long ago on."""
+        body = {"url": "https://1.1.1.1/", "events": ["interaction.finished", "calls.throttled"]}
+        made = self.management.call(tenant["api_key"], "POST", "/v1/webhooks", body, status=201)
+        with self.sessions.begin() as session:
+            endpoint = session.get(WebhookEndpoint, made["id"])
+            endpoint.since = dict.fromkeys(endpoint.since, self.began_at - 100)
 
     def write(self, calls, interactions=()):
         """As the ledger's thread does."""
         with self.sessions.begin() as session:
-            calls, interactions = under_pseudonyms(
-                session, self.management.hasher, calls, interactions
-            )
-            upsert_calls(session, calls)
-            upsert_interactions(session, interactions)
+            told, ended = under_pseudonyms(session, self.management.hasher, calls, interactions)
+            upsert_calls(session, told)
+            upsert_interactions(session, ended)
+            pairs = (zip(calls, told, strict=True), zip(interactions, ended, strict=True))
+            self.outbox.record(session, *map(list, pairs))
 
     def records(self, tenant, app, user):
         """Two calls of a run, a refused one, another run, and their ends."""

@@ -64,15 +64,23 @@ def test_every_command_is_described():
 
 
 def test_every_admin_command_is_in_the_guide():
-    from fairserve.platform.admin_cli.main import NOUNS, parser
+    from fairserve.platform.admin_cli.main import NOUNS, guide_of, parser
 
-    guide = (ROOT / "docs" / "guide" / "tenants.md").read_text()
-    assert "(docs/guide/tenants.md)" in README
     for noun in NOUNS:
+        assert f"({guide_of(noun)})" in README
+        guide = (ROOT / guide_of(noun)).read_text()
         assert f"| `fairserve {noun}` |" in README, noun
         (actions,) = [action for action in parser(noun)._actions if action.choices]
         for name in actions.choices:
             assert f"\nfairserve {noun} {name} " in guide or (noun, name) in SAME_AS, (noun, name)
+
+
+def test_every_type_of_event_is_in_the_guide():
+    from fairserve.platform.webhooks.event_types import TEST, TYPES
+
+    guide = (ROOT / "docs" / "guide" / "webhooks.md").read_text()
+    for name in (*TYPES, TEST):
+        assert f"\n`{name}`: " in guide, name
 
 
 def test_every_contract_limit_is_in_the_guide():

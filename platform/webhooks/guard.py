@@ -1,0 +1,191 @@
+"""Where webhooks may go: to public addresses, and to those that the operator allows.
+
+A tenant chooses the URL and the server sends the request, so without this it would reach what only the
+server can reach (SSRF). The URL is taken apart by the library that sends the request, the host is looked
+up here, every address that it has must be allowed, and the connection goes to the very addresses that
+were checked: a name that answers otherwise the next time (DNS rebinding) gains nothing. It is checked
+when an endpoint is set and again at each attempt.
+
+Weakness: a public address may belong to the operator's own gateway, which only its firewall knows.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+)
+from typing import TypeAlias
+
+from yarl import URL
+
+from fairserve.platform.db.webhooks import URL_CHARS
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
+Resolve = Callable[[str, int], Sequence[str]]
+"""The addresses of a host, for a port; blocks. Raises OSError where it has none."""
+
+_GLOBAL_UNICAST = IPv6Network("2000::/3")
+_NAT64 = IPv6Network("64:ff9b::/96")
+_NOT_PUBLIC: tuple[Network, ...] = (
+    # What Python's lists of special networks did not have in all versions.
+    IPv4Network("192.88.99.0/24"),
+    IPv6Network("3fff::/20"),
+)
+_PRINTABLE = re.compile(r"[!-\[\]-~]+")
+"""ASCII without space and backslash, which libraries read differently."""
+_NAME = re.compile(r"[\w.-]+", re.ASCII)
+_ENDS_IN_NUMBER = re.compile(r"(.*\.)?(0[xX][0-9a-fA-F]*|[0-9]+)\.?")
+"""Hosts that some libraries take for IPv4 addresses: decimal, octal, hexadecimal, shortened."""
+
+
+class UnsafeUrlError(ValueError):
+    """Webhooks may not go there; the text says what was wrong and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL that may be sent to, and the addresses that were checked."""
+
+    url: URL
+    host: str
+    port: int
+    addresses: tuple[Address, ...]
+
+
+def system_resolve(host: str, port: int) -> list[str]:
+    """What the system's resolver says."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class Guard:
+    """Checks URLs. ``allowed``: networks that need not be public."""
+
+    def __init__(
+        self,
+        *,
+        allow_http: bool = False,
+        allowed: Sequence[Network] = (),
+        resolve: Resolve = system_resolve,
+    ) -> None:
+        self._schemes = ("https", "http") if allow_http else ("https",)
+        self._allowed = tuple(allowed)
+        self._resolve = resolve
+
+    def check(self, text: str) -> Target:
+        """What the URL leads to. Blocks for the look-up of its host. Raises UnsafeUrlError."""
+        url, host, port = self._parts(text)
+        addresses = self._addresses(host, port)
+        if not addresses:
+            raise UnsafeUrlError(f"{host} (port {port}) has no address that can be looked up")
+        if not all(self._may_be_sent_to(address) for address in addresses):
+            # Which address it is would tell strangers of names inside.
+            raise UnsafeUrlError(
+                f"{host} (port {port}) has an address that is not public; allowed: hosts with public"
+                " addresses only, and networks that the operator allows"
+            )
+        return Target(url, host, port, addresses)
+
+    def _addresses(self, host: str, port: int) -> tuple[Address, ...]:
+        try:
+            return (ip_address(host),)
+        except ValueError:
+            pass
+        try:
+            return tuple(ip_address(each) for each in self._resolve(host, port))
+        except (OSError, ValueError):
+            return ()
+
+    def _parts(self, text: str) -> tuple[URL, str, int]:
+        allowed = " or ".join(f"{scheme}://HOST[:PORT]/PATH" for scheme in self._schemes)
+        if not 0 < len(text) <= URL_CHARS:
+            raise UnsafeUrlError(f"it has {len(text)} characters; allowed: 1 to {URL_CHARS}")
+        if not _PRINTABLE.fullmatch(text):
+            raise UnsafeUrlError(
+                "it has characters that no URL has; escape them, and write names in ASCII (xn--...)"
+            )
+        try:
+            url = URL(text)
+            scheme, host, port = url.scheme, url.host, url.port
+        except ValueError:
+            raise UnsafeUrlError(f"it cannot be read; allowed: {allowed}") from None
+        if scheme not in self._schemes:
+            raise UnsafeUrlError(f"its scheme is {scheme!r}; allowed: {allowed}")
+        if "@" in url.raw_authority:
+            raise UnsafeUrlError(f"it has a user or a password; allowed: {allowed}")
+        if url.raw_fragment or "#" in text:
+            raise UnsafeUrlError(f"it has a fragment (#), which is not sent; allowed: {allowed}")
+        if not host or not port:
+            raise UnsafeUrlError(f"it has no host, or port 0; allowed: {allowed}")
+        if not _NAME.fullmatch(host) and (":" not in host or "%" in host):
+            raise UnsafeUrlError(
+                f"its host {host} (port {port}) has characters that no name has; allowed: letters,"
+                " digits, dots and hyphens, or an IPv6 address in brackets"
+            )
+        if _ENDS_IN_NUMBER.fullmatch(host) and not _is_ipv4(host):
+            raise UnsafeUrlError(
+                f"the host {host} (port {port}) is a number; allowed: a name, or an IPv4 address as four"
+                " decimal numbers"
+            )
+        return url, host, port
+
+    def _may_be_sent_to(self, address: Address) -> bool:
+        inner = _within(address)
+        if any(
+            each.version == network.version and each in network
+            for each in (address, *inner)
+            for network in self._allowed
+        ):
+            return True
+        return is_public(address)
+
+
+def is_public(address: Address) -> bool:
+    """Whether packets to it leave for the internet, whatever way it is written."""
+    inner = _within(address)
+    if inner:
+        return all(is_public(each) for each in inner)
+    if isinstance(address, IPv6Address) and (
+        address.scope_id is not None or address not in _GLOBAL_UNICAST
+    ):
+        return False
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not address.is_reserved
+        and not any(
+            address in network for network in _NOT_PUBLIC if network.version == address.version
+        )
+    )
+
+
+def _within(address: Address) -> tuple[IPv4Address, ...]:
+    """IPv4 addresses that an IPv6 address is a form of: mapped, 6to4, Teredo, NAT64."""
+    if isinstance(address, IPv4Address):
+        return ()
+    if address.ipv4_mapped is not None:
+        return (address.ipv4_mapped,)
+    if address.sixtofour is not None:
+        return (address.sixtofour,)
+    if address.teredo is not None:
+        return address.teredo
+    if address in _NAT64:
+        return (IPv4Address(int(address) & 0xFFFFFFFF),)
+    return ()
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,62 @@
+"""Signatures as the Standard Webhooks specification has them (https://www.standardwebhooks.com).
+
+HMAC-SHA256 over ``id.timestamp.body``. Signing secrets are stored nowhere: they are derived from the
+platform's secret key, the endpoint's id and a version, so a copy of the database signs nothing. Nor does
+it after the platform's secret key was replaced twice: an endpoint's secret is rotated in between.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.db.webhooks import WebhookEndpoint
+
+PREFIX = "whsec_"
+GRACE = timedelta(hours=24)
+"""After a rotation the secret before signs, too."""
+
+
+def derive(hasher: KeyHasher, endpoint_id: str, version: int, secret_id: str) -> bytes | None:
+    """One signing secret; None if the platform's secret key of this id is not set any more."""
+    return hasher.subkey(f"webhook {endpoint_id} {version}", secret_id)
+
+
+def secret_text(secret: bytes) -> str:
+    """A signing secret as people and libraries keep it: ``whsec_...``."""
+    return PREFIX + base64.b64encode(secret).decode()
+
+
+def signing_secrets(hasher: KeyHasher, endpoint: WebhookEndpoint, now: datetime) -> list[bytes]:
+    """The secrets in force, the present one first. None where the platform's secret key that they are
+    derived from is not set any more.
+    """
+    version = endpoint.secret_version
+    present = derive(hasher, endpoint.id, version, endpoint.secret_id)
+    if present is None:
+        return []
+    found = [present]
+    if endpoint.previous_secret_id is not None and _after(endpoint.previous_until, now):
+        previous = derive(hasher, endpoint.id, version - 1, endpoint.previous_secret_id)
+        if previous is not None:
+            found.append(previous)
+    return found
+
+
+def headers(secrets: Sequence[bytes], event_id: str, body: bytes, now: datetime) -> dict[str, str]:
+    """The three headers of a message."""
+    timestamp = str(int(now.timestamp()))
+    signed = b".".join((event_id.encode(), timestamp.encode(), body))
+    signatures = (base64.b64encode(hmac.digest(each, signed, "sha256")) for each in secrets)
+    return {
+        "webhook-id": event_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": " ".join(f"v1,{each.decode()}" for each in signatures),
+    }
+
+
+def _after(time: datetime | None, now: datetime) -> bool:
+    return time is not None and time > now

@@ -1,0 +1,79 @@
+"""A whole server tells of its calls: from the request to the receiver."""
+
+import json
+
+import pytest
+from processes import eventually
+from sqlalchemy import select
+from standardwebhooks import Webhook
+from webhook_world import EVERYTHING, Receiver
+from whole_server import WholeServer
+
+from fairserve.platform.db.webhooks import WebhookDelivery
+
+HOOKS = {
+    "webhook_allow_http": True,
+    "webhook_allowed_networks": "127.0.0.0/8",
+    "webhook_interval_s": 0.05,
+}
+
+
+@pytest.fixture
+def receiver():
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
+
+
+def test_calls_of_a_server_are_told_signed(tmp_path, receiver):
+    with WholeServer(tmp_path / "data", **HOOKS) as server:
+        tenant, app = server.new_tenant("acme")
+        price = {"model": "scripted", "input": 1000, "output": 1000}
+        server.call(server.admin_key, "POST", "/admin/prices", price)
+        limits = {"soft_budget": 0.000001, "budget_duration": "1d", "rpm_limit": 1}
+        server.call(tenant["api_key"], "PATCH", f"/v1/apps/{app['id']}", {"user_contract": limits})
+        body = {"url": receiver.url, "events": EVERYTHING}
+        hook = server.call(tenant["api_key"], "POST", "/v1/webhooks", body)
+        final = {"X-Interaction-Id": "trip", "X-Interaction-Final": "true"}
+        server.chat(app["api_key"], "say hello", user="ann", headers=final)
+        refused = {
+            "model": "scripted",
+            "user": "ann",
+            "messages": [{"role": "user", "content": "x"}],
+        }
+        answer = server.send(app["api_key"], "POST", "/v1/chat/completions", json=refused)
+        assert answer.status_code == 429
+        eventually(lambda: len(receiver.received) >= 3, lambda: str(receiver.received))
+        told = {}
+        for message in list(receiver.received):
+            body = Webhook(hook["secret"]).verify(message.body, message.headers)
+            told[body["type"]] = body["data"]
+        assert told.keys() == set(EVERYTHING)
+        run = told["interaction.finished"]
+        assert (run["interaction_id"], run["user"], run["state"]) == ("trip", "ann", "complete")
+        budget = told["budget.reached"]
+        assert (budget["scope"], budget["user"], budget["end"]) == ("app_user", "ann", "soft")
+        assert budget["spent"] > budget["limit"]
+        throttled = told["calls.throttled"]
+        assert (throttled["reason"], throttled["limit"]) == ("contract_rpm", 1)
+
+
+def test_what_a_stopped_server_left_is_sent_by_the_next(tmp_path, receiver):
+    receiver.hold.clear()
+    with WholeServer(tmp_path / "data", **HOOKS) as server:
+        tenant, _ = server.new_tenant("acme")
+        body = {"url": receiver.url, "events": EVERYTHING}
+        hook = server.call(tenant["api_key"], "POST", "/v1/webhooks", body)
+        event = server.call(tenant["api_key"], "POST", f"/v1/webhooks/{hook['id']}/test")
+        eventually(lambda: receiver.received)
+    receiver.hold.set()
+    with WholeServer(tmp_path / "data", **HOOKS) as server:
+
+        def delivered():
+            with server.platform.sessions() as session:
+                return session.scalars(select(WebhookDelivery.state)).all() == ["delivered"]
+
+        eventually(delivered)
+    assert {message.id for message in receiver.received} == {event["event_id"]}
+    assert len(receiver.received) == 2
+    assert json.loads(receiver.received[0].body)["type"] == "webhook.test"

@@ -1,0 +1,23 @@
+"""Delivers what is due, in a process of its own: python webhook_deliverer.py DATABASE_URL DATA_DIR"""
+
+import sys
+
+from fairserve.platform.db.engine import connect, session_factory
+from fairserve.platform.db.key_hash import key_hasher
+from fairserve.platform.settings import Settings
+from fairserve.platform.webhooks.delivery import deliver_due
+
+
+def main():
+    url, folder = sys.argv[1:]
+    settings = Settings(
+        data_dir=folder,
+        webhook_allow_http=True,
+        webhook_allowed_networks="127.0.0.0/8",
+        webhook_timeout_s=60,
+    )
+    print(deliver_due(session_factory(connect(url)), settings, key_hasher(settings)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
