@@ -32,6 +32,7 @@ from fairserve.platform.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from fairserve.platform.exports import endpoints as exports
 from fairserve.platform.interactions import endpoints as interactions
 from fairserve.platform.prices import endpoints as prices
 from fairserve.platform.settings import Settings
@@ -63,6 +64,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         apps,
         audit,
         cluster,
+        exports,
         fleet,
         prices,
         tenants,

@@ -49,6 +49,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.exports.schedule import keep_exports_made
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
 from fairserve.platform.prices.repository import load_book
@@ -181,6 +182,7 @@ class Platform:
         background = (
             apply_retention(self.sessions, settings),
             keep_rolled_up(self.sessions, settings.usage_rollup_interval_s),
+            keep_exports_made(self.sessions, settings),
             retry_openings(self.control.openings),
         )
         self._tasks.extend(asyncio.create_task(each) for each in background)

@@ -24,6 +24,7 @@ from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import upsert
+from fairserve.platform.exports.erasure import forget_user
 from fairserve.platform.usage.marks import mark_rows
 from fairserve.platform.usage.renaming import rename_user
 from fairserve.platform.user_data.pseudonyms import Replacement, new_erasure, user_hashes
@@ -31,6 +32,7 @@ from fairserve.platform.user_data.repository import (
     AUDIT,
     CALLS,
     CONTRACTS,
+    EXPORTS,
     INTERACTIONS,
     PROGRAMS,
     REFUSALS,
@@ -95,6 +97,7 @@ class Rewriting:
             CALLS.name: self._in_batches(CALLS, self._calls),
         }
         rename_user(self._sessions, self._tenant_id, self._user, self._new.pseudonym)
+        counts[EXPORTS.name] = forget_user(self._sessions, self._tenant_id, self._user)
         return counts
 
     def _in_batches(self, kind: Kind, write: Write, rows: int = BATCH_ROWS) -> int:

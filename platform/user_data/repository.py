@@ -17,6 +17,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from fairserve.platform.db.base import Base
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.identity import EndUser
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
@@ -88,9 +89,16 @@ PROGRAMS = Kind(
     (Program.app_id, Program.id),
     Program.created_at,
 )
+EXPORTS = Kind(
+    "exports",
+    ReportExport,
+    _about_user(ReportExport),
+    (ReportExport.created_at, ReportExport.id),
+    ReportExport.created_at,
+)
 AUDIT = Kind("audit", AuditEntry, _audited, (AuditEntry.at, AuditEntry.id))
 
-KINDS = (SETTINGS, CONTRACTS, INTERACTIONS, CALLS, REFUSALS, PROGRAMS, AUDIT)
+KINDS = (SETTINGS, CONTRACTS, INTERACTIONS, CALLS, REFUSALS, PROGRAMS, EXPORTS, AUDIT)
 
 
 def pages(

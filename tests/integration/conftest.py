@@ -35,6 +35,7 @@ from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.db.schema import upgrade
 from fairserve.platform.errors import FairServeError
+from fairserve.platform.exports.endpoints import router as exports
 from fairserve.platform.prices.endpoints import router as prices
 from fairserve.platform.settings import Settings
 from fairserve.platform.tenants.endpoints import router as tenants
@@ -265,6 +266,7 @@ class Management:
         routers = (
             apps,
             audit,
+            exports,
             fleet,
             prices,
             tenants,
