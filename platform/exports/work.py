@@ -73,9 +73,10 @@ def _make(
     now: Now,
 ) -> None:
     """Make what was claimed, or write down why that cannot be."""
-    # What older attempts have left.
-    patiently(lambda: repository.drop_parts(sessions, export.id, export.attempt))
-    if export.state != "running":
+    failed = export.state != "running"
+    # What attempts before this one have left, or all of them.
+    patiently(lambda: repository.drop_parts(sessions, export.id, export.attempt + failed))
+    if failed:
         return
     kept = timedelta(hours=settings.export_retention_hours)
     writer = PartWriter(sessions, export, settings, patiently, now)

@@ -39,6 +39,10 @@ CHANGES = [
     ("DELETE", ALIASES + "/{name}", None, "alias.remove"),
     ("POST", "/admin/prices", PRICE, "price.create"),
     ("DELETE", "/admin/prices/{price_id}", None, "price.delete"),
+    ("POST", "/v1/usage/exports", None, "export.create"),
+    ("DELETE", "/v1/usage/exports/{export_id}", None, "export.delete"),
+    ("POST", "/admin/usage/exports", None, "export.create"),
+    ("DELETE", "/admin/usage/exports/{export_id}", None, "export.delete"),
     ("DELETE", "/admin/tenants/{tenant_id}", None, "tenant.delete"),
     ("POST", "/admin/tenants/{tenant_id}/restore", None, "tenant.restore"),
 ]
@@ -81,8 +85,8 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         )
         assert answer.status_code < 300, (method, path, answer.text)
         management.bodies.append(answer.text)
-        if action == "price.create":
-            places["price_id"] = answer.json()["id"]
+        if action in ("price.create", "export.create"):
+            places[f"{action.removesuffix('.create')}_id"] = answer.json()["id"]
         now = count(management)
         assert now > seen, (method, path)
         newest = management.call(management.admin, "GET", "/admin/audit", limit=now - seen)["items"]

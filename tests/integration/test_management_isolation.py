@@ -10,6 +10,8 @@ from sqlalchemy.exc import DBAPIError
 
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
+from fairserve.platform.exports.endpoints import router as exports
+from fairserve.platform.exports.work import make_exports
 from fairserve.platform.prices.endpoints import router as prices
 from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
@@ -18,7 +20,7 @@ from fairserve.platform.usage.endpoints import router as usage
 
 ROUTES = [
     (method, route.path)
-    for router in (apps, audit, prices, tenants, throttling, usage, users)
+    for router in (apps, audit, exports, prices, tenants, throttling, usage, users)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods)
@@ -37,9 +39,14 @@ BODIES = {
 
 @pytest.fixture
 def two(management):
-    """Two tenants with an app each."""
+    """Two tenants with an app each, and an export of its."""
     one, other = management.tenant("one"), management.tenant("other")
-    return one, management.new_app(one), other, management.new_app(other)
+    apps = management.new_app(one), management.new_app(other)
+    for app in apps:
+        export = management.call(app["api_key"], "POST", "/v1/usage/exports", status=202)
+        app["export_id"] = export["id"]
+    make_exports(management.state.session_factory, management.state.settings)
+    return one, apps[0], other, apps[1]
 
 
 def fill(path, tenant, app):
@@ -47,12 +54,13 @@ def fill(path, tenant, app):
         path.replace("{tenant_id}", tenant["id"])
         .replace("{app_id}", app["id"])
         .replace("{key_id}", app["key"]["id"])
+        .replace("{export_id}", app["export_id"])
         .replace("{user:path}", "anna")
     )
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 37
+    assert len(ROUTES) == 47
     assert BODIES.keys() <= set(ROUTES)
 
 
@@ -96,6 +104,22 @@ def test_another_tenants_app_does_not_exist(management, two, method, path):
     if "{key_id}" in path:
         mixed = path.replace("{app_id}", app["id"]).replace("{key_id}", foreign["key"]["id"])
         management.call(one["api_key"], method, mixed, status=404)
+    assert dump(management) == state
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [r for r in ROUTES if r[1].startswith("/v1/usage/exports/")]
+)
+def test_another_ones_export_does_not_exist(management, two, method, path):
+    one, app, other, foreign = two
+    state = dump(management)
+    for key in (one["api_key"], app["api_key"]):
+        missing = management.call(
+            key, method, fill(path, one, app | {"export_id": "exp_x"}), status=404
+        )
+        assert management.call(key, method, fill(path, other, foreign), status=404) == missing
+        own = fill(path, one, app)
+        management.call(key, method, own, status=404, tenant=other["id"])
     assert dump(management) == state
 
 

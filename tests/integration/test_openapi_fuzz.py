@@ -40,12 +40,14 @@ class Fuzzed:
         changed = server.call(tenant["api_key"], "POST", "/v1/apps", body)
         ended = {"X-Interaction-Id": "run", "X-Interaction-Final": "true"}
         server.chat(app["api_key"], "ok", user="ann", headers=ended)
+        export = server.call(tenant["api_key"], "POST", "/v1/usage/exports")
         self.ids = {
             "app_id": changed["id"],
             "key_id": changed["key"]["id"],
             "tenant_id": other["id"],
             "user": "ann",
             "interaction_id": "run",
+            "export_id": export["id"],
             "model": "scripted",
             "tenant": tenant["id"],
             "app": changed["id"],

@@ -45,6 +45,7 @@ OF_SHARED = {
     "limit": 1000,
     "offset": 0,
     "state": "all",
+    "kind": "interactions",
     "format": ["svg", "json", "csv"],
     "zone": "UTC",
     "from": "2020-01-01",
@@ -92,6 +93,9 @@ class Alma:
             body = {"id": run, "user": USER, "model": "scripted", "nodes": [node(text)]}
             server.call(self.app_key, "POST", "/v1/interactions", body)
         eventually(self._settled, self._runs)
+        export = server.call(self.tenant_key, "POST", "/v1/usage/exports", group_by="app")
+        self.export_id = export["id"]
+        eventually(self._exported, lambda: self._exported(state=True))
         erased = server.call(
             self.tenant_key, "DELETE", "/v1/user-data", user="almas-erased@example.org"
         )
@@ -108,6 +112,7 @@ class Alma:
             "target": [USER],
             "actor": [self.tenant["key"]["id"]],
             "interaction_id": self.runs,
+            "export_id": [self.export_id],
         }
         self.hidden = {
             self.tenant["name"],
@@ -132,6 +137,11 @@ class Alma:
     def _runs(self):
         runs = self.server.call(self.app_key, "GET", "/v1/interactions")["data"]
         return {run["id"]: run["state"] for run in runs}
+
+    def _exported(self, *, state=False):
+        path = f"/v1/usage/exports/{self.export_id}"
+        found = self.server.call(self.tenant_key, "GET", path)["state"]
+        return found if state else found == "ready"
 
     def _settled(self):
         return self._runs() == {
@@ -287,6 +297,9 @@ READ = {
     "/v1/apps/{app_id}/keys": "tenant",
     "/v1/usage": "tenant",
     "/v1/usage/interactions": "tenant",
+    "/v1/usage/exports": "tenant",
+    "/v1/usage/exports/{export_id}": "tenant",
+    "/v1/usage/exports/{export_id}/file": "tenant",
     "/v1/user-data": "tenant",
     "/admin/tenants": "admin",
     "/admin/tenants/{tenant_id}": "admin",
@@ -297,6 +310,9 @@ READ = {
     "/admin/audit": "admin",
     "/admin/usage": "admin",
     "/admin/usage/interactions": "admin",
+    "/admin/usage/exports": "admin",
+    "/admin/usage/exports/{export_id}": "admin",
+    "/admin/usage/exports/{export_id}/file": "admin",
 }
 
 
