@@ -1,7 +1,8 @@
 """Exports and the erasure of an end user.
 
 What is in a file is not looked at: every file that may name users goes, of the user's tenant and of all
-tenants together. One that is being made is begun anew, because it may have read the user's rows before.
+tenants together, unless it was asked for about another user alone. One that is being made is begun
+anew, because it may have read the user's rows before.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ def forget_user(sessions: SessionFactory, tenant_id: str, user: str) -> int:
     Call it once no other table names the user. Doing it again finishes what was cut off.
     """
     theirs = or_(ReportExport.tenant_id == tenant_id, ReportExport.tenant_id.is_(None))
-    may_name: list[ColumnElement[bool]] = [theirs, ReportExport.names_users.expression]
     about = ReportExport.user_id.is_not_distinct_from(user)  # it is null in most
+    may_name: list[ColumnElement[bool]] = [
+        theirs,
+        ReportExport.names_users.expression,
+        or_(ReportExport.user_id.is_(None), about),
+    ]
     with sessions.begin() as session:
         # First, so that none becomes ready between this and the search for those that are.
         repository.change(

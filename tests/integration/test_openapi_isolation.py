@@ -93,14 +93,15 @@ class Alma:
             body = {"id": run, "user": USER, "model": "scripted", "nodes": [node(text)]}
             server.call(self.app_key, "POST", "/v1/interactions", body)
         eventually(self._settled, self._runs)
-        export = server.call(self.tenant_key, "POST", "/v1/usage/exports", group_by="app")
-        self.export_id = export["id"]
-        eventually(self._exported, lambda: self._exported(state=True))
         erased = server.call(
             self.tenant_key, "DELETE", "/v1/user-data", user="almas-erased@example.org"
         )
         assert server.platform.ledger.flush(10)
         assert roll_up(server.platform.sessions)
+        asked = {"kind": "interactions", "app": self.app["id"]}
+        export = server.call(self.tenant_key, "POST", "/v1/usage/exports", **asked)
+        self.export_id = export["id"]
+        eventually(self._exported, "it was not made")
         self.runs = ["almas-live-run", "almas-ended-run", "almas-program", "almas-live-program"]
         self.places = {
             "tenant_id": [self.tenant["id"]],
@@ -138,10 +139,9 @@ class Alma:
         runs = self.server.call(self.app_key, "GET", "/v1/interactions")["data"]
         return {run["id"]: run["state"] for run in runs}
 
-    def _exported(self, *, state=False):
+    def _exported(self):
         path = f"/v1/usage/exports/{self.export_id}"
-        found = self.server.call(self.tenant_key, "GET", path)["state"]
-        return found if state else found == "ready"
+        return self.server.call(self.tenant_key, "GET", path)["state"] == "ready"
 
     def _settled(self):
         return self._runs() == {
