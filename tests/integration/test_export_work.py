@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from random import randbytes
 
+import pyarrow
 import pytest
 from export_world import LATER, ExportWorld, Killed
 from processes import eventually
@@ -114,6 +115,27 @@ def test_what_is_made_again_is_not_mixed_with_what_was(world, monkeypatch):
     assert world.row(export).attempt == 2
     assert world.file(export).content == whole
     assert {key for key in world.parts() if key[0] == export["id"]} == {(export["id"], 2)}
+
+
+def test_a_slow_maker_writes_nothing_into_anothers_attempt(world, monkeypatch):
+    whole = expected(world)
+    export = world.ask(**LISTED)
+    real = PartWriter._write_part
+
+    def slow(self, data):
+        if self._number == 3:
+            world.at += LATER
+            assert claims.claim(world.sessions, world.now, timedelta(hours=1)).attempt == 2
+        real(self, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartWriter, "_write_part", slow)
+        assert world.make() == 1
+    row = world.row(export)
+    assert (row.state, row.attempt, row.size_bytes) == ("running", 2, 0)
+    world.at += LATER
+    assert world.make() == 1
+    assert world.file(export).content == whole
 
 
 def test_an_export_that_is_deleted_while_it_is_made_leaves_nothing(world, monkeypatch):
@@ -498,7 +520,7 @@ def test_a_purge_takes_the_exports(world, kind):
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
 def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
-    """Peaks of Python's memory while ten times as many interactions are exported."""
+    """Peaks of Python's and Arrow's memory while ten times as many interactions are exported."""
     monkeypatch.setattr(content, "PAGE_ROWS", 200)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1)
     monkeypatch.setattr(parts, "PART_BYTES", 1 << 16)
@@ -509,8 +531,10 @@ def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
 
     def peak(pages):
         left = iter(range(pages))
+        arrow_bytes = []
 
         def after(*args, **more):
+            arrow_bytes.append(pyarrow.total_allocated_bytes())
             rows = some * 10 if next(left, None) is not None else []
             return [row.model_copy(update={"interaction": randbytes(40).hex()}) for row in rows]
 
@@ -521,8 +545,9 @@ def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
         assert world.make() == 1
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        return peak_bytes, world.row(export).size_bytes
+        return peak_bytes + max(arrow_bytes) - arrow_bytes[0], world.row(export).size_bytes
 
     peak(2)
     (few, _), (many, size_bytes) = peak(8), peak(80)
-    assert many < few + size_bytes / 4, (few, many, size_bytes)
+    assert size_bytes > many / 2
+    assert many < 2 * few, (few, many, size_bytes)
