@@ -32,6 +32,7 @@ from fairserve.platform.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from fairserve.platform.exports import endpoints as exports
 from fairserve.platform.interactions import endpoints as interactions
 from fairserve.platform.jobs import endpoints as jobs
 from fairserve.platform.prices import endpoints as prices
@@ -66,6 +67,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         apps,
         audit,
         cluster,
+        exports,
         fleet,
         jobs,
         prices,

@@ -89,6 +89,12 @@ class ConflictError(FairServeError):
     status, type, code = 409, "conflict_error", "conflict"
 
 
+class GoneError(FairServeError):
+    """It was there, and its time is over."""
+
+    status, type, code = 410, "gone_error", "gone"
+
+
 class BodyTooLargeError(FairServeError):
     """The request body is over the limit."""
 

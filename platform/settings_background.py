@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
-from fairserve.platform.settings_webhooks import WebhookSettings
+from fairserve.platform.settings_exports import ExportSettings
 
 
-class BackgroundSettings(WebhookSettings):
+class BackgroundSettings(ExportSettings):
     """A part of :class:`fairserve.platform.settings.Settings`."""
 
     redis_url: str = Field(

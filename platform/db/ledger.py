@@ -24,6 +24,7 @@ class Interaction(Base):
     __table_args__ = (
         Index(None, "tenant_id", "opened_at"),
         Index(None, "app_id", "opened_at"),
+        Index(None, "opened_at"),
         Index(None, "ended_at"),
     )
 

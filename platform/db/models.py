@@ -5,6 +5,7 @@ from __future__ import annotations
 from fairserve.platform.db.base import Base
 from fairserve.platform.db.contracts import Contract, Price
 from fairserve.platform.db.erasures import Erasure
+from fairserve.platform.db.exports import ReportExport, ReportExportPart
 from fairserve.platform.db.fleet import FleetAlias, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.jobs import JobState
@@ -39,6 +40,8 @@ __all__ = [
     "ProfileVersion",
     "Program",
     "ProgramStep",
+    "ReportExport",
+    "ReportExportPart",
     "SchemaInfo",
     "Tenant",
     "ThrottlingEvent",

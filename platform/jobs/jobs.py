@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fairserve.platform.exports.work import expire_exports, make_exports
 from fairserve.platform.jobs.job import Job, JobContext, Stopping
 from fairserve.platform.profiles.learning import learn_profiles
 from fairserve.platform.retention import delete_old
@@ -33,6 +34,11 @@ def _deliver(context: JobContext, stopping: Stopping) -> int:
     return deliver_due(context.sessions, context.settings, context.hasher, stopping=stopping)
 
 
+def _export(context: JobContext, stopping: Stopping) -> int:
+    made = make_exports(context.sessions, context.settings, stopping=stopping)
+    return made + expire_exports(context.sessions)
+
+
 _ALL = (
     Job(
         "rollup",
@@ -52,6 +58,13 @@ _ALL = (
         lambda settings: settings.webhook_interval_s,
         _deliver,
         rest=0.0,
+    ),
+    Job(
+        "exports",
+        "makes report exports, and lets them expire",
+        lambda settings: settings.export_poll_interval_s,
+        _export,
+        rest=1.0,
     ),
     Job(
         "retention",

@@ -1,7 +1,7 @@
 """The end of deleted tenants and apps: once their retention is over, their rows go for good.
 
-With an app go its keys, limits, profile and programs; with a tenant its users, too. What the ledger
-holds of them has the same retention.
+With an app go its keys, limits, profile, programs and report exports; with a tenant its users, too. What
+the ledger holds of them has the same retention.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from fairserve.platform.db import audit
 from fairserve.platform.db.contracts import Contract
+from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.identity import App, Tenant
 
 
@@ -25,9 +26,11 @@ def purge(session: Session, before: datetime, *, max_rows: int = 20) -> int:
     old_app = or_(App.deleted_at < before, App.tenant_id.in_(gone))
     apps = _locked(session, App.id, App.tenant_id, old_app, max_rows)
     session.execute(delete(Contract).where(Contract.app_id.in_(apps)))
+    session.execute(delete(ReportExport).where(ReportExport.app_id.in_(apps)))
     session.execute(delete(App).where(App.id.in_(apps)))
     empty = ~exists().where(App.tenant_id == Tenant.id)
     tenants = _locked(session, Tenant.id, Tenant.id, (Tenant.deleted_at < before) & empty, max_rows)
+    session.execute(delete(ReportExport).where(ReportExport.tenant_id.in_(tenants)))
     session.execute(delete(Tenant).where(Tenant.id.in_(tenants)))
     for action, found in (("app.purge", apps), ("tenant.purge", tenants)):
         for target, tenant_id in found.items():

@@ -7,16 +7,15 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from fairserve.platform.auth import CurrentPrincipal, Principal, require_admin, require_tenant
+from fairserve.platform.auth import require_admin
 from fairserve.platform.db.session import ReadSession
-from fairserve.platform.errors import InvalidRequestError, NotFoundError
 from fairserve.platform.usage import interactions, reports
 from fairserve.platform.usage.formats import MEDIA_TYPES, document
+from fairserve.platform.usage.readers import Reader, asked_app, refuse_tenant_groups
 from fairserve.platform.usage.schemas import (
     Group,
     InteractionPage,
     InteractionQuery,
-    UsageFilter,
     UsageReport,
     UsageRequest,
 )
@@ -28,18 +27,6 @@ _FORMATS: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def _reader(principal: CurrentPrincipal, request: Request) -> Principal:
-    """An app key, a tenant key, or an admin key that names a tenant."""
-    if principal.scope != "app":
-        return await require_tenant(principal, request)
-    if request.query_params.get("tenant", principal.tenant_id) != principal.tenant_id:
-        raise NotFoundError("there is no such tenant", param="tenant")
-    return principal
-
-
-Reader = Annotated[Principal, Depends(_reader)]
-
-
 @router.get("/v1/usage", response_model=UsageReport, responses=_FORMATS)
 def read_usage(
     session: ReadSession,
@@ -48,9 +35,8 @@ def read_usage(
     query: Annotated[UsageRequest, Query()],
 ) -> Response:
     """An app key reads its app's usage, a tenant key that of all its apps."""
-    if "tenant" in query.group_by:
-        raise InvalidRequestError("allowed groups: app, user, model, day, hour", param="group_by")
-    app_id = _app(session, principal, query)
+    refuse_tenant_groups(query)
+    app_id = asked_app(session, principal, query)
     ask = partial(reports.report, session, tenant_id=principal.tenant_id, app_id=app_id)
     return _answer(request, query, ask, "user" if app_id else "app")
 
@@ -74,7 +60,7 @@ def read_interactions(
     session: ReadSession, principal: Reader, query: Annotated[InteractionQuery, Query()]
 ) -> InteractionPage:
     """Single interactions of an app, or of a tenant's apps, newest first."""
-    app_id = _app(session, principal, query)
+    app_id = asked_app(session, principal, query)
     return interactions.page(session, query, tenant_id=principal.tenant_id, app_id=app_id)
 
 
@@ -84,18 +70,6 @@ def read_all_interactions(
 ) -> InteractionPage:
     """Single interactions of all tenants, or of one."""
     return interactions.page(session, query, tenant_id=query.tenant, app_id=query.app)
-
-
-def _app(session: ReadSession, principal: Principal, query: UsageFilter) -> str | None:
-    """The app that is asked for, or the key's own. Raises NotFoundError for anybody else's."""
-    assert principal.tenant_id is not None
-    app_id = query.app or principal.app_id
-    foreign = principal.scope == "app" and app_id != principal.app_id
-    if app_id is not None and (
-        foreign or not reports.knows_app(session, principal.tenant_id, app_id)
-    ):
-        raise NotFoundError("there is no such app", param="app")
-    return app_id
 
 
 def _answer(

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fairserve.platform.usage.page import to_html
+from fairserve.platform.usage.plots import require_figures
 from fairserve.platform.usage.schemas import Format, Group, UsageQuery, UsageReport
-from fairserve.platform.usage.table import MAX_ROWS, to_csv, to_parquet
+from fairserve.platform.usage.table import MAX_ROWS, require_pyarrow, to_csv, to_parquet
 
 Ask = Callable[..., UsageReport]
 """Makes the report of a :class:`UsageQuery`."""
@@ -48,3 +49,11 @@ def document(query: UsageQuery, format: Format, ask: Ask, default_group: Group) 
         whole = ask(everything, max_groups=MAX_ROWS)
         content = to_csv(whole) if format == "csv" else to_parquet(whole)
     return Document(content, MEDIA_TYPES[format], headers)
+
+
+def require_extras(format: Format) -> None:
+    """Raises InvalidRequestError if what the format needs is not installed."""
+    if format == "parquet":
+        require_pyarrow()
+    elif format == "html":
+        require_figures()

@@ -94,12 +94,17 @@ def _day(row: UsageRow) -> date:
     return row.day
 
 
-def _figure(height_in: float, columns: int = 1) -> tuple[Figure, Axes]:
+def require_figures() -> type[Figure]:
+    """The figures of matplotlib. Raises InvalidRequestError if it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise InvalidRequestError(NO_EXTRA, param="format") from None
-    figure = Figure((WIDTH_IN, height_in), layout="constrained", facecolor="white")
+    return Figure
+
+
+def _figure(height_in: float, columns: int = 1) -> tuple[Figure, Axes]:
+    figure = require_figures()((WIDTH_IN, height_in), layout="constrained", facecolor="white")
     for number in range(columns):
         axes = figure.add_subplot(1, columns, number + 1)
         axes.spines[["top", "right"]].set_visible(False)

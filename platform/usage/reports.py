@@ -111,6 +111,11 @@ def report(
     )
 
 
+def check(session: Session, query: UsageQuery, *, tenant_id: str | None) -> None:
+    """Raise InvalidRequestError where :func:`report` would, unless it is for too many groups."""
+    _selection(session, query, zone_named(query.zone), tenant_id, query.app)
+
+
 def knows_app(session: Session, tenant_id: str, app_id: str) -> bool:
     """Whether the tenant has, or in the rollups had, this app."""
     present = select(App.id).where(App.id == app_id, App.tenant_id == tenant_id)

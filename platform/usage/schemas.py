@@ -21,6 +21,8 @@ GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
 
 Format = Literal["json", "csv", "parquet", "html"]
 
+InteractionState = Literal["complete", "aborted", "cancelled", "expired"]
+
 Cost = Annotated[Decimal, PlainSerializer(float, return_type=float, when_used="json")]
 
 
@@ -179,7 +181,7 @@ class UsageReport(BaseModel):
 class InteractionQuery(UsageFilter):
     """Which interactions to list: days are those on which they were opened."""
 
-    state: Literal["complete", "aborted", "cancelled", "expired"] | None = None
+    state: InteractionState | None = None
 
 
 class InteractionUsage(BaseModel):

@@ -87,11 +87,12 @@ def to_csv(report: UsageReport) -> bytes:
     writer = csv.writer(text)
     writer.writerow([column.name for column in table])
     for row in zip(*(column.values for column in table), strict=True):
-        writer.writerow([_cell(value) for value in row])
+        writer.writerow([cell(value) for value in row])
     return text.getvalue().encode("utf-8")
 
 
-def _cell(value: Any) -> Any:
+def cell(value: Any) -> Any:
+    """A value as CSV holds it."""
     if isinstance(value, str):
         return f"'{value}" if value.startswith(_FORMULA) else value
     if isinstance(value, datetime | date):
@@ -106,21 +107,32 @@ def to_parquet(report: UsageReport) -> bytes:
 
     Raises InvalidRequestError if the extra is not installed.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ModuleNotFoundError:
-        raise InvalidRequestError(NO_EXTRA, param="format") from None
-    types = {
+    pa, pq = require_pyarrow()
+    table = columns(report)
+    arrays = [pa.array(column.values, parquet_type(column.kind, report.zone)) for column in table]
+    sink = io.BytesIO()
+    pq.write_table(pa.table(arrays, names=[column.name for column in table]), sink)
+    return sink.getvalue()
+
+
+def parquet_type(kind: Kind, zone: str) -> Any:
+    """The Arrow type of a kind of column; times are shown in ``zone``."""
+    pa, _ = require_pyarrow()
+    return {
         "text": pa.string(),
         "count": pa.int64(),
         "number": pa.float64(),
         "money": pa.decimal128(38, 9),
         "day": pa.date32(),
-        "time": pa.timestamp("us", tz=report.zone),
-    }
-    table = columns(report)
-    arrays = [pa.array(column.values, types[column.kind]) for column in table]
-    sink = io.BytesIO()
-    pq.write_table(pa.table(arrays, names=[column.name for column in table]), sink)
-    return sink.getvalue()
+        "time": pa.timestamp("us", tz=zone),
+    }[kind]
+
+
+def require_pyarrow() -> tuple[Any, Any]:
+    """``pyarrow`` and ``pyarrow.parquet``. Raises InvalidRequestError if they are not installed."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise InvalidRequestError(NO_EXTRA, param="format") from None
+    return pyarrow, pyarrow.parquet

@@ -25,6 +25,7 @@ from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEven
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import upsert
 from fairserve.platform.db.webhooks import WebhookEvent
+from fairserve.platform.exports.erasure import forget_user
 from fairserve.platform.usage.marks import mark_rows
 from fairserve.platform.usage.renaming import rename_user
 from fairserve.platform.user_data.pseudonyms import Replacement, new_erasure, user_hashes
@@ -32,6 +33,7 @@ from fairserve.platform.user_data.repository import (
     AUDIT,
     CALLS,
     CONTRACTS,
+    EXPORTS,
     INTERACTIONS,
     PROGRAMS,
     REFUSALS,
@@ -99,6 +101,7 @@ class Rewriting:
             WEBHOOK_EVENTS.name: self._in_batches(WEBHOOK_EVENTS, self._webhook_events),
         }
         rename_user(self._sessions, self._tenant_id, self._user, self._new.pseudonym)
+        counts[EXPORTS.name] = forget_user(self._sessions, self._tenant_id, self._user)
         return counts
 
     def _in_batches(self, kind: Kind, write: Write, rows: int = BATCH_ROWS) -> int:

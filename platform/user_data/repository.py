@@ -17,6 +17,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from fairserve.platform.db.base import Base
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.identity import EndUser
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
@@ -96,9 +97,26 @@ WEBHOOK_EVENTS = Kind(
     (WebhookEvent.id,),
     WebhookEvent.origin_at,
 )
+EXPORTS = Kind(
+    "exports",
+    ReportExport,
+    _about_user(ReportExport),
+    (ReportExport.created_at, ReportExport.id),
+    ReportExport.created_at,
+)
 AUDIT = Kind("audit", AuditEntry, _audited, (AuditEntry.at, AuditEntry.id))
 
-KINDS = (SETTINGS, CONTRACTS, INTERACTIONS, CALLS, REFUSALS, PROGRAMS, WEBHOOK_EVENTS, AUDIT)
+KINDS = (
+    SETTINGS,
+    CONTRACTS,
+    INTERACTIONS,
+    CALLS,
+    REFUSALS,
+    PROGRAMS,
+    WEBHOOK_EVENTS,
+    EXPORTS,
+    AUDIT,
+)
 
 
 def pages(

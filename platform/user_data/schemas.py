@@ -23,6 +23,8 @@ class ErasedRows(BaseModel):
     settings: int
     contracts: int
     programs: int
+    exports: int
+    """Report exports that might name the user, whatever else is in them."""
     audit: int
     """Entries of the audit log; their targets are the pseudonym now."""
     interactions: int

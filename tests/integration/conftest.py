@@ -37,6 +37,7 @@ from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.db.schema import upgrade
 from fairserve.platform.errors import FairServeError
+from fairserve.platform.exports.endpoints import router as exports
 from fairserve.platform.jobs.endpoints import router as jobs
 from fairserve.platform.prices.endpoints import router as prices
 from fairserve.platform.profiles.endpoints import router as profiles
@@ -314,6 +315,7 @@ class Management:
         routers = (
             apps,
             audit,
+            exports,
             fleet,
             jobs,
             prices,

@@ -51,6 +51,10 @@ CHANGES = [
     ("POST", HOOK + "/deliveries/{event_id}/replay", None, "webhook.replay"),
     ("POST", HOOK + "/replay", None, "webhook.replay"),
     ("DELETE", HOOK, None, "webhook.delete"),
+    ("POST", "/v1/usage/exports", None, "export.create"),
+    ("DELETE", "/v1/usage/exports/{export_id}", None, "export.delete"),
+    ("POST", "/admin/usage/exports", None, "export.create"),
+    ("DELETE", "/admin/usage/exports/{export_id}", None, "export.delete"),
     ("DELETE", "/admin/tenants/{tenant_id}", None, "tenant.delete"),
     ("POST", "/admin/tenants/{tenant_id}/restore", None, "tenant.restore"),
 ]
@@ -94,7 +98,7 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         )
         assert answer.status_code < 300, (method, path, answer.text)
         management.bodies.append(answer.text)
-        if action in ("price.create", "webhook.create"):
+        if action in ("price.create", "webhook.create", "export.create"):
             places[f"{action.partition('.')[0]}_id"] = answer.json()["id"]
         if action == "webhook.test":
             places["event_id"] = answer.json()["event_id"]

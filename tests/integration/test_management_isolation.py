@@ -10,6 +10,8 @@ from sqlalchemy.exc import DBAPIError
 
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
+from fairserve.platform.exports.endpoints import router as exports
+from fairserve.platform.exports.work import make_exports
 from fairserve.platform.prices.endpoints import router as prices
 from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
@@ -19,7 +21,7 @@ from fairserve.platform.webhooks.endpoints import router as webhooks
 
 ROUTES = [
     (method, route.path)
-    for router in (apps, audit, prices, tenants, throttling, usage, users, webhooks)
+    for router in (apps, audit, exports, prices, tenants, throttling, usage, users, webhooks)
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods)
@@ -41,14 +43,19 @@ BODIES = {
 
 @pytest.fixture
 def two(management):
-    """Two tenants with an app each, and a webhook to which an event is on its way."""
+    """Two tenants with an app each, an export of its, and a webhook to which an event is on its way."""
     one, other = management.tenant("one"), management.tenant("other")
     for each in (one, other):
         hook = management.call(each["api_key"], "POST", "/v1/webhooks", WEBHOOK, status=201)
         path = f"/v1/webhooks/{hook['id']}/test"
         event = management.call(each["api_key"], "POST", path, status=202)
         each["webhook_id"], each["event_id"] = hook["id"], event["event_id"]
-    return one, management.new_app(one), other, management.new_app(other)
+    apps = management.new_app(one), management.new_app(other)
+    for app in apps:
+        export = management.call(app["api_key"], "POST", "/v1/usage/exports", status=202)
+        app["export_id"] = export["id"]
+    make_exports(management.state.session_factory, management.state.settings)
+    return one, apps[0], other, apps[1]
 
 
 def fill(path, tenant, app):
@@ -58,12 +65,13 @@ def fill(path, tenant, app):
         .replace("{key_id}", app["key"]["id"])
         .replace("{webhook_id}", tenant["webhook_id"])
         .replace("{event_id}", tenant["event_id"])
+        .replace("{export_id}", app["export_id"])
         .replace("{user:path}", "anna")
     )
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 48
+    assert len(ROUTES) == 48 + 8
     assert BODIES.keys() <= set(ROUTES)
 
 
@@ -107,6 +115,22 @@ def test_another_tenants_app_does_not_exist(management, two, method, path):
     if "{key_id}" in path:
         mixed = path.replace("{app_id}", app["id"]).replace("{key_id}", foreign["key"]["id"])
         management.call(one["api_key"], method, mixed, status=404)
+    assert dump(management) == state
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [r for r in ROUTES if r[1].startswith("/v1/usage/exports/")]
+)
+def test_another_ones_export_does_not_exist(management, two, method, path):
+    one, app, other, foreign = two
+    state = dump(management)
+    for key in (one["api_key"], app["api_key"]):
+        missing = management.call(
+            key, method, fill(path, one, app | {"export_id": "exp_x"}), status=404
+        )
+        assert management.call(key, method, fill(path, other, foreign), status=404) == missing
+        own = fill(path, one, app)
+        management.call(key, method, own, status=404, tenant=other["id"])
     assert dump(management) == state
 
 

@@ -43,12 +43,14 @@ class Fuzzed:
         body = {"url": "http://127.0.0.1:9/", "events": ["calls.throttled"]}
         hook = server.call(tenant["api_key"], "POST", "/v1/webhooks", body)
         event = server.call(tenant["api_key"], "POST", f"/v1/webhooks/{hook['id']}/test")
+        export = server.call(tenant["api_key"], "POST", "/v1/usage/exports")
         self.ids = {
             "app_id": changed["id"],
             "key_id": changed["key"]["id"],
             "tenant_id": other["id"],
             "user": "ann",
             "interaction_id": "run",
+            "export_id": export["id"],
             "model": "scripted",
             "tenant": tenant["id"],
             "app": changed["id"],

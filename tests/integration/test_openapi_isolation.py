@@ -48,6 +48,7 @@ OF_SHARED = {
     "limit": 1000,
     "offset": 0,
     "state": ["all", "dead"],
+    "kind": "interactions",
     "format": ["svg", "json", "csv"],
     "zone": "UTC",
     "from": "2020-01-01",
@@ -103,6 +104,10 @@ class Alma:
         )
         assert server.platform.ledger.flush(10)
         assert roll_up(server.platform.sessions)
+        asked = {"kind": "interactions", "app": self.app["id"]}
+        export = server.call(self.tenant_key, "POST", "/v1/usage/exports", **asked)
+        self.export_id = export["id"]
+        eventually(self._exported, "it was not made")
         self.runs = ["almas-live-run", "almas-ended-run", "almas-program", "almas-live-program"]
         self.places = {
             "tenant_id": [self.tenant["id"]],
@@ -116,6 +121,7 @@ class Alma:
             "interaction_id": self.runs,
             "webhook_id": [self.hook["id"]],
             "event_id": [event["event_id"]],
+            "export_id": [self.export_id],
         }
         self.hidden = {
             self.tenant["name"],
@@ -141,6 +147,10 @@ class Alma:
     def _runs(self):
         runs = self.server.call(self.app_key, "GET", "/v1/interactions")["data"]
         return {run["id"]: run["state"] for run in runs}
+
+    def _exported(self):
+        path = f"/v1/usage/exports/{self.export_id}"
+        return self.server.call(self.tenant_key, "GET", path)["state"] == "ready"
 
     def _settled(self):
         return self._runs() == {
@@ -310,6 +320,9 @@ READ = {
     "/v1/apps/{app_id}/keys": "tenant",
     "/v1/usage": "tenant",
     "/v1/usage/interactions": "tenant",
+    "/v1/usage/exports": "tenant",
+    "/v1/usage/exports/{export_id}": "tenant",
+    "/v1/usage/exports/{export_id}/file": "tenant",
     "/v1/user-data": "tenant",
     "/v1/webhooks": "tenant",
     "/v1/webhooks/{webhook_id}": "tenant",
@@ -324,6 +337,9 @@ READ = {
     "/admin/usage": "admin",
     "/admin/webhooks/dead": "admin",
     "/admin/usage/interactions": "admin",
+    "/admin/usage/exports": "admin",
+    "/admin/usage/exports/{export_id}": "admin",
+    "/admin/usage/exports/{export_id}/file": "admin",
 }
 
 

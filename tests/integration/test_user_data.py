@@ -52,6 +52,7 @@ def test_an_export_has_every_row_of_the_user_and_of_nobody_else(planted):
         "refusals": 2,
         "programs": 1,
         "webhook_events": 6,
+        "exports": 1,
         "audit": 1,
     }
     assert planted.foreign_app["id"] not in json.dumps(found)
@@ -64,6 +65,7 @@ def test_an_export_has_every_row_of_the_user_and_of_nobody_else(planted):
         ("calls", "ledger_calls"),
         ("refusals", "throttling_events"),
         ("webhook_events", "webhook_events"),
+        ("exports", "report_exports"),
     ):
         rows = [
             row
@@ -145,13 +147,21 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
         "usage_runs",
         "usage_refusals",
         "webhook_events",
+        "report_exports",
+        "report_export_parts",
     }
     # So that a scan of all tables finds only what the erasure left.
     with planted.sessions.begin() as session:
         for name in ("end_users", "contracts", "interactions", "ledger_calls", "audit_log"):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.tenant_id == planted.other["id"]))
-        for name in ("throttling_events", "programs", "webhook_events", *ROLLUPS):
+        for name in (
+            "throttling_events",
+            "programs",
+            "webhook_events",
+            "report_exports",
+            *ROLLUPS,
+        ):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.tenant_id == planted.other["id"]))
         for name in (
@@ -177,6 +187,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
         "settings": 1,
         "contracts": 1,
         "programs": 1,
+        "exports": 3,
         "audit": 1,
         "interactions": 4,
         "calls": 8,

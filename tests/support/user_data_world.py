@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sqlalchemy import JSON, String, func, select
+from sqlalchemy import JSON, LargeBinary, String, func, select
 
 from fairserve.interactions.program import ProgramLimits
 from fairserve.platform.control.record import CallRecord, InteractionRecord
@@ -14,6 +14,7 @@ from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.webhooks import WebhookEndpoint
+from fairserve.platform.exports.work import make_exports
 from fairserve.platform.programs import repository as programs
 from fairserve.platform.programs.repository import Change, ProgramKey, SavedProgram
 from fairserve.platform.usage.levels import TABLES
@@ -36,6 +37,7 @@ KINDS = [
     "refusals",
     "programs",
     "webhook_events",
+    "exports",
     "audit",
 ]
 CALL = CallRecord(
@@ -191,6 +193,16 @@ class World:
             programs.apply(session, [Change(key, steps)])
         records = self.records(tenant, app, user)
         self.write(*records)
+        assert roll_up(self.sessions)
+        for query in (
+            {"user": user, "group_by": "user"},
+            {"kind": "interactions", "format": "csv"},
+            {"group_by": "app"},
+        ):
+            call(tenant["api_key"], "POST", "/v1/usage/exports", status=202, **query)
+        settings = self.management.state.settings
+        while make_exports(self.sessions, settings):
+            pass
         return records
 
     def export(self, key=None, *, user=USER, **query):
@@ -260,6 +272,8 @@ def texts_of(dump):
                 value = row[column.name]
                 if isinstance(column.type, String) and value is not None:
                     yield f"{table.name}.{column.name}", value
+                elif isinstance(column.type, LargeBinary) and value is not None:
+                    yield f"{table.name}.{column.name}", value.decode("utf-8", "replace")
                 elif isinstance(column.type, JSON):
                     yield f"{table.name}.{column.name}", json.dumps(value, ensure_ascii=False)
 

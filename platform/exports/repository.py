@@ -1,0 +1,145 @@
+"""Queries on exports and their parts. What serves a key is scoped to what that key may see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.exports import ReportExport, ReportExportPart
+
+UNFINISHED = ("queued", "running")
+_DELETED_PARTS = 16
+"""Of one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who asks: an app for itself, a tenant for all its apps, or an operator."""
+
+    asks_as: Literal["app", "tenant", "operator"]
+    tenant_id: str | None = None
+    app_id: str | None = None
+
+    def sees(self) -> list[ColumnElement[bool]]:
+        """Conditions on the exports that it may see. An operator sees all."""
+        if self.asks_as == "operator":
+            return []
+        own = [ReportExport.tenant_id == self.tenant_id]
+        if self.asks_as == "tenant":
+            return [*own, ReportExport.asked_by != "operator"]
+        return [*own, ReportExport.app_id == self.app_id, ReportExport.asked_by == "app"]
+
+    def shares_bounds(self) -> list[ColumnElement[bool]]:
+        """Conditions on the exports that count together: a tenant's with its apps', operators'."""
+        if self.asks_as == "operator":
+            return [ReportExport.asked_by == "operator"]
+        return [ReportExport.tenant_id == self.tenant_id, ReportExport.asked_by != "operator"]
+
+
+def same_bounds(export: ReportExport) -> list[ColumnElement[bool]]:
+    """Conditions on the exports that count together with this one."""
+    operators = export.asked_by == "operator"
+    return Viewer("operator" if operators else "tenant", export.tenant_id).shares_bounds()
+
+
+def get(
+    session: Session, viewer: Viewer, export_id: str, *, lock: bool = False
+) -> ReportExport | None:
+    """One export that the viewer may see; ``lock`` keeps other writers off it."""
+    statement = select(ReportExport).where(ReportExport.id == export_id, *viewer.sees())
+    if lock:
+        statement = statement.with_for_update()
+    return session.scalars(statement).one_or_none()
+
+
+def page(
+    session: Session, viewer: Viewer, tenant_id: str | None, *, limit: int, offset: int
+) -> tuple[Sequence[ReportExport], int]:
+    """Exports that the viewer may see, of one tenant's usage or of any, newest first; their number."""
+    where = viewer.sees()
+    if tenant_id is not None:
+        where.append(ReportExport.tenant_id == tenant_id)
+    order = (ReportExport.created_at.desc(), ReportExport.id)
+    found = select(ReportExport).where(*where).order_by(*order).limit(limit).offset(offset)
+    return session.scalars(found).all(), count(session, where)
+
+
+def count(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
+    """How many exports there are."""
+    return session.scalar(select(func.count(ReportExport.id)).where(*where)) or 0
+
+
+def kept_bytes(session: Session, where: Sequence[ColumnElement[bool]] = ()) -> int:
+    """Bytes of files, those that are being made included."""
+    return int(session.scalar(select(func.sum(ReportExport.size_bytes)).where(*where)) or 0)
+
+
+def remove(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
+    """Delete exports with their files; returns how many. The caller commits."""
+    result = session.execute(
+        delete(ReportExport).where(*where), execution_options={"synchronize_session": False}
+    )
+    return int(getattr(result, "rowcount", 0))
+
+
+def change(session: Session, where: Sequence[ColumnElement[bool]], **values: object) -> int:
+    """Change exports; returns how many. The caller commits."""
+    result = session.execute(
+        update(ReportExport).where(*where).values(**values),
+        execution_options={"synchronize_session": False},
+    )
+    return int(getattr(result, "rowcount", 0))
+
+
+def parts(
+    sessions: SessionFactory, export_id: str, attempt: int, size_bytes: int
+) -> Iterator[bytes]:
+    """A file in its parts, each read in a transaction of its own.
+
+    Raises ConnectionAbortedError if it is deleted meanwhile: what was read is no whole file.
+    """
+    read_bytes = number = 0
+    while read_bytes < size_bytes:
+        with sessions() as session:
+            part = read_only(session).scalar(
+                select(ReportExportPart.data).where(
+                    ReportExportPart.export_id == export_id,
+                    ReportExportPart.attempt == attempt,
+                    ReportExportPart.number == number,
+                )
+            )
+        if part is None:
+            raise ConnectionAbortedError("the export was deleted while it was read")
+        read_bytes += len(part)
+        number += 1
+        yield part
+
+
+def drop_parts(sessions: SessionFactory, export_id: str, before_attempt: int) -> None:
+    """Delete the parts of attempts below this one, in short transactions."""
+    key = (ReportExportPart.export_id, ReportExportPart.attempt, ReportExportPart.number)
+    old = (ReportExportPart.export_id == export_id, ReportExportPart.attempt < before_attempt)
+    while True:
+        with sessions.begin() as session:
+            found = session.execute(select(*key).where(*old).limit(_DELETED_PARTS)).all()
+            for row in found:
+                session.execute(
+                    delete(ReportExportPart).where(
+                        *(column == value for column, value in zip(key, row, strict=True))
+                    )
+                )
+        if len(found) < _DELETED_PARTS:
+            return
+
+
+def is_over(export: ReportExport, now: datetime) -> bool:
+    """Whether its file has gone, or is about to."""
+    return export.state == "expired" or (
+        export.state == "ready" and export.expires_at is not None and export.expires_at <= now
+    )

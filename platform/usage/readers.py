@@ -1,0 +1,43 @@
+"""Whose usage a key may read: an app's own, a tenant's, or that of one an admin key names."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy.orm import Session
+
+from fairserve.platform.auth import CurrentPrincipal, Principal, require_tenant
+from fairserve.platform.errors import InvalidRequestError, NotFoundError
+from fairserve.platform.usage import reports
+from fairserve.platform.usage.schemas import UsageFilter, UsageQuery
+
+
+async def _reader(principal: CurrentPrincipal, request: Request) -> Principal:
+    """An app key, a tenant key, or an admin key that names a tenant."""
+    if principal.scope != "app":
+        return await require_tenant(principal, request)
+    if request.query_params.get("tenant", principal.tenant_id) != principal.tenant_id:
+        raise NotFoundError("there is no such tenant", param="tenant")
+    return principal
+
+
+Reader = Annotated[Principal, Depends(_reader)]
+
+
+def asked_app(session: Session, principal: Principal, query: UsageFilter) -> str | None:
+    """The app that is asked for, or the key's own. Raises NotFoundError for anybody else's."""
+    assert principal.tenant_id is not None
+    app_id = query.app or principal.app_id
+    foreign = principal.scope == "app" and app_id != principal.app_id
+    if app_id is not None and (
+        foreign or not reports.knows_app(session, principal.tenant_id, app_id)
+    ):
+        raise NotFoundError("there is no such app", param="app")
+    return app_id
+
+
+def refuse_tenant_groups(query: UsageQuery) -> None:
+    """Who reads one tenant's usage has no use for them. Raises InvalidRequestError."""
+    if "tenant" in query.group_by:
+        raise InvalidRequestError("allowed groups: app, user, model, day, hour", param="group_by")

@@ -1,0 +1,352 @@
+"""Report exports over HTTP: what is asked for, who sees it, what is in the file, what is refused."""
+
+import csv
+import hashlib
+import io
+import json
+import sys
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+from export_world import ADMIN_PATH, LATER, PATH, ExportWorld
+from sqlalchemy import select
+from usage_histories import START, calls
+
+from fairserve.platform.db.exports import ReportExport
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.exports import content, interaction_files, parts, service
+from fairserve.platform.usage.repository import upsert_calls
+from fairserve.platform.usage.rollups import roll_up_all
+
+
+@pytest.fixture
+def world(management):
+    world = ExportWorld(management)
+    world.fill()
+    return world
+
+
+BY_DAY = {"group_by": "app,user,day", "zone": "Europe/Berlin"}
+PAGE = {"group_by": "model,hour", "from": "2026-03-28", "to": "2026-03-28", "limit": 7, "offset": 2}
+TABLES = [
+    (query, format) for query in (BY_DAY, PAGE, {"user": "Zoe"}) for format in ("json", "csv")
+]
+
+
+@pytest.mark.parametrize(("query", "format"), [*TABLES, (BY_DAY, "parquet"), (PAGE, "html")])
+def test_a_file_is_what_the_report_answers(world, monkeypatch, query, format):
+    monkeypatch.setattr(parts, "PART_BYTES", 1000)
+    for key, path in ((world.key, "/v1/usage"), (world.management.admin, "/admin/usage")):
+        answer = world.raw(path, key, format=format, **query)
+        assert answer.status_code == 200
+        made = world.made(key, f"{path}/exports", format=format, **query)
+        assert made.headers["content-type"] == answer.headers["content-type"]
+        assert made.headers["content-disposition"] == f'attachment; filename="usage.{format}"'
+        if format == "html":  # the library that draws gives its elements random names
+            assert plain(made.text) == plain(answer.text)
+        else:
+            assert made.content == answer.content
+
+
+def plain(page):
+    return [part.partition('"')[2] for part in page.split("base64,")]
+
+
+def listed(world, key, path, **query):
+    """All interactions, page by page."""
+    found = []
+    while True:
+        page = world.management.call(key, "GET", path, limit=7, offset=len(found), **query)
+        found += page["items"]
+        if len(found) >= page["total"]:
+            return found
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{}, {"from": "2026-03-28", "zone": "Asia/Tokyo"}, {"state": "aborted"}, {"user": "Zoe"}],
+)
+def test_interactions_are_all_that_the_pages_list(world, monkeypatch, query):
+    monkeypatch.setattr(content, "PAGE_ROWS", 4)
+    monkeypatch.setattr(interaction_files, "GROUP_ROWS", 10)
+    monkeypatch.setattr(parts, "PART_BYTES", 100)
+    for key, path in (
+        (world.key, "/v1/usage"),
+        (world.app["api_key"], "/v1/usage"),
+        (world.management.admin, "/admin/usage"),
+    ):
+        expected = listed(world, key, f"{path}/interactions", **query)
+        made = {
+            format: world.made(key, f"{path}/exports", kind="interactions", format=format, **query)
+            for format in ("json", "csv", "parquet")
+        }
+        assert made["json"].headers["content-type"] == "application/x-ndjson"
+        assert 'filename="interactions.jsonl"' in made["json"].headers["content-disposition"]
+        assert [json.loads(line) for line in made["json"].content.splitlines()] == expected
+        rows = list(csv.DictReader(io.StringIO(made["csv"].text, newline="")))
+        assert [row["interaction"] for row in rows] == [row["interaction"] for row in expected]
+        assert [float(row["cost"]) for row in rows] == [row["cost"] for row in expected]
+        file = pq.ParquetFile(io.BytesIO(made["parquet"].content))
+        assert (file.num_row_groups > 1) == (len(expected) > 12)
+        told = [
+            row | {"cost": float(row["cost"])}
+            | {name: row[name].isoformat().replace("+00:00", "Z") for name in TIMES}
+            for row in file.read().to_pylist()
+        ]  # fmt: skip
+        assert told == expected
+        assert str(file.schema_arrow.field("cost").type) == "decimal128(38, 9)"
+
+
+TIMES = ("opened_at", "ended_at")
+
+
+def test_nothing_to_tell_is_a_file_too(world):
+    for format, lines in (("json", 0), ("csv", 1), ("parquet", None)):
+        made = world.made(kind="interactions", format=format, user="nobody")
+        if lines is None:
+            assert pq.read_table(io.BytesIO(made.content)).num_rows == 0
+        else:
+            assert len(made.text.splitlines()) == lines
+        assert made.headers["etag"] == f'"{hashlib.sha256(made.content).hexdigest()}"'
+
+
+def test_an_export_is_asked_for_followed_and_downloaded(world, monkeypatch):
+    monkeypatch.setattr(parts, "PART_BYTES", 64)
+    answer = world.raw(PATH, method="POST", group_by="app", user="Zoe")
+    assert answer.status_code == 202
+    export = answer.json()
+    assert answer.headers["location"] == f"{PATH}/{export['id']}"
+    assert export == {
+        "object": "usage.export",
+        "id": export["id"],
+        "kind": "usage",
+        "format": "json",
+        "asked_by": "tenant",
+        "tenant": world.one["id"],
+        "app": None,
+        "user": "Zoe",
+        "query": {"group_by": ["app"]},
+        "state": "queued",
+        "created_at": export["created_at"],
+        **dict.fromkeys(["progress", "size_bytes", "sha256", "error", "finished_at", "expires_at"]),
+    }
+    assert world.look(export) == export
+    early = world.file(export)
+    assert early.status_code == 409
+    assert early.json()["error"]["code"] == "not_ready"
+    assert early.json()["error"]["fairserve"] == {"state": "queued"}
+    assert (world.make(), world.make()) == (1, 0)
+    ready = world.look(export)
+    assert (ready["state"], ready["progress"]) == ("ready", 1.0)
+    file = world.file(export)
+    digest = hashlib.sha256(file.content).hexdigest()
+    assert (ready["sha256"], ready["size_bytes"]) == (digest, len(file.content))
+    assert file.headers["etag"] == f'"{digest}"'
+    assert file.headers["content-length"] == str(len(file.content))
+    assert len(world.parts()) == 1
+    assert next(iter(world.parts().values())) > 5
+    again = world.file(export, headers={"If-None-Match": f'"{digest}"'})
+    assert (again.status_code, again.content) == (304, b"")
+    assert world.raw(f"{PATH}/{export['id']}", method="DELETE").status_code == 204
+    assert world.look(export, status=404)["error"]["code"] == "not_found"
+    assert world.parts() == {}
+
+
+def test_an_export_that_waits_is_cancelled(world):
+    export = world.ask()
+    world.raw(f"{PATH}/{export['id']}", method="DELETE")
+    assert world.make() == 0
+    assert world.look(export, status=404)
+
+
+def test_after_its_time_an_export_is_gone(world):
+    export = world.ask(format="csv")
+    world.at -= LATER
+    world.set(export_retention_hours=1 / 60)
+    assert world.make() == 1
+    gone = world.file(export)
+    assert (gone.status_code, gone.json()["error"]["code"]) == (410, "expired")
+    assert world.look(export)["state"] == "expired"
+    assert world.look(export)["size_bytes"] is None
+    assert world.parts(), "nobody has cleaned up yet"
+
+
+def test_what_cannot_be_made_says_why_and_has_no_file(world, monkeypatch):
+    monkeypatch.setattr("fairserve.platform.usage.formats.MAX_ROWS", 1)
+    export = world.ask(group_by="user", format="csv")
+    assert world.make() == 1
+    failed = world.look(export)
+    assert failed["state"] == "failed"
+    assert "narrow it" in failed["error"]
+    assert failed["expires_at"] > failed["finished_at"]
+    answer = world.file(export)
+    assert answer.status_code == 409
+    assert "narrow it" in answer.json()["error"]["message"]
+
+
+def test_what_is_wrong_is_refused_when_it_is_asked_for(world):
+    for query, param in (
+        ({"zone": "Mars/Base"}, "zone"),
+        ({"group_by": "tenant"}, "group_by"),
+        ({"kind": "interactions", "zone": "Mars/Base"}, "zone"),
+    ):
+        assert world.ask(status=400, **query)["error"]["param"] == param
+    for query in (
+        {"format": "pdf"},
+        {"kind": "calls"},
+        {"from": "2026-02-01", "to": "2026-01-01"},
+        {"kind": "interactions", "format": "html"},
+        {"kind": "interactions", "group_by": "app"},
+        {"kind": "interactions", "model": "m"},
+        {"kind": "interactions", "limit": 5},
+        {"state": "aborted"},
+        {"unknown": 1},
+    ):
+        world.ask(status=422, **query)
+    (call,) = calls(9, 1, start=START - 200 * 86_400)
+    with world.sessions.begin() as session:
+        upsert_calls(session, [replace(call, tenant=world.one["id"])])
+        roll_up_all(session)
+    assert world.ask(status=400, group_by="hour")["error"]["param"] == "from"
+    assert world.management.call(world.key, "GET", PATH)["total"] == 0
+
+
+def test_a_missing_extra_is_told_at_once(world, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for query in ({"format": "parquet"}, {"format": "parquet", "kind": "interactions"}):
+        assert "fairserve[reports]" in world.ask(status=400, **query)["error"]["message"]
+    assert "fairserve[reports]" in world.ask(status=400, format="html")["error"]["message"]
+    world.ask(format="csv")
+
+
+def test_everybody_sees_their_own(world):
+    admin, named = world.management.admin, {"tenant": world.one["id"]}
+    exports = {
+        "app": world.ask(world.app["api_key"]),
+        "second": world.ask(world.second["api_key"]),
+        "tenant": world.ask(app=world.app["id"]),
+        "other": world.ask(world.other["api_key"]),
+        "named": world.ask(admin, tenant=world.one["id"]),
+        "operator": world.ask(admin, ADMIN_PATH),
+        "about": world.ask(admin, ADMIN_PATH, tenant=world.one["id"], group_by="tenant,user"),
+    }
+    assert exports["app"]["app"] == world.app["id"]
+    assert (exports["named"]["asked_by"], exports["about"]["asked_by"]) == ("tenant", "operator")
+    assert world.make() == len(exports)
+    sight = {
+        (world.app["api_key"], PATH): ["app"],
+        (world.second["api_key"], PATH): ["second"],
+        (world.key, PATH): ["app", "second", "tenant", "named"],
+        (world.other["api_key"], PATH): ["other"],
+        (world.foreign["api_key"], PATH): [],
+        (admin, ADMIN_PATH): list(exports),
+    }
+    for (key, path), seen in sight.items():
+        found = world.management.call(key, "GET", path)
+        assert [item["id"] for item in found["items"]] == [exports[n]["id"] for n in seen][::-1]
+        assert found["total"] == len(seen)
+        for name, export in exports.items():
+            status = 200 if name in seen else 404
+            world.look(export, key, path, status=status)
+            assert world.file(export, key, path).status_code == status
+            if status == 404:
+                world.management.call(key, "DELETE", f"{path}/{export['id']}", status=404)
+    page = world.management.call(world.key, "GET", PATH, limit=2, offset=1)["items"]
+    assert [item["id"] for item in page] == [exports[n]["id"] for n in ("tenant", "second")]
+    about_one = world.management.call(admin, "GET", ADMIN_PATH, tenant=world.one["id"])
+    assert about_one["total"] == 5
+    assert world.management.call(admin, "GET", PATH, **named)["total"] == 4
+    world.look(exports["app"], admin, PATH, **named)
+    world.look(exports["other"], admin, PATH, status=404, **named)
+    answer = world.raw(PATH, admin, method="POST", **named)
+    assert answer.headers["location"].endswith(f"?tenant={world.one['id']}")
+    world.ask(admin, status=400)
+    world.ask(admin, status=404, tenant="tn_none")
+    world.ask(status=404, app=world.foreign["id"])
+    world.ask(world.app["api_key"], status=404, app=world.second["id"])
+    world.ask(status=404, tenant=world.other["id"])
+    world.ask(path=ADMIN_PATH, status=403)
+
+
+def test_a_file_of_one_tenant_holds_nothing_of_another(world):
+    for query in ({"group_by": "app,user"}, {"kind": "interactions"}):
+        for format in ("json", "csv"):
+            for key in (world.key, world.app["api_key"]):
+                text = world.made(key, format=format, **query).text
+                assert world.app["id"] in text
+                assert world.foreign["id"] not in text
+                assert (world.second["id"] in text) == (key == world.key)
+
+
+def test_as_many_as_are_allowed_wait_for_each_tenant(world):
+    world.set(export_max_unfinished=3)
+    first = world.ask()
+    world.ask(world.app["api_key"])
+    world.ask(world.second["api_key"])
+    refused = world.raw(PATH, world.app["api_key"], method="POST")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_exports")
+    assert refused.headers["retry-after"] == "60"
+    world.ask(world.other["api_key"])
+    for _ in range(3):
+        world.ask(world.management.admin, ADMIN_PATH, tenant=world.one["id"])
+    world.ask(world.management.admin, ADMIN_PATH, status=429)
+    world.raw(f"{PATH}/{first['id']}", method="DELETE")
+    world.ask()
+    assert world.make() == 7
+    world.ask()
+
+
+def test_rows_are_bounded(world, monkeypatch):
+    monkeypatch.setattr(service, "MAX_LISTED", 2)
+    for _ in range(2):
+        world.made()
+    assert "delete some" in world.ask(status=429)["error"]["message"]
+    world.ask(world.other["api_key"])
+
+
+def test_bytes_are_bounded_for_a_tenant_and_in_all(world, monkeypatch):
+    monkeypatch.setattr(parts, "PART_BYTES", 100)
+    size = len(world.made(kind="interactions", format="csv").content)
+    world.set(export_max_bytes_per_tenant=2 * size - 1)
+    too_much = world.ask(kind="interactions", format="csv")
+    assert world.make() == 1
+    failed = world.look(too_much)
+    assert failed["state"] == "failed"
+    assert "export_max_bytes_per_tenant" in failed["error"]
+    assert len(world.parts()) == 1, "what was written of it has gone"
+    world.made(world.other["api_key"], kind="interactions", format="csv")
+    world.set(export_max_bytes_per_tenant=size)
+    assert "delete some" in world.ask(status=429)["error"]["message"]
+    world.set(export_max_bytes_per_tenant=1 << 30, export_max_bytes=2 * size)
+    refused = world.ask(kind="interactions", format="csv")
+    world.make()
+    assert "(export_max_bytes)" in world.look(refused)["error"]
+    world.set(export_max_bytes=size)
+    assert "no room" in world.ask(world.other["api_key"], status=429)["error"]["message"]
+
+
+def test_the_audit_log_names_no_user(world):
+    export = world.ask(user="Zoe", kind="interactions")
+    world.raw(f"{PATH}/{export['id']}", method="DELETE")
+    with world.sessions() as session:
+        rows = session.scalars(
+            select(AuditEntry).where(AuditEntry.target == export["id"]).order_by(AuditEntry.at)
+        ).all()
+    assert [row.action for row in rows] == ["export.create", "export.delete"]
+    told = {"kind": "interactions", "format": "json", "app": None, "names_users": True}
+    assert (rows[0].after, rows[1].before) == (told, told)
+
+
+def test_what_may_name_users_is_known(world):
+    for query, named in (
+        ({"group_by": "app,day"}, False),
+        ({"group_by": "user"}, True),
+        ({"user": "Zoe"}, True),
+        ({"format": "html"}, True),
+        ({"kind": "interactions"}, True),
+    ):
+        export = world.ask(**query)
+        with world.sessions() as session:
+            assert session.get(ReportExport, export["id"]).names_users is named, query

@@ -1,0 +1,109 @@
+"""Tenants with usage, and exports of it that are made at a time of the test's own."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from sqlalchemy import func, select
+from usage_histories import calls, runs
+
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.exports import ReportExport, ReportExportPart
+from fairserve.platform.exports.work import expire_exports, make_exports
+from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.usage.rollups import roll_up_all
+
+PATH = "/v1/usage/exports"
+ADMIN_PATH = "/admin/usage/exports"
+LATER = timedelta(seconds=61)
+"""After a lease."""
+
+
+class ExportWorld:
+    """Two tenants; the first has two apps with calls and runs. ``at`` is the makers' time."""
+
+    def __init__(self, management):
+        self.management = management
+        self.sessions = management.state.session_factory
+        self.settings = management.state.settings
+        self.one, self.other = management.tenant("one"), management.tenant("other")
+        self.app = management.new_app(self.one)
+        self.second = management.new_app(self.one, "second")
+        self.foreign = management.new_app(self.other)
+        self.key = self.one["api_key"]
+        self.at = utc_now()
+
+    def now(self):
+        return self.at
+
+    def fill(self, seed=1, *, call_count=300, run_count=60):
+        """Usage of all three apps."""
+        apps = {
+            "app_a": (self.one, self.app),
+            "app_B": (self.one, self.second),
+            "other": (self.other, self.foreign),
+        }
+
+        def owned(record, number, **more):
+            tenant, app = apps["other" if number % 5 == 0 else record.app]
+            return replace(record, tenant=tenant["id"], app=app["id"], **more)
+
+        made = [owned(call, n) for n, call in enumerate(calls(seed, call_count))]
+        ended = [owned(run, n) for n, run in enumerate(runs(seed, run_count))]
+        # Many began at the same moment: their ids tell which is first.
+        ended = [replace(run, opened_at=ended[n // 7 * 7].opened_at) for n, run in enumerate(ended)]
+        with self.sessions.begin() as session:
+            upsert_calls(session, made)
+            upsert_interactions(session, ended)
+            roll_up_all(session)
+
+    def ask(self, key=None, path=PATH, *, status=202, **query):
+        """Ask for an export; returns its description."""
+        return self.management.call(key or self.key, "POST", path, status=status, **query)
+
+    def look(self, export, key=None, path=PATH, *, status=200, **query):
+        found = f"{path}/{export['id']}"
+        return self.management.call(key or self.key, "GET", found, status=status, **query)
+
+    def raw(self, path, key=None, *, method="GET", headers=None, **query):
+        """The whole answer."""
+        headers = {"Authorization": f"Bearer {key or self.key}"} | (headers or {})
+        return self.management.client.request(method, path, params=query, headers=headers)
+
+    def file(self, export, key=None, path=PATH, **more):
+        return self.raw(f"{path}/{export['id']}/file", key, **more)
+
+    def make(self, **more):
+        return make_exports(self.sessions, self.settings, **{"now": self.now} | more)
+
+    def made(self, key=None, path=PATH, **query):
+        """The content of an export that is asked for and made."""
+        export = self.ask(key, path, **query)
+        assert self.make() == 1
+        answer = self.file(export, key, path)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    def expire(self):
+        return expire_exports(self.sessions, now=self.now)
+
+    def row(self, export):
+        with self.sessions() as session:
+            return read_only(session).get(ReportExport, export["id"])
+
+    def parts(self):
+        """How many parts there are, by export and attempt."""
+        key = (ReportExportPart.export_id, ReportExportPart.attempt)
+        with self.sessions() as session:
+            return {
+                tuple(row[:2]): row[2]
+                for row in read_only(session).execute(select(*key, func.count()).group_by(*key))
+            }
+
+    def set(self, **settings):
+        """Change settings, for requests and makers."""
+        self.settings = self.management.state.settings = self.settings.model_copy(update=settings)
+
+
+class Killed(BaseException):
+    """Ends an attempt as the end of its process does: nothing is written down."""
