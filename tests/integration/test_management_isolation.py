@@ -12,16 +12,31 @@ from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
 from fairserve.platform.exports.endpoints import router as exports
 from fairserve.platform.exports.work import make_exports
+from fairserve.platform.jobs.endpoints import router as jobs
 from fairserve.platform.prices.endpoints import router as prices
+from fairserve.platform.profiles.endpoints import router as profiles
 from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
 from fairserve.platform.throttling.endpoints import router as throttling
 from fairserve.platform.usage.endpoints import router as usage
 from fairserve.platform.webhooks.endpoints import router as webhooks
 
+ROUTERS = (
+    apps,
+    audit,
+    exports,
+    jobs,
+    prices,
+    profiles,
+    tenants,
+    throttling,
+    usage,
+    users,
+    webhooks,
+)
 ROUTES = [
     (method, route.path)
-    for router in (apps, audit, exports, prices, tenants, throttling, usage, users, webhooks)
+    for router in ROUTERS
     for route in router.routes
     if isinstance(route, APIRoute)
     for method in sorted(route.methods)
@@ -35,6 +50,7 @@ BODIES = {
     ("PATCH", "/v1/apps/{app_id}"): {"name": "taken over"},
     ("PUT", "/admin/users/{tenant_id}/{user:path}"): {"blocked": True},
     ("PUT", "/admin/throttling"): {"system": "fcfs"},
+    ("PUT", "/admin/apps/{app_id}/profile"): {"mode": "pinned"},
     ("POST", "/admin/prices"): {"model": "m", "input": 1, "output": 2},
     ("POST", "/v1/webhooks"): WEBHOOK,
     ("PATCH", "/v1/webhooks/{webhook_id}"): {"url": "https://1.0.0.1/"},
@@ -71,7 +87,7 @@ def fill(path, tenant, app):
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 48 + 8
+    assert len(ROUTES) == 63
     assert BODIES.keys() <= set(ROUTES)
 
 
