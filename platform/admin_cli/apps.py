@@ -41,6 +41,17 @@ def add_commands(actions: Actions) -> None:
     change.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
     _add_settings(change)
 
+    profile = _add(actions, "profile", "which profile of an app holds, or shall hold", _profile)
+    profile.add_argument("id", metavar="ID")
+    profile.add_argument("--history", action="store_true", help="those that held, and why")
+    profile.add_argument(
+        "--mode",
+        choices=("learned", "declared", "pinned"),
+        help="for admin keys: learn it, believe its owner, or pin the one that holds or --profile",
+    )
+    profile.add_argument("--profile", type=Path, metavar="FILE", help=_PROFILE)
+    add_page(profile)
+
     for name, text, act in (
         ("show", "show an app", _show),
         ("suspend", "stop an app's keys and programs", _suspend),
@@ -130,6 +141,21 @@ def _delete(client: Client, arguments: argparse.Namespace) -> None:
 
 def _restore(client: Client, arguments: argparse.Namespace) -> None:
     show(arguments, _call(client, arguments, "POST", more="/restore"))
+
+
+def _profile(client: Client, arguments: argparse.Namespace) -> None:
+    if arguments.mode is not None:
+        body: dict[str, Any] = {"mode": arguments.mode}
+        if arguments.profile is not None:
+            body["profile"] = read_json(arguments.profile)
+        path = path_of("admin", "apps", arguments.id) + "/profile"
+        show(arguments, client.call("PUT", path, body))
+    elif arguments.history:
+        path = path_of("v1", "apps", arguments.id) + "/profile/history"
+        page = client.call("GET", path, tenant=arguments.tenant, **page_query(arguments))
+        show_page(arguments, page, "version", "since", "source", "author", "reason")
+    else:
+        show(arguments, _call(client, arguments, "GET", more="/profile"))
 
 
 def _call(

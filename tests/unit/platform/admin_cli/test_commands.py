@@ -104,6 +104,15 @@ REQUESTS = [
     ("app resume app_1", ("PATCH", APP, {}, {"suspended": False})),
     ("app delete app_1 --tenant tn_1", ("DELETE", APP, {"tenant": "tn_1"}, None)),
     ("app restore app_1", ("POST", f"{APP}/restore", {}, None)),
+    ("app profile app_1 --tenant tn_1", ("GET", f"{APP}/profile", {"tenant": "tn_1"}, None)),
+    (
+        "app profile app_1 --mode learned",
+        ("PUT", "/admin/apps/app_1/profile", {}, {"mode": "learned"}),
+    ),
+    (
+        "app profile app_1 --mode pinned --profile profile.json",
+        ("PUT", "/admin/apps/app_1/profile", {}, {"mode": "pinned", "profile": PROFILE}),
+    ),
     ("key create --app app_1", ("POST", f"{APP}/keys", {}, {})),
     (
         ("key", "create", "--tenant-id", "tn_1", "--name", "ci", "--expires-at", "2099-01-01"),
@@ -160,6 +169,7 @@ def test_a_command_is_one_request(api, tmp_path, monkeypatch, capsys, words, exp
         ("tenant list --deleted --limit 2", "/admin/tenants", {"deleted": "true", "limit": "2"}),
         ("app list --tenant tn_1", "/v1/apps", {"deleted": "false", "tenant": "tn_1"}),
         ("app list --all --deleted", "/admin/apps", {"deleted": "true"}),
+        ("app profile app_1 --history --limit 2", f"{APP}/profile/history", {"limit": "2"}),
         ("key list --app app_1 --offset 5", f"{APP}/keys", {"offset": "5"}),
         ("key list --tenant-id tn_1", "/admin/tenants/tn_1/keys", {}),
         ("user list", "/admin/users", {}),
