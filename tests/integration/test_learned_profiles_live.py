@@ -1,0 +1,64 @@
+"""A real server learns an app's profile from its calls, and control goes by it."""
+
+import contextlib
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+from live_server import LiveServer
+from processes import eventually
+
+MODEL = "fairserve-tiny-random"
+CALLS = 24
+DECLARED = {"stages": [{"input_tokens": 5000, "output_tokens": 200}], "calls_per_interaction": 9}
+
+
+def test_a_server_learns_what_calls_use(tmp_path):
+    with LiveServer(tmp_path, profile_learning_interval_s=0.2) as platform:
+        app = platform.new_app(profile=DECLARED)
+        client = platform.openai(app["api_key"])
+
+        def call(number, max_tokens=7):
+            return client.completions.create(
+                model=MODEL,
+                prompt=f"{number} " * 20,
+                max_tokens=max_tokens,
+                user=f"u{number}",
+                extra_body={"ignore_eos": True},
+            ).usage
+
+        def get(path):
+            headers = {"Authorization": f"Bearer {platform.admin_key}"}
+            answer = httpx.get(f"{platform.url}{path}", headers=headers)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        profile = f"/v1/apps/{app['id']}/profile?tenant={app['tenant_id']}"
+        assert get(profile)["in_force"]["source"] == "declared"
+        with ThreadPoolExecutor(4) as threads:
+            usages = list(threads.map(call, range(CALLS)))
+        assert {usage.completion_tokens for usage in usages} == {7}
+
+        def learned():
+            found = get(profile)
+            held = found["in_force"]
+            return (
+                held if held["source"] != "declared" and found["seen"]["calls"] >= CALLS else None
+            )
+
+        held = eventually(learned, platform.log)
+        stage = held["profile"]["stages"][0]
+        prompt = sum(usage.prompt_tokens for usage in usages) / CALLS
+        assert abs(stage["input_tokens"] + stage["system_tokens"] - prompt) <= 3
+        assert stage["output_tokens"] == 7
+        assert get("/admin/jobs")["done_by"] == "here"
+
+        def foretold():
+            """What control expects of a call by now."""
+            call(0, max_tokens=50)
+            path = tmp_path / "data/fairserve.sqlite3"
+            with contextlib.closing(sqlite3.connect(path)) as db:
+                rows = db.execute("SELECT expected_output_tokens FROM ledger_calls").fetchall()
+            return len(rows) > CALLS and any(expected < 50 for (expected,) in rows[CALLS:])
+
+        eventually(foretold, platform.log)
