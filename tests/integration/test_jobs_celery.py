@@ -3,6 +3,7 @@
 ``FAIRSERVE_KILLS`` says how often workers are killed (default 6).
 """
 
+import json
 import os
 import random
 import time
@@ -13,6 +14,7 @@ import redis
 from job_processes import JobProcess
 from processes import eventually
 from sqlalchemy import func, select
+from webhook_world import Receiver
 
 from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.control.record import CallRecord, InteractionRecord
@@ -21,15 +23,17 @@ from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.usage import UsageCalls, UsageDirty
+from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
 from fairserve.platform.jobs.celery_jobs import MOST_WAITING, QUEUE, TASK, celery_app
 from fairserve.platform.jobs.jobs import JOBS
 from fairserve.platform.profiles.learning import learn_profiles
 from fairserve.platform.settings import Settings
 from fairserve.platform.usage.reconcile import compare
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.wiring import Platform
 
 KILLS = int(os.environ.get("FAIRSERVE_KILLS", "6"))
 APPS = 3
+PENDING = (WebhookDelivery, WebhookDelivery.state != "delivered")
 
 
 class Deployment:
@@ -41,7 +45,16 @@ class Deployment:
             "database_url": engine.url.render_as_string(hide_password=False),
             "redis_url": redis_url,
         }
-        self.often = {"usage_rollup_interval_s": 0.2, "profile_learning_interval_s": 0.2}
+        self.often = {
+            "usage_rollup_interval_s": 0.2,
+            "profile_learning_interval_s": 0.2,
+            "webhook_interval_s": 0.2,
+            "webhook_timeout_s": 1,
+            "webhook_allow_http": "true",
+            "webhook_allowed_networks": "127.0.0.0/8",
+        }
+        self.server = Platform(self.settings(), engine=engine)
+        """Not started: its ledger's thread is the test's."""
         self.redis = redis.Redis.from_url(redis_url)
         self.calls = 0
 
@@ -59,11 +72,28 @@ class Deployment:
         with self.sessions() as session:
             return session.scalar(select(func.count()).select_from(what).where(*where))
 
-    def new_apps(self):
+    def new_apps(self, told=None):
+        """Apps of a tenant, which wants to be ``told`` at that URL."""
         now = datetime.now(UTC)
         with self.sessions.begin() as session:
             session.add(Tenant(id="tn_1", name="acme", created_at=now))
             session.flush()
+            if told is not None:
+                session.add(
+                    WebhookEndpoint(
+                        id="wh_1",
+                        tenant_id="tn_1",
+                        url=told,
+                        description="",
+                        since={"interaction.finished": 0.0},
+                        enabled=True,
+                        disabled_reason="",
+                        secret_version=1,
+                        secret_id=self.server.hasher.secret_id,
+                        failures=0,
+                        created_at=now,
+                    )
+                )
             for number in range(APPS):
                 session.add(
                     App(
@@ -119,9 +149,14 @@ class Deployment:
                     **owned,
                 )
             )
-        with self.sessions.begin() as session:
-            upsert_calls(session, calls)
-            upsert_interactions(session, over)
+        self.server._write_rows(calls, over)
+
+
+@pytest.fixture
+def receiver():
+    receiver = Receiver()
+    yield receiver
+    receiver.close()
 
 
 @pytest.fixture
@@ -151,9 +186,9 @@ def test_beat_sends_and_workers_do(deployment):
     assert learned == {f"app_{number}": 100 * (1 + number) for number in range(APPS)}
 
 
-def test_workers_that_are_killed_leave_everything_right(deployment):
-    """At random points, while rows are being written."""
-    deployment.new_apps()
+def test_workers_that_are_killed_leave_everything_right(deployment, receiver):
+    """At random points, while rows are being written. Totals, profiles and webhooks are right."""
+    deployment.new_apps(told=receiver.url)
     rng = random.Random(1)
     with deployment.process("beat") as beat:
         for _ in range(KILLS):
@@ -168,6 +203,10 @@ def test_workers_that_are_killed_leave_everything_right(deployment):
         with deployment.process("worker") as worker:
             eventually(lambda: not deployment.count(UsageDirty), worker.log)
             eventually(lambda: deployment.count(ProfileVersion) >= APPS, worker.log)
+            eventually(lambda: not deployment.count(*PENDING), worker.log, deadline_s=300)
+    told = [json.loads(each.body)["data"]["interaction_id"] for each in receiver.received]
+    assert set(told) == {f"r{number}" for number in range(1, deployment.calls + 1)}
+    assert len({each.id for each in receiver.received}) == deployment.calls
     found = compare(deployment.sessions, None, None)
     assert found.differences == []
     assert deployment.count(LedgerCall) == 2 * deployment.calls
