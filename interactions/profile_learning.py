@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fairserve.interactions.profile import AppProfile, StageProfile, Stages
+from fairserve.interactions.profile import MOST_TOKENS, AppProfile, StageProfile, Stages
 from fairserve.interactions.profile_statistics import ProfileFigures, StageFigures
 
 Source = Literal["declared", "blended", "learned"]
@@ -32,6 +32,8 @@ Source = Literal["declared", "blended", "learned"]
 _DAY_S = 86_400.0
 _TOKEN = 1.0
 """Added to token counts that are averaged geometrically, so that none is 0."""
+_LEAST_TOKENS = 1e-9
+"""Of a stage that is scaled to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +230,11 @@ def _at_most(stage: StageProfile, tokens: float) -> StageProfile:
 
 
 def _scaled(stage: StageProfile, factor: float) -> StageProfile:
-    return StageProfile(
-        factor * stage.input_tokens, factor * stage.system_tokens, factor * stage.output_tokens
-    )
+    """So much larger, as far as a stage may be: what is declared may be anything between its bounds."""
+    factor = min(factor, MOST_TOKENS / _LEAST_TOKENS)
+    tokens = (stage.input_tokens, stage.system_tokens, stage.output_tokens)
+    inputs, system, output = (min(factor * count, MOST_TOKENS) for count in tokens)
+    return StageProfile(inputs, system, output if inputs + system + output > 0 else _LEAST_TOKENS)
 
 
 def _expected(figures: tuple[StageFigures, ...]) -> Stages:
@@ -250,6 +254,9 @@ def _differs(previous: InForce, found: InForce, share: float) -> bool:
     pairs = [(one.calls_per_interaction, other.calls_per_interaction)]
     for number in range(1, max(len(one.stages), len(other.stages)) + 1):
         a, b = one.stage(number), other.stage(number)
-        pairs.append((one.believed(number, a.total_tokens), other.believed(number, b.total_tokens)))
         pairs.append((a.output_tokens + _TOKEN, b.output_tokens + _TOKEN))
+        # System tokens weigh more than others: a prompt that moves from one to the other is a change.
+        for extra in (0.0, 1.0):
+            before, after = (each.total_tokens + extra * each.system_tokens for each in (a, b))
+            pairs.append((one.believed(number, before), other.believed(number, after)))
     return any(abs(b - a) > share * max(a, b) for a, b in pairs)
