@@ -1,4 +1,4 @@
-"""A profile: what it expects of a call and of the rest of a run, how it is bounded, and its plain form."""
+"""A profile: what it expects of a call and of the rest of a run, its bounds, and its plain form."""
 
 import json
 
@@ -72,8 +72,15 @@ def test_a_run_without_an_end_is_ever_further_from_it():
 
 @pytest.mark.parametrize(
     ("stage", "agent", "output"),
-    [(1, None, 20), (2, None, 50), (9, None, 50), (1, "writer", 400), (7, "writer", 400)]
-    + [(2, "critic", 50), (1, "nobody", 20)],
+    [
+        (1, None, 20),
+        (2, None, 50),
+        (9, None, 50),
+        (1, "writer", 400),
+        (7, "writer", 400),
+        (2, "critic", 50),
+        (1, "nobody", 20),
+    ],
 )
 def test_the_output_is_foretold_by_agent_where_it_is_known(stage, agent, output):
     assert FULL.expected_output(stage, agent) == output

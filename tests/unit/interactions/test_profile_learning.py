@@ -1,4 +1,4 @@
-"""The profile in force, rule by rule: declared, corrected, blended, learned; what grows and what falls."""
+"""The profile in force, rule by rule: declared, corrected, blended, learned; what grows, what falls."""
 
 import math
 from dataclasses import replace

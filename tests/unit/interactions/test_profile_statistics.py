@@ -38,9 +38,14 @@ def quantile(values, weights, share):
     raise AssertionError
 
 
+def aged_of(seen_ones):
+    """Half as much a half-life."""
+    return [0.5 ** (each.age_s / HALF_LIFE_S) for each in seen_ones]
+
+
 def weights_of(seen_ones):
-    """Half as much a half-life; of a user no more than its share of all that."""
-    aged = [0.5 ** (each.age_s / HALF_LIFE_S) for each in seen_ones]
+    """Of a user no more than its share of all that."""
+    aged = aged_of(seen_ones)
     totals = defaultdict(float)
     for each, weight in zip(seen_ones, aged, strict=True):
         totals[each.user] += weight
@@ -51,12 +56,16 @@ def weights_of(seen_ones):
     ]
 
 
-def check(spread, values, weights):
+def clipped_mean(values, weights):
     p90 = quantile(values, weights, 0.9)
     clipped = [min(value, p90) for value in values]
-    mean = sum(v * w for v, w in zip(clipped, weights, strict=True)) / sum(weights)
+    return sum(v * w for v, w in zip(clipped, weights, strict=True)) / sum(weights)
+
+
+def check(spread, values, weights, aged):
     assert spread.median == quantile(values, weights, 0.5)
-    assert spread.p90 == p90
+    assert spread.p90 == quantile(values, weights, 0.9)
+    mean = min(clipped_mean(values, weights), clipped_mean(values, aged))
     assert spread.expected == pytest.approx(mean)
 
 
@@ -80,7 +89,9 @@ def test_figures_are_those_of_plain_python(number):
     rng = random.Random(number)
     calls = random_calls(rng, 60)
     found, least = figures(calls, min_samples=5), 5
-    weighed = sorted(zip(calls, weights_of(calls), strict=True), key=lambda each: each[0].stage)
+    weighed = sorted(
+        zip(calls, weights_of(calls), aged_of(calls), strict=True), key=lambda each: each[0].stage
+    )
     for stage, of_stage in enumerate(found.stages, start=1):
         later = [each for each in weighed if each[0].stage >= stage]
         own = [each for each in later if each[0].stage == stage]
@@ -89,16 +100,17 @@ def test_figures_are_those_of_plain_python(number):
         if len(own) < least and len({each[0].stage for each in used[len(own) :]}) > 1:
             continue  # which of the calls of a later stage make up the number is open
         for kind in KINDS:
-            values = [getattr(call, kind) for call, _ in used]
-            check(getattr(of_stage, kind), values, [weight for _, weight in used])
+            values = [getattr(call, kind) for call, *_ in used]
+            check(getattr(of_stage, kind), values, *([each[n] for each in used] for n in (1, 2)))
     deepest = max(call.stage for call in calls)
     assert len(found.stages) <= deepest
     assert sum(call.stage > len(found.stages) for call in calls) < least
     for agent, of_agent in found.agents.items():
-        own = [(c, w) for c, w in weighed if c.agent == agent and c.stage == 1]
+        own = [each for each in weighed if each[0].agent == agent and each[0].stage == 1]
         if len(own) >= least:
-            values = [call.output_tokens for call, _ in own]
-            check(of_agent[0].output_tokens, values, [weight for _, weight in own])
+            values = [call.output_tokens for call, *_ in own]
+            spread = of_agent[0].output_tokens
+            check(spread, values, *([each[n] for each in own] for n in (1, 2)))
     assert set(found.agents) == {"x", "y"}
 
 
@@ -124,6 +136,13 @@ def test_one_user_who_floods_does_not_count_for_all_its_calls():
     spread = figures(others + flood).stages[0].input_tokens
     # 40 calls: those of the flood count as a fifth, 8, beside the 10 of the others
     assert spread.expected == pytest.approx((10 * 100 + 8 * 1000) / 18)
+
+
+def test_invented_users_do_not_speak_for_the_one_who_uses():
+    """A large call of each beside forty small ones of the user who lives on the profile."""
+    invented = [seen(100_000, user=f"u{number}") for number in range(9)]
+    lives = [seen(100, user="lives") for _ in range(91)]
+    assert figures(invented + lives).stages[0].input_tokens.expected == 100
 
 
 def test_a_user_who_is_alone_counts_in_full():
@@ -226,7 +245,7 @@ def test_lengths_are_those_of_the_slow_way(number):
     ]
     shares = survival(runs, weights_of(runs))
     found = figures(runs=runs)
-    check(found.calls_per_interaction, list(shares), list(shares.values()))
+    check(found.calls_per_interaction, list(shares), *[list(shares.values())] * 2)
     wanted = [
         quantile(list(shares), list(shares.values()), (step + 0.5) / RUN_LENGTHS)
         for step in range(RUN_LENGTHS)
