@@ -9,8 +9,9 @@ Stage by stage, and for the calls of a run likewise:
 - Before ``min_samples`` of a stage were seen, that holds, but such a call weighs at most
   ``believed_tokens``; and a run is expected to have at most ``believed_calls``.
 - From then on, where less is used than that, what is used holds.
-- Where more is used, the profile goes from one to the other (geometrically) as more is seen; with
-  ``learned_after`` it is learned.
+- Where more is used, the profile goes from one to the other (geometrically) as more is seen, from half of
+  what is used at least; with ``learned_after`` it is learned. (One stage that is declared far too large
+  makes all others small in proportion; without that half such an app was hardly served for minutes.)
 - What was learned grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
   falls slowly is one that can be padded today and lived on tomorrow.
 
@@ -32,6 +33,8 @@ Source = Literal["declared", "blended", "learned"]
 _DAY_S = 86_400.0
 _TOKEN = 1.0
 """Added to token counts that are averaged geometrically, so that none is 0."""
+_LEAST_SHARE = 0.5
+"""Of what the calls of a stage use: what they are taken for at least, once enough were seen."""
 _LEAST_TOKENS = 1e-9
 """Of a stage that is scaled to nothing."""
 
@@ -217,6 +220,8 @@ def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProf
     """Between what was declared and what is used: the latter where it is less, or enough was seen."""
     if share >= 1 or found.total_tokens <= said.total_tokens:
         return found
+    if said.total_tokens < _LEAST_SHARE * found.total_tokens:
+        said = _scaled(found, _LEAST_SHARE)
     names = ("input_tokens", "system_tokens", "output_tokens")
     pairs = ((getattr(said, name), getattr(found, name)) for name in names)
     return StageProfile(

@@ -86,6 +86,15 @@ def test_a_stage_that_uses_more_is_learned_as_more_is_seen():
     assert between[3] == pytest.approx(1100)
 
 
+def test_one_stage_that_is_declared_far_too_large_starves_no_other():
+    """In proportion stage 1 would be next to nothing, and each of its calls would cost a thousand."""
+    declared = AppProfile((StageProfile(1000, 0, 0), StageProfile(1e6, 0, 0)))
+    figures = seen(calls(20, 1000, output=0), calls(20, 1000, stage=2, output=0))
+    held = learned(figures, declared=declared)
+    assert sizes(held)[0] == pytest.approx(500 * 2**0.2, rel=0.001)
+    assert sizes(held)[1] == 1000
+
+
 def test_a_hundred_calls_of_each_stage_and_as_many_runs_are_learned():
     held = learned(seen(calls(100, 500), calls(100, 700, stage=2), ended=runs(100, 2)))
     assert sizes(held) == [550, 770]
