@@ -41,7 +41,7 @@ def declares(factor: float, *, from_stage: int = 1, calls: float | None = None) 
 
     def attempt(runs: Runs) -> Attempt:
         true = _truth(runs)
-        said = _larger(true, factor, from_stage)
+        said = larger(true, factor, from_stage)
         return Attempt(
             runs,
             {
@@ -63,14 +63,14 @@ def new_apps(factor: float, runs_each: int) -> Try:
         renamed = [
             replace(run, app=f"{CHEAT}-{place // runs_each}") for place, run in enumerate(runs)
         ]
-        said = _larger(_truth(runs), factor, 1)
+        said = larger(_truth(runs), factor, 1)
         return Attempt(renamed, {run.app: said for run in renamed})
 
     return attempt
 
 
 def one_run(factor: float) -> Try:
-    """All calls of a user are roots of one run that is declared endless; each comes when its run would."""
+    """All calls of a user are roots of one run, declared endless; each comes when its run would."""
 
     def attempt(runs: Runs) -> Attempt:
         endless = []
@@ -82,14 +82,14 @@ def one_run(factor: float) -> Try:
                 for call, gap_s in ((call, run.arrival_s) for call in run.calls)
             )
             endless.append(replace(own[0], interaction_id=f"endless-{user}", calls=calls))
-        said = replace(_larger(_truth(runs), factor, 1), calls_per_interaction=1e6, run_lengths=())
+        said = replace(larger(_truth(runs), factor, 1), calls_per_interaction=1e6, run_lengths=())
         return Attempt(endless, {CHEAT: said})
 
     return attempt
 
 
 def deep_runs(chains: int, factor: float) -> Try:
-    """All calls in a few chains without an end; later stages than honest runs have are declared larger."""
+    """All calls in a few endless chains; later stages than honest runs have are declared larger."""
 
     def attempt(runs: Runs) -> Attempt:
         true = _truth(runs)
@@ -156,7 +156,7 @@ def merges(runs_each: int) -> Try:
 
 
 def pads(times: float, first: int | None = None) -> Try:
-    """Prompts are filled up with junk: of all runs, or of the first ones, declared to go on like that."""
+    """Prompts are filled up with junk: of all runs, or of the first ones, declared to go on so."""
 
     def attempt(runs: Runs) -> Attempt:
         until = len(runs) if first is None else first
@@ -231,7 +231,8 @@ def _mean(calls: Iterable[Sequence[TraceCall]]) -> StageProfile:
     return StageProfile(inputs, 0.0, sum(call.output_tokens for call in every) / len(every))
 
 
-def _larger(profile: AppProfile, factor: float, from_stage: int) -> AppProfile:
+def larger(profile: AppProfile, factor: float, from_stage: int) -> AppProfile:
+    """Tokens so many times as large, from a stage on."""
     stages = (
         _scaled(stage, factor) if number >= from_stage else stage
         for number, stage in enumerate(profile.stages, start=1)

@@ -1,6 +1,7 @@
 """A contest of three tenants for one worker: one may try a lever, two are honest.
 
-Each asks for as much as the whole worker can do, all the time, and does the same work: runs of four calls, one after the other, of some 400 to 1,000 prompt tokens and 100 output tokens
+Each asks for as much as the whole worker can do, all the time, and has the same work: runs of four
+calls, one after the other, of some 400 to 1,000 prompt tokens and 100 output tokens
 (random, the same for each tenant). The worker is small, so that calls wait at the feeder and it decides.
 What counts is useful work: the tokens of the honest calls whose work was done, whatever was sent.
 """

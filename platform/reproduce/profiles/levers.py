@@ -198,7 +198,10 @@ def claims(rows: Mapping[str, Row]) -> list[Check]:
     checks = [
         _all("learned, a lever gains at most {bound:g} times over all", stopped, _LEARNED, BOUND),
         _all("learned, at most {bound:g} times in the last quarter", lasting, _LATE, LATE),
-        _all("learned, the honest keep {bound:g} of their work at least", kind, _OTHERS_LEARNED, OTHERS, least=True),
+        _all(
+            "learned, the honest keep {bound:g} of their work at least",
+            kind, _OTHERS_LEARNED, OTHERS, least=True,
+        ),
     ]  # fmt: skip
     for name in (DECLARES, NEW_APPS):
         if name in rows:
