@@ -85,8 +85,8 @@ def profiles_convergence(setting: Setting) -> Report:
         f"{COSTS.kv_capacity_tokens:,} tokens, so that calls wait at the feeder. Recorded runs of three "
         "apps, each a tenant's, in a closed loop ("
         + ", ".join(f"{number} {app}" for app, number in AT_A_TIME.items())
-        + f" at a time), {duration_s:g} s. Learning looks every {INTERVAL_S:g} s. Known: the typical size "
-        f"of the app's calls, over its true one, is within {NEAR - 1:.0%}; how many interactions of it had "
+        + f" at a time), {duration_s:g} s. Learning looks every {INTERVAL_S:g} s. Known: the typical "
+        f"size of its calls, over the true one, is within {NEAR - 1:.0%}; how many interactions of it had "
         "ended by then, by when it is so for good, and the worst factor from known on. Share: service over a third of "
         "all, both in true typical calls, in the last third of the time. Medians of "
         f"{setting.seeds} seeds (order of the runs, decode step up to 2 % off) with least and greatest."

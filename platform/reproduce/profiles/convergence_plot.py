@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from fairserve.platform.simulate.plots import COLORS, save, sheet
 
@@ -60,7 +60,7 @@ def _sizes(axes: Axes, summary: Mapping[str, Any]) -> None:
     axes.set_yscale("log")
     axes.set_ylim(0.08, 13)
     axes.yaxis.set_major_locator(FixedLocator(_FACTORS))
-    axes.yaxis.set_major_formatter(ScalarFormatter())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     _finish(
         axes, "Typical call by the profile in force (grey: within 25 %)", "times the true", end_s

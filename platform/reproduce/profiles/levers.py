@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Any
@@ -50,12 +50,13 @@ class Lever:
     attempt: by.Try
     limits: Limits = NO_LIMITS
     leaves: bool = False
-    learning: LearningOptions = field(default_factory=LearningOptions)
+    learning: LearningOptions = LearningOptions()
 
 
 MERGES = "merges 3 runs into one"
 NEW_APPS = "declares 1000x, a new app every 4 runs"
-NEW_APPS_STRICT = "the same, 1,200 tokens believed"
+NEW_APPS_STRICT = "the same, believed 1,200 tokens, not 4,800"
+NEW_APPS_MEAN = "the same, believed 800, as its calls are"
 FIRST = "pads its first 20 runs 10x"
 DECLARES = "declares 10x"
 ONE_RUN = "one endless run, under limits"
@@ -69,6 +70,9 @@ LEVERS: Mapping[str, Lever] = {
     NEW_APPS_STRICT: Lever(
         by.new_apps(1000, 4), learning=replace(LearningOptions(), believed_tokens=1200.0)
     ),
+    NEW_APPS_MEAN: Lever(
+        by.new_apps(1000, 4), learning=replace(LearningOptions(), believed_tokens=800.0)
+    ),
     "declares 10x, cancels at the last token": Lever(by.declares(10), leaves=True),
     "declares endless runs, under limits": Lever(by.declares(1, calls=1e6), LIMITS),
     ONE_RUN: Lever(by.one_run(1), LIMITS),
@@ -80,7 +84,7 @@ LEVERS: Mapping[str, Lever] = {
     "an invented user pads 20x, one run in 30": Lever(by.lets_others_pad(20, 30)),
     "names agents by size": Lever(by.names_agents),
 }
-GAINFUL = (MERGES, NEW_APPS, NEW_APPS_STRICT)
+GAINFUL = (MERGES, NEW_APPS, NEW_APPS_STRICT, NEW_APPS_MEAN)
 """What learning does not stop."""
 
 COLUMNS = (
@@ -216,7 +220,7 @@ def claims(rows: Mapping[str, Row]) -> list[Check]:
     for name in GAINFUL:
         if name in rows:
             seen = rows[name].measured[_LEARNED.name].greatest
-            claim = f"learned, a tenant that {name} gains nothing ({BOUND:g} times at most)"
+            claim = f"learned, no gain over {BOUND:g} times: {name}"
             checks.append(Check(claim, seen <= BOUND, f"{seen:.2f}"))
     return checks
 
