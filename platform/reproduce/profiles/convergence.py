@@ -85,11 +85,11 @@ def profiles_convergence(setting: Setting) -> Report:
         f"{COSTS.kv_capacity_tokens:,} tokens, so that calls wait at the feeder. Recorded runs of three "
         "apps, each a tenant's, in a closed loop ("
         + ", ".join(f"{number} {app}" for app, number in AT_A_TIME.items())
-        + f" at a time), {duration_s:g} s. Learning looks every {INTERVAL_S:g} s. Known: the typical "
-        f"size of its calls, over the true one, is within {NEAR - 1:.0%}; how many interactions of it had "
-        "ended by then, by when it is so for good, and the worst factor from known on. Share: service over a third of "
-        "all, both in true typical calls, in the last third of the time. Medians of "
-        f"{setting.seeds} seeds (order of the runs, decode step up to 2 % off) with least and greatest."
+        + f" at a time), {duration_s:g} s. Learning looks every {INTERVAL_S:g} s. Known: the "
+        f"typical size of its calls, over the true one, is within {NEAR - 1:.0%}; how many interactions "
+        "of it had ended by then, by when it is so for good, the worst factor from then on. Share: "
+        "service over a third of all, both in true typical calls, in the last third of the time. "
+        f"Medians of {setting.seeds} seeds (order of the runs, decode step up to 2 % off) with least and greatest."
     )
     title = "apps that declare ten times too much or too little"
     return Report("profiles-convergence", title, text, COLUMNS, rows, claims(rows), plots)
@@ -167,7 +167,7 @@ def claims(rows: Sequence[Row]) -> list[Check]:
     declared, most = furthest(_DECLARED, off)
     return [
         Check(
-            f"the size of an app's calls is known within {NEAR - 1:.0%} after {INTERACTIONS} interactions",
+            f"an app's calls are known within {NEAR - 1:.0%} after {INTERACTIONS} interactions",
             known <= INTERACTIONS,
             f"for the first time after {first:.0f}, for good after {known:.0f}: {slowest}",
         ),

@@ -1,4 +1,4 @@
-"""The plot of ``profiles-convergence``: shares over time without and with learning, and what was learned."""
+"""The plot of ``profiles-convergence``: shares over time, learning off and on, and what was learned."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FACTORS = (0.1, 0.25, 0.5, 1, 2, 4, 10)
 def draw_convergence(
     path: Path, settings: Mapping[str, Mapping[str, float]], runs: Mapping[str, Any]
 ) -> str:
-    """A column a setting: shares with declared profiles, with learned ones, the factor of the profile."""
+    """A column a setting: shares by declared profiles, by learned ones, the factor of these."""
     path.parent.mkdir(parents=True, exist_ok=True)
     across = len(settings)
     figure, panels = sheet(3 * across, width=5.6, height=2.7, across=across)

@@ -41,6 +41,7 @@ _INTERVAL_S = 5.0
 """Between two looks at what was used: twenty calls come in some seconds here."""
 _GAIN = 1.25
 """A window with more is one in which the lever works; honest ones differ by less."""
+_LEARNING = LearningOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Lever:
     attempt: by.Try
     limits: Limits = NO_LIMITS
     leaves: bool = False
-    learning: LearningOptions = LearningOptions()
+    learning: LearningOptions = _LEARNING
 
 
 MERGES = "merges 3 runs into one"
@@ -68,11 +69,9 @@ LEVERS: Mapping[str, Lever] = {
     "declares 1000x deep in endless runs": Lever(by.deep_runs(12, 1000)),
     NEW_APPS: Lever(by.new_apps(1000, 4)),
     NEW_APPS_STRICT: Lever(
-        by.new_apps(1000, 4), learning=replace(LearningOptions(), believed_tokens=1200.0)
+        by.new_apps(1000, 4), learning=replace(_LEARNING, believed_tokens=1200.0)
     ),
-    NEW_APPS_MEAN: Lever(
-        by.new_apps(1000, 4), learning=replace(LearningOptions(), believed_tokens=800.0)
-    ),
+    NEW_APPS_MEAN: Lever(by.new_apps(1000, 4), learning=replace(_LEARNING, believed_tokens=800.0)),
     "declares 10x, cancels at the last token": Lever(by.declares(10), leaves=True),
     "declares endless runs, under limits": Lever(by.declares(1, calls=1e6), LIMITS),
     ONE_RUN: Lever(by.one_run(1), LIMITS),
@@ -118,13 +117,13 @@ def profiles_levers(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> R
         rows[name] = Row(name, measure(COLUMNS, seeds))
     text = (
         f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
-        f"{COSTS.kv_capacity_tokens:,} tokens. Three tenants, each asks for as much as the worker can do "
-        "and has the same work: runs of 4 calls, 400 to 1,000 tokens in, 100 out on average; "
-        f"{DURATION_S * setting.scale:g} s. One tries the lever. Gain: tokens a second of honest work it gets "
-        "done, over those where it is honest; the whole worker would be 3. Others: the same of the honest "
-        f"tenants. Until run: the cheat's runs ended by the last window with a gain over {_GAIN}; 0 is "
-        f"never. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: looked at every "
-        f"{_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
+        f"{COSTS.kv_capacity_tokens:,} tokens. Three tenants, each asks for as much as the worker can "
+        "do and has the same work: runs of 4 calls, 400 to 1,000 tokens in, 100 out on average; "
+        f"{DURATION_S * setting.scale:g} s. One tries the lever. Gain: tokens a second of honest work "
+        "it gets done, over those where it is honest; the whole worker would be 3. Others: the same "
+        "of the honest tenants. Until run: the cheat's runs ended by the last window with a gain over "
+        f"{_GAIN}; 0 is never. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: looked "
+        f"at every {_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
     )
     title = "what a tenant gains that bends its profile"
     return Report("profiles-levers", title, text, COLUMNS, list(rows.values()), claims(rows))

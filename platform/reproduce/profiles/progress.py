@@ -117,9 +117,9 @@ def run_progress(setting: Setting) -> Report:
                 rows[name] = Row(name, measure(COLUMNS, pairs))
     text = (
         f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
-        f"{COSTS.kv_capacity_tokens:,} tokens, so that calls wait at the feeder (with the batches of 256 "
-        f"of that model none did, and the order changed nothing). {USERS} users of one tenant. Recorded "
-        "runs, "
+        f"{COSTS.kv_capacity_tokens:,} tokens, so that calls wait at the feeder (with that model's "
+        f"batches of 256 hardly any did, and no order changed anything). {USERS} users of one tenant. "
+        "Recorded runs, "
         + ", ".join(f"{round(each.runs * setting.scale)} {app}" for app, each in RECORDED.items())
         + f"; the mix has {_OF_THE_MIX:.0%} of each. Poisson arrivals at so many times what the worker "
         "can do. Times of whole interactions and tokens a second are over those by arrival on the same "
