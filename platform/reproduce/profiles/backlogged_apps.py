@@ -51,23 +51,22 @@ INTERVAL_S = 30.0
 """Between two looks at what was used."""
 USERS = 4
 _WEIGHTS = SliceWeights()
-_TIMES = 2
-"""Each recorded run is there so often: an app that is served too much shall not run out of them."""
-_LATER_S = 1e9
+LATER_S = 1e9
 """After any replay."""
 
 
-def backlogged(setting: Setting, seed: int) -> Trace:
+def backlogged(setting: Setting, seed: int, times: int = 2) -> Trace:
     """Runs in an order of the seed; the first of each app begin at once, the others when a run ends.
 
-    Raises TraceError if the traces are not there.
+    Each recorded run is there so many times: an app that is served too much shall not run out. Raises
+    TraceError if the traces are not there.
     """
     parts = []
     for app, file in RECORDED.items():
         trace = setting.recorded(file)
         runs = [
             replace(run, interaction_id=f"{run.interaction_id}#{again}")
-            for again in range(_TIMES)
+            for again in range(times)
             for run in trace.interactions
         ]
         random.Random(seed).shuffle(runs)  # noqa: S311  a workload is no secret
@@ -78,7 +77,7 @@ def backlogged(setting: Setting, seed: int) -> Trace:
                         run,
                         tenant=app,
                         user=f"{app}-{place % USERS}",
-                        arrival_s=0.0 if place < AT_A_TIME[app] else _LATER_S,
+                        arrival_s=0.0 if place < AT_A_TIME[app] else LATER_S,
                     )
                     for place, run in enumerate(runs)
                 ]
@@ -139,7 +138,7 @@ class ClosedLoop(Replay):
         super().__init__(*given)
         self._later: dict[str, deque[Interaction]] = defaultdict(deque)
         for run in self._trace.interactions:
-            if run.arrival_s >= _LATER_S:
+            if run.arrival_s >= LATER_S:
                 self._later[run.app].append(run)
 
     def _end_run(self, run: Any, **how: Any) -> None:

@@ -83,7 +83,7 @@ LEVERS: Mapping[str, Lever] = {
     "an invented user pads 20x, one run in 30": Lever(by.lets_others_pad(20, 30)),
     "names agents by size": Lever(by.names_agents),
 }
-GAINFUL = (MERGES, NEW_APPS, NEW_APPS_STRICT, NEW_APPS_MEAN)
+GAINFUL = (MERGES, NEW_APPS, NEW_APPS_STRICT)
 """What learning does not stop."""
 
 COLUMNS = (
@@ -122,8 +122,8 @@ def profiles_levers(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> R
         f"{DURATION_S * setting.scale:g} s. One tries the lever. Gain: tokens a second of honest work "
         "it gets done, over those where it is honest; the whole worker would be 3. Others: the same "
         "of the honest tenants. Until run: the cheat's runs ended by the last window with a gain over "
-        f"{_GAIN}; 0 is never. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: looked "
-        f"at every {_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
+        f"{_GAIN}; 0 is never. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: "
+        f"looked at every {_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
     )
     title = "what a tenant gains that bends its profile"
     return Report("profiles-levers", title, text, COLUMNS, list(rows.values()), claims(rows))

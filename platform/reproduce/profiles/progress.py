@@ -47,7 +47,7 @@ RECORDED: Mapping[str, Recorded] = {
 MIX = "mix"
 _OF_THE_MIX = 0.35
 """Of the runs of each, in the mix."""
-LOADS: Mapping[str, float] = {"at once": 100.0, "1.2x": 1.2}
+LOADS: Mapping[str, float] = {"at once": 100.0, "2x": 2.0}
 """Arrivals over what the worker can do."""
 PRIORITIES = ("arrival", "progress", "known")
 
