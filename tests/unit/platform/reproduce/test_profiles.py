@@ -227,7 +227,7 @@ def test_the_size_of_typical_calls_is_weighed_by_their_number():
 
 def test_progress_has_a_row_for_each_load():
     report = progress.run_progress(recorded(scale=0.1))
-    assert len(report.rows) == 2 * len(progress.LOADS) * (len(progress.RECORDED) + 1)
+    assert len(report.rows) == 2 * sum(len(each.loads) for each in progress.WORKLOADS.values())
     for row in report.rows:
         assert 0.5 < row.measured["mean"].value < 2.0
 
