@@ -19,6 +19,7 @@ from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.simulate.curves import Curves, curves_of
+from fairserve.platform.simulate.declared import profile_figures
 from fairserve.scheduling.cost import Cost, Linear
 from fairserve.scheduling.metrics import Windows, summarise
 from fairserve.scheduling.system import SystemConfig
@@ -83,6 +84,8 @@ def run_job(
         windows=job.windows,
     )
     summary["busy_share"] = result.busy_share
+    if job.options.learning is not None:
+        summary["profiles"] = profile_figures(result.profiles)
     if job.figures is not None:
         summary |= job.figures(job.trace, result)
     if own is not None:

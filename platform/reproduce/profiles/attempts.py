@@ -13,6 +13,7 @@ from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.platform.reproduce.profiles.contest import CHEAT, Useful
+from fairserve.platform.simulate.declared import scaled
 
 Runs = Sequence[Interaction]
 
@@ -41,7 +42,7 @@ def declares(factor: float, *, from_stage: int = 1, calls: float | None = None) 
 
     def attempt(runs: Runs) -> Attempt:
         true = _truth(runs)
-        said = larger(true, factor, from_stage)
+        said = larger_from(true, factor, from_stage)
         return Attempt(
             runs,
             {
@@ -63,7 +64,7 @@ def new_apps(factor: float, runs_each: int) -> Try:
         renamed = [
             replace(run, app=f"{CHEAT}-{place // runs_each}") for place, run in enumerate(runs)
         ]
-        said = larger(_truth(runs), factor, 1)
+        said = larger_from(_truth(runs), factor, 1)
         return Attempt(renamed, {run.app: said for run in renamed})
 
     return attempt
@@ -82,7 +83,9 @@ def one_run(factor: float) -> Try:
                 for call, gap_s in ((call, run.arrival_s) for call in run.calls)
             )
             endless.append(replace(own[0], interaction_id=f"endless-{user}", calls=calls))
-        said = replace(larger(_truth(runs), factor, 1), calls_per_interaction=1e6, run_lengths=())
+        said = replace(
+            larger_from(_truth(runs), factor, 1), calls_per_interaction=1e6, run_lengths=()
+        )
         return Attempt(endless, {CHEAT: said})
 
     return attempt
@@ -104,7 +107,7 @@ def deep_runs(chains: int, factor: float) -> Try:
             for number, chain in enumerate(calls)
         ]
         mean = _mean(run.calls for run in runs)
-        stages = (*true.stages, _scaled(mean, factor))
+        stages = (*true.stages, scaled(mean, factor))
         return Attempt(endless, {CHEAT: replace(true, stages=stages)})
 
     return attempt
@@ -231,16 +234,10 @@ def _mean(calls: Iterable[Sequence[TraceCall]]) -> StageProfile:
     return StageProfile(inputs, 0.0, sum(call.output_tokens for call in every) / len(every))
 
 
-def larger(profile: AppProfile, factor: float, from_stage: int) -> AppProfile:
+def larger_from(profile: AppProfile, factor: float, from_stage: int) -> AppProfile:
     """Tokens so many times as large, from a stage on."""
     stages = (
-        _scaled(stage, factor) if number >= from_stage else stage
+        scaled(stage, factor) if number >= from_stage else stage
         for number, stage in enumerate(profile.stages, start=1)
     )
     return replace(profile, stages=tuple(stages))
-
-
-def _scaled(stage: StageProfile, factor: float) -> StageProfile:
-    return StageProfile(
-        factor * stage.input_tokens, factor * stage.system_tokens, factor * stage.output_tokens
-    )

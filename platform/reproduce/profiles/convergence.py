@@ -18,7 +18,6 @@ from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.platform.reproduce.profiles.attempts import larger
 from fairserve.platform.reproduce.profiles.backlogged_apps import (
     AT_A_TIME,
     COSTS,
@@ -31,6 +30,7 @@ from fairserve.platform.reproduce.profiles.backlogged_apps import (
 )
 from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
 from fairserve.platform.reproduce.setting import Setting
+from fairserve.platform.simulate.declared import larger
 from fairserve.platform.simulate.job import Job
 
 APPS = tuple(RECORDED)
@@ -144,13 +144,7 @@ def _long_jobs(setting: Setting, factor: float) -> list[Job]:
 
 def wrongly(true: Mapping[str, AppProfile], factors: Mapping[str, float]) -> dict[str, AppProfile]:
     """Tokens and calls so many times as large; how runs differ in length is not declared."""
-    wrong = {}
-    for app, factor in factors.items():
-        calls = max(1.0, factor * true[app].calls_per_interaction)
-        wrong[app] = replace(
-            larger(true[app], factor, 1), calls_per_interaction=calls, run_lengths=()
-        )
-    return wrong
+    return {app: larger(true[app], factor) for app, factor in factors.items()}
 
 
 def share_of(app: str, summary: Summary) -> float:

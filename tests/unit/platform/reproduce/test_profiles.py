@@ -215,8 +215,8 @@ def test_a_claim_about_convergence_fails_where_the_figures_say_otherwise(change,
 
 
 def test_the_size_of_typical_calls_is_weighed_by_their_number():
-    true = by.larger(backlogged_apps.profiles_of(Trace("", 16, tuple(RUNS)))[CHEAT], 1.0, 1)
-    twice_deep = by.larger(true, 2.0, 4)
+    true = by.larger_from(backlogged_apps.profiles_of(Trace("", 16, tuple(RUNS)))[CHEAT], 1.0, 1)
+    twice_deep = by.larger_from(true, 2.0, 4)
     assert backlogged_apps.typical_size(true, true, {1: 5, 4: 1}) == 1.0
     assert backlogged_apps.typical_size(twice_deep, true, {4: 7}) == pytest.approx(2.0)
     assert 1.0 < backlogged_apps.typical_size(twice_deep, true, {1: 50, 4: 1}) < 1.1
