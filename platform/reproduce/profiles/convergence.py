@@ -185,7 +185,12 @@ def claims(rows: Sequence[Row]) -> list[Check]:
     """Of every app, under every seed."""
 
     def furthest(column: Column, key: Any) -> tuple[float, str]:
-        return max((key(value), row.name) for row in rows for value in row.measured[column.name])
+        return max(
+            (key(value), row.name)
+            for row in rows
+            if column.name in row.measured
+            for value in row.measured[column.name]
+        )
 
     def off(value: float) -> float:
         return abs(value - 1)
