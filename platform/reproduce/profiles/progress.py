@@ -53,8 +53,10 @@ class Workload:
     apps: tuple[str, ...]
     share: float = 1.0
     """Of the runs of each."""
+    runs: int | None = None
+    """Of each, if it is said."""
     costs: CostModel = SMALL
-    loads: Mapping[str, float] = field(default_factory=lambda: {"at once": 100.0, "2x": 2.0})
+    loads: Mapping[str, float] = field(default_factory=lambda: {"at once": 100.0})
     """Arrivals over what a worker with small batches can do."""
 
 
@@ -62,8 +64,8 @@ MIX = "mix"
 WIDE = "mix of 3, batches of 256"
 WORKLOADS: Mapping[str, Workload] = {
     **{app: Workload((app,)) for app in RECORDED},
-    MIX: Workload(tuple(RECORDED), 0.35),
-    WIDE: Workload(tuple(RECORDED)[:3], 1.3, COST_MODELS["a100-llama3-8b"], {"at once": 100.0}),
+    MIX: Workload(tuple(RECORDED), 0.35, loads={"at once": 100.0, "2x": 2.0}),
+    WIDE: Workload(tuple(RECORDED)[:3], runs=100, costs=COST_MODELS["a100-llama3-8b"]),
 }
 PRIORITIES = ("arrival", "progress", "known")
 
@@ -137,8 +139,8 @@ def run_progress(setting: Setting) -> Report:
         "tenant. Recorded runs, "
         + ", ".join(f"{round(each.runs * setting.scale)} {app}" for app, each in RECORDED.items())
         + f"; the mix has {WORKLOADS[MIX].share:.0%} of each, the mix of 3 "
-        f"{WORKLOADS[WIDE].share:.0%} of the first three, on the whole worker. Poisson arrivals at so "
-        "many times what the worker can do. Times of whole interactions and tokens a second are over "
+        f"{WORKLOADS[WIDE].runs} of each of the first, on the whole worker. Poisson arrivals at so many "
+        "times what the worker can do. Times of whole interactions and tokens a second are over "
         f"those by arrival on the same trace. Medians of {setting.seeds} seeds (arrivals, users, decode "
         "step up to 2 % off) with least and greatest."
     )
@@ -151,7 +153,8 @@ def _trace(setting: Setting, what: Workload, times: float, seed: int) -> Trace:
     parts, rate = [], 0.0
     for name in what.apps:
         each = RECORDED[name]
-        number = max(2, round(each.runs * what.share * setting.scale))
+        runs = each.runs * what.share if what.runs is None else what.runs
+        number = max(2, round(runs * setting.scale))
         trace = setting.recorded(each.file)
         trace = arrive_poisson(trace, rate_per_s=1.0, shuffle=True, seed=seed)
         parts.append(trace.with_interactions(trace.interactions[:number]))
