@@ -9,9 +9,9 @@ Stage by stage, and for the calls of a run likewise:
 - Before ``min_samples`` of a stage were seen, that holds, but such a call weighs at most
   ``believed_tokens``; and a run is expected to have at most ``believed_calls``.
 - From then on, where less is used than that, what is used holds.
-- Where more is used, the profile goes from one to the other (geometrically) as more is seen, from half of
-  what is used at least; with ``learned_after`` it is learned. (One stage that is declared far too large
-  makes all others small in proportion; without that half such an app was hardly served for minutes.)
+- Where more is used, the profile goes from one to the other (geometrically) as more is seen, from half
+  of what is used at least; with ``learned_after`` it is learned. (One stage that is declared far too
+  large makes all others small in proportion; without that half its app was hardly served for minutes.)
 - What was learned grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
   falls slowly is one that can be padded today and lived on tomorrow.
 

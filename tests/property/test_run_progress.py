@@ -249,6 +249,13 @@ def test_a_run_takes_the_place_of_a_match_only_with_about_as_much_cached(cached,
     assert under_way(*runs, run_priority="arrival") == "cached"
 
 
+def test_by_arrival_a_match_gives_way_to_no_other_run():
+    """Though its client has had more, and nearly as much of the other is cached."""
+    runs = (("longest", 20, 0.3, 96, 100), ("near", 2, 0.0, 80, 88))
+    assert under_way(*runs) == "near"
+    assert under_way(*runs, run_priority="arrival") == "longest"
+
+
 def test_the_paper_knows_no_progress():
     assert PAPER.run_priority == "arrival"
     with pytest.raises(ValueError, match="run_priority is 'size'; allowed: progress, arrival"):
