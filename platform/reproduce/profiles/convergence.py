@@ -99,7 +99,8 @@ def profiles_convergence(setting: Setting) -> Report:
         + ", ".join(f"{number} {app}" for app, number in AT_A_TIME.items())
         + f" at a time), {duration_s:g} s. Learning looks every {INTERVAL_S:g} s. Known: the "
         f"typical size of its calls, over the true one, is within {NEAR - 1:.0%}; how many interactions "
-        "of it had ended by then, by when it is so for good, the worst factor from then on. Share: "
+        "of it had ended by then, by when it is so for good (inf: not in that time), and the worst "
+        "factor from then on. Share: "
         "service over a third of all, both in true typical calls, in the last third of the time. "
         f"Alone: all {len(long_run(setting, 0))} runs of that app, on a worker for it alone. Medians of "
         f"{setting.seeds} seeds (order of the runs, decode step up to 2 % off), with least and greatest."
