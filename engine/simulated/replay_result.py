@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairserve.engine.simulated.replay_profiles import ProfileChange
 from fairserve.scheduling.metrics import CallSample, RunSample
@@ -16,5 +16,5 @@ class ReplayResult:
     runs: list[RunSample]
     busy_share: float
     """Of the workers' time from the first arrival to the last end, the part with a pass under way."""
-    profiles: list[ProfileChange]
+    profiles: list[ProfileChange] = field(default_factory=list)
     """Where they are learned: those that held, in the order of time."""
