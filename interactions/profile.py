@@ -15,6 +15,8 @@ from typing import Any
 
 MAX_STAGES = 64
 """Of a profile; later stages are as the last one."""
+MOST_TOKENS = 999_999_999.0
+"""Of one kind, of a call at one stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,8 @@ class StageProfile:
     def __post_init__(self) -> None:
         for name in ("input_tokens", "system_tokens", "output_tokens"):
             value = getattr(self, name)
-            if not 0 <= value < 1e9:
-                raise ValueError(f"{name} of a stage is {value}; allowed: 0 to 1e9")
+            if not 0 <= value <= MOST_TOKENS:
+                raise ValueError(f"{name} of a stage is {value}; allowed: 0 to under 1e9")
         if self.input_tokens + self.system_tokens + self.output_tokens <= 0:
             raise ValueError("a stage profile needs at least one expected token")
 

@@ -9,8 +9,9 @@ Stage by stage, and for the calls of a run likewise:
 - Before ``min_samples`` of a stage were seen, that holds, but such a call weighs at most
   ``believed_tokens``; and a run is expected to have at most ``believed_calls``.
 - From then on, where less is used than that, what is used holds.
-- Where more is used, the profile goes from one to the other (geometrically) as more is seen; with
-  ``learned_after`` it is learned.
+- Where more is used, the profile goes from one to the other (geometrically) as more is seen, from half
+  of what is used at least; with ``learned_after`` it is learned. (One stage that is declared far too
+  large makes all others small in proportion; without that half its app was hardly served for minutes.)
 - What was learned grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
   falls slowly is one that can be padded today and lived on tomorrow.
 
@@ -24,7 +25,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fairserve.interactions.profile import AppProfile, StageProfile, Stages
+from fairserve.interactions.profile import MOST_TOKENS, AppProfile, StageProfile, Stages
 from fairserve.interactions.profile_statistics import ProfileFigures, StageFigures
 
 Source = Literal["declared", "blended", "learned"]
@@ -32,6 +33,10 @@ Source = Literal["declared", "blended", "learned"]
 _DAY_S = 86_400.0
 _TOKEN = 1.0
 """Added to token counts that are averaged geometrically, so that none is 0."""
+_LEAST_SHARE = 0.5
+"""Of what the calls of a stage use: what they are taken for at least, once enough were seen."""
+_LEAST_TOKENS = 1e-9
+"""Of a stage that is scaled to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +220,8 @@ def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProf
     """Between what was declared and what is used: the latter where it is less, or enough was seen."""
     if share >= 1 or found.total_tokens <= said.total_tokens:
         return found
+    if said.total_tokens < _LEAST_SHARE * found.total_tokens:
+        said = _scaled(found, _LEAST_SHARE)
     names = ("input_tokens", "system_tokens", "output_tokens")
     pairs = ((getattr(said, name), getattr(found, name)) for name in names)
     return StageProfile(
@@ -228,9 +235,11 @@ def _at_most(stage: StageProfile, tokens: float) -> StageProfile:
 
 
 def _scaled(stage: StageProfile, factor: float) -> StageProfile:
-    return StageProfile(
-        factor * stage.input_tokens, factor * stage.system_tokens, factor * stage.output_tokens
-    )
+    """So much larger, as far as a stage may be: what is declared may be anything between its bounds."""
+    factor = min(factor, MOST_TOKENS / _LEAST_TOKENS)
+    tokens = (stage.input_tokens, stage.system_tokens, stage.output_tokens)
+    inputs, system, output = (min(factor * count, MOST_TOKENS) for count in tokens)
+    return StageProfile(inputs, system, output if inputs + system + output > 0 else _LEAST_TOKENS)
 
 
 def _expected(figures: tuple[StageFigures, ...]) -> Stages:
@@ -250,6 +259,9 @@ def _differs(previous: InForce, found: InForce, share: float) -> bool:
     pairs = [(one.calls_per_interaction, other.calls_per_interaction)]
     for number in range(1, max(len(one.stages), len(other.stages)) + 1):
         a, b = one.stage(number), other.stage(number)
-        pairs.append((one.believed(number, a.total_tokens), other.believed(number, b.total_tokens)))
         pairs.append((a.output_tokens + _TOKEN, b.output_tokens + _TOKEN))
+        # System tokens weigh more than others: a prompt that moves from one to the other is a change.
+        for extra in (0.0, 1.0):
+            before, after = (each.total_tokens + extra * each.system_tokens for each in (a, b))
+            pairs.append((one.believed(number, before), other.believed(number, after)))
     return any(abs(b - a) > share * max(a, b) for a, b in pairs)

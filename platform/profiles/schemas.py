@@ -66,7 +66,7 @@ class SpreadOut(BaseModel):
     """Where values lie, recent ones weighing more."""
 
     expected: float
-    """The mean, with values beyond the 90th percentile counted as that."""
+    """The mean, with values beyond the 98th percentile counted as that."""
     median: float
     p90: float
 

@@ -28,6 +28,9 @@ from fairserve.platform.reproduce.fairserve.figure8 import fairserve_figure8
 from fairserve.platform.reproduce.fairserve.figure9 import fairserve_figure9
 from fairserve.platform.reproduce.fairserve.table3 import fairserve_table3
 from fairserve.platform.reproduce.fairserve.table4 import fairserve_table4
+from fairserve.platform.reproduce.profiles.convergence import profiles_convergence
+from fairserve.platform.reproduce.profiles.levers import profiles_levers
+from fairserve.platform.reproduce.profiles.progress import run_progress
 from fairserve.platform.reproduce.report import Report
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.platform.reproduce.vtc import tables as vtc_tables
@@ -56,6 +59,9 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "fairserve-figure9": fairserve_figure9,
     "composition": composition,
     "sensitivity": sensitivity,
+    "profiles-convergence": profiles_convergence,
+    "profiles-levers": profiles_levers,
+    "run-progress": run_progress,
 }
 
 

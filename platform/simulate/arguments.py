@@ -20,7 +20,9 @@ from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces import assignment
 from fairserve.engine.simulated.traces.model import Trace, TraceError
 from fairserve.engine.simulated.traces.reading import read_trace
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.argument_parser import OneLineParser
+from fairserve.platform.simulate.declared import wrong_profiles
 from fairserve.platform.throttling.parameters import with_checked
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
@@ -105,6 +107,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         choices=("none", "tenant", "app", "user"),
         default="none",
         help="within what cached prefixes are shared (default: none, so all share)",
+    )
+    system.add_argument(
+        "--declared",
+        action="append",
+        default=[],
+        metavar="APP=FACTOR",
+        help="this app's profile is wrong by a factor; those of others are the trace's own means",
+    )
+    system.add_argument(
+        "--learn-profiles", action="store_true", help="learn profiles from what calls use"
     )
 
     workers = parser.add_argument_group("the workers")
@@ -206,7 +218,7 @@ def systems_of(arguments: argparse.Namespace) -> dict[str, SystemConfig]:
     return systems
 
 
-def options_of(arguments: argparse.Namespace) -> ReplayOptions:
+def options_of(arguments: argparse.Namespace, trace: Trace) -> ReplayOptions:
     """Raises ValueError."""
     return ReplayOptions(
         workers=arguments.workers,
@@ -215,6 +227,8 @@ def options_of(arguments: argparse.Namespace) -> ReplayOptions:
         retries=arguments.retries,
         isolation=arguments.isolation,
         limits=Limits(arguments.user_rpm, arguments.app_rpm),
+        profiles=wrong_profiles(trace, arguments.declared),
+        learning=LearningOptions() if arguments.learn_profiles else None,
     )
 
 

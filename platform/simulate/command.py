@@ -26,8 +26,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse(argv)
     try:
         systems = systems_of(arguments)
-        options = options_of(arguments)
         trace = trace_of(arguments)
+        options = options_of(arguments, trace)
         costs = arguments.model_cost
         windows = VTC_TABLES if costs.loop == "vtc-artifact" else Windows()
         jobs = [

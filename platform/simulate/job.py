@@ -10,7 +10,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from fairserve.engine.simulated.cost_model import CostModel
 from fairserve.engine.simulated.replay import Replay
@@ -19,12 +19,21 @@ from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.replay_watcher import ReplayWatcher
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.simulate.curves import Curves, curves_of
+from fairserve.platform.simulate.declared import profile_figures
 from fairserve.scheduling.cost import Cost, Linear
 from fairserve.scheduling.metrics import Windows, summarise
 from fairserve.scheduling.system import SystemConfig
 
 Say = Callable[[str], None]
 Figures = Callable[[Trace, ReplayResult], Mapping[str, Any]]
+
+
+class FiguringWatcher(ReplayWatcher, Protocol):
+    """Watches one replay, and has figures of it in the end."""
+
+    def figures(self, result: ReplayResult) -> Mapping[str, Any]:
+        """For the summary, under keys of their own."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,10 @@ class Job:
     curves: bool = False
     figures: Figures | None = None
     """More figures for the summary, under keys of their own; a function of a module."""
+    watch: Callable[[], FiguringWatcher] | None = None
+    """Makes who watches, where more is to be known than calls and runs tell."""
+    replay: type[Replay] = Replay
+    """A replay in which clients behave otherwise, for experiments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,9 @@ def run_job(
     job: Job, say: Say = lambda text: None, watcher: ReplayWatcher | None = None
 ) -> Outcome:
     """Simulate; ``say`` is told of progress now and then."""
-    replay = Replay(job.trace, job.system, job.costs, job.options, watcher)
+    own = None if job.watch is None else job.watch()
+    assert own is None or watcher is None, "a replay has one watcher"
+    replay = job.replay(job.trace, job.system, job.costs, job.options, own or watcher)
     result = replay.run(lambda ended, calls: say(f"{job.name}: {ended:,} of {calls:,} calls"))
     summary = summarise(
         result.calls,
@@ -69,8 +84,12 @@ def run_job(
         windows=job.windows,
     )
     summary["busy_share"] = result.busy_share
+    if job.options.learning is not None:
+        summary["profiles"] = profile_figures(result.profiles)
     if job.figures is not None:
         summary |= job.figures(job.trace, result)
+    if own is not None:
+        summary |= own.figures(result)
     curves = curves_of(result.calls, job.cost, job.windows) if job.curves else None
     return Outcome(job.name, summary, curves)
 

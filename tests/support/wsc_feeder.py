@@ -49,10 +49,10 @@ def directory(**apps):
     return known
 
 
-def call(call_id, user, *, app="app", output=10, run=None, tokens=TOKENS, left=0.0):
-    """``left``: expected output from it to the end of its run."""
+def call(call_id, user, *, app="app", output=10, run=None, tokens=TOKENS, left=0.0, calls=1.0):
+    """``left``: expected output from it to the end of its run; ``calls``: expected calls to there."""
     new = make_call(call_id, user=user, app=app, tokens=tokens, output=output, run=run)
-    new.remaining_tokens = left
+    new.remaining_tokens, new.remaining_calls = left, calls
     new.stage, new.expected_output_tokens = 1, output
     return new
 

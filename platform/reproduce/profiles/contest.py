@@ -1,0 +1,112 @@
+"""A contest of three tenants for one worker: one may try a lever, two are honest.
+
+Each asks for as much as the whole worker can do, all the time, and has the same work: runs of four
+calls, one after the other, of some 400 to 1,000 prompt tokens and 100 output tokens
+(random, the same for each tenant). The worker is small, so that calls wait at the feeder and it decides.
+What counts is useful work: the tokens of the honest calls whose work was done, whatever was sent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from fairserve.engine.simulated.cost_model import COST_MODELS
+from fairserve.engine.simulated.replay import Replay
+from fairserve.engine.simulated.replay_result import ReplayResult
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.interactions.call import Call
+from fairserve.interactions.run_end import RunEnd
+from fairserve.scheduling.events import CallOutcome, Refuse
+from fairserve.scheduling.metrics import CallSample
+
+COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=16, kv_capacity_tokens=60_000)
+DURATION_S = 200.0
+WINDOW_S = 25.0
+CHEAT = "cheat"
+TENANTS = (CHEAT, "honest-1", "honest-2")
+USERS = 2
+_RUNS_PER_S = 1.8
+"""Of a tenant."""
+_AT_ONCE = 20
+"""Of a tenant, at the beginning."""
+_PROMPTS = (400, 600, 800, 1000)
+"""Of the stages, on average."""
+_OUTPUT = 100
+
+Useful = Mapping[str, float]
+"""Useful tokens by full id of the call; others have as many as they use."""
+
+
+def honest_runs(tenant: str, seed: int, duration_s: float) -> list[Interaction]:
+    """The work of one tenant, in order of arrival."""
+    rng = random.Random(f"{tenant} {seed}")  # noqa: S311  a workload is no secret
+    number = _AT_ONCE + int(_RUNS_PER_S * duration_s)
+    runs = []
+    for place in range(number):
+        calls: list[TraceCall] = []
+        for stage, prompt in enumerate(_PROMPTS):
+            before = (calls[-1].call_id,) if calls else ()
+            tokens = max(16, round(prompt * rng.lognormvariate(-0.08, 0.4)))
+            output = max(2, round(_OUTPUT * rng.lognormvariate(-0.08, 0.4)))
+            calls.append(TraceCall(f"c{stage}", "agent", before, 0.0, tokens, 0, output))
+        arrival_s = max(0, place - _AT_ONCE) / _RUNS_PER_S
+        name, user = f"{tenant}-{place}", f"{tenant}-u{place % USERS}"
+        runs.append(Interaction(name, tenant, tenant, user, arrival_s, tuple(calls)))
+    return runs
+
+
+def contest(cheats: Sequence[Interaction], seed: int, duration_s: float) -> Trace:
+    """The runs of the one beside those of the honest tenants."""
+    runs = [run for tenant in TENANTS[1:] for run in honest_runs(tenant, seed, duration_s)]
+    return Trace("contest", 16, ()).with_interactions([*cheats, *runs])
+
+
+class UsefulWork:
+    """Watches what each tenant gets done."""
+
+    def __init__(self, useful: Useful, duration_s: float, *, leaves: bool = False) -> None:
+        """``leaves``: the cheat's calls are cancelled when their work is done."""
+        self._useful, self._duration_s, self._leaves = useful, duration_s, leaves
+        self._windows = max(1, round(duration_s / WINDOW_S))
+        self._done = {tenant: [0.0] * self._windows for tenant in TENANTS}
+        self._ended = [0] * self._windows
+
+    def _window(self, at_s: float) -> int:
+        return min(int(at_s / self._duration_s * self._windows), self._windows - 1)
+
+    def call_ended(
+        self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
+    ) -> None:
+        """See the protocol."""
+        left = self._leaves and call.tenant == CHEAT and sample.end_s < self._duration_s
+        if sample.outcome == "completed" or (left and sample.outcome == "cancelled"):
+            used = sample.usage.prompt_tokens + sample.usage.output_tokens
+            tokens = self._useful.get(call.call_id, used)
+            self._done[call.tenant][self._window(sample.end_s)] += tokens
+
+    def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
+        """See the protocol."""
+        if end.tenant == CHEAT:
+            self._ended[self._window(ended_s)] += 1
+
+    def figures(self, result: ReplayResult) -> Mapping[str, Any]:
+        """Useful tokens a second of each tenant by window; the cheat's runs that ended by its end."""
+        width_s = self._duration_s / self._windows
+        return {
+            "done_per_s": {
+                tenant: [tokens / width_s for tokens in done] for tenant, done in self._done.items()
+            },
+            "ended_runs": list(accumulate(self._ended)),
+        }
+
+
+class LeavingReplay(Replay):
+    """The cheat cancels every call when its last token has come."""
+
+    def _end_call(self, live: Any, outcome: CallOutcome, output_tokens: int) -> None:
+        left = live.call.tenant == CHEAT and outcome == "completed"
+        super()._end_call(live, "cancelled" if left else outcome, output_tokens)

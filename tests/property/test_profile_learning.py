@@ -1,0 +1,119 @@
+"""Whatever is declared and used, whenever it is looked at: what holds grows slowly and falls at once."""
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profile_learning import LearningOptions, as_declared, learn
+from fairserve.interactions.profile_statistics import CallSeen, RunSeen, figures_of
+
+DAY_S = 86_400.0
+TOKENS = st.sampled_from([0, 1, 50, 400, 3000, 100_000])
+STAGE = st.builds(StageProfile, st.floats(0, 9e8), st.floats(0, 9e8), st.floats(1e-9, 9e8))
+DECLARED = st.builds(
+    AppProfile,
+    st.lists(STAGE, min_size=1, max_size=4).map(tuple),
+    calls_per_interaction=st.floats(1, 1e6),
+)
+OPTIONS = st.builds(
+    LearningOptions,
+    min_samples=st.integers(1, 5),
+    learned_after=st.integers(5, 8),
+    max_growth_per_day=st.sampled_from([1.0, 1.5, 2.0, 10.0]),
+    min_change=st.sampled_from([0.0, 0.1, 0.5]),
+    believed_tokens=st.sampled_from([100.0, 4800.0, math.inf]),
+)
+CALL = st.builds(
+    CallSeen,
+    st.sampled_from("ab"),
+    st.integers(1, 4),
+    st.sampled_from([None, "x"]),
+    TOKENS,
+    TOKENS,
+    TOKENS,
+    st.floats(0, 1e6),
+)
+RUN = st.builds(
+    RunSeen, st.sampled_from("ab"), st.integers(1, 50), st.booleans(), st.floats(0, 1e6)
+)
+LOOK = st.tuples(
+    st.floats(0, 3 * DAY_S), st.lists(CALL, max_size=30), st.lists(RUN, max_size=12), DECLARED
+)
+"""The time since the last look, what is seen at this one, and what is declared by then."""
+
+
+def total(held, number):
+    return held.profile.stage(number).total_tokens
+
+
+@settings(max_examples=200, deadline=None)
+@given(DECLARED, OPTIONS, st.lists(LOOK, min_size=1, max_size=8))
+def test_what_was_learned_never_grows_faster_than_allowed(declared, options, looks):
+    now_s = 0.0
+    held = as_declared(declared, now_s, options)
+    since = {}  # stage -> (time, tokens) when it was learned
+    for wait_s, calls, runs, declared_now in looks:
+        now_s += wait_s
+        figures = figures_of(
+            calls, runs, min_samples=options.min_samples, half_life_s=options.half_life_s
+        )
+        before, held = held, learn(declared_now, held, figures, now_s, options)
+        days = (now_s - before.since_s) / DAY_S
+        growth = options.max_growth_per_day ** min(1.0, days) * (1 + 1e-9)
+        for number in range(1, before.learned_stages + 1):
+            assert total(held, number) <= growth * total(before, number)
+            first_s, tokens = since[number]
+            over_all = options.max_growth_per_day ** ((now_s - first_s) / DAY_S)
+            assert total(held, number) <= over_all * tokens * (1 + 1e-9)
+        if before.calls_learned:
+            grown = growth * before.profile.calls_per_interaction
+            assert held.profile.calls_per_interaction <= grown
+        for number in range(1, held.learned_stages + 1):
+            since.setdefault(number, (now_s, total(held, number)))
+        assert held.learned_stages >= before.learned_stages
+        assert held.calls_learned or not before.calls_learned
+
+
+@settings(max_examples=200, deadline=None)
+@given(DECLARED, OPTIONS, st.lists(LOOK, min_size=1, max_size=6))
+def test_what_is_used_less_holds_at_once(declared, options, looks):
+    """From the first stage that was seen on, and up to the smallest change that is one."""
+    now_s, held = 0.0, as_declared(declared, 0.0, options)
+    for wait_s, calls, runs, declared_now in looks:
+        now_s += wait_s
+        figures = figures_of(
+            calls, runs, min_samples=options.min_samples, half_life_s=options.half_life_s
+        )
+        before, held = held, learn(declared_now, held, figures, now_s, options)
+        for number, found in enumerate(figures.stages, start=1):
+            used, was = found.expected.total_tokens, total(before, number)
+            if number <= before.learned_stages and used < was:
+                slack = 1 / (1 - options.min_change)
+                assert total(held, number) <= used * slack * (1 + 1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(DECLARED, OPTIONS, st.lists(CALL, max_size=30), st.lists(RUN, max_size=12), DECLARED)
+def test_what_is_declared_after_all_was_learned_changes_nothing(
+    declared, options, calls, runs, other
+):
+    figures = figures_of(
+        calls * 3, runs * 3, min_samples=options.min_samples, half_life_s=options.half_life_s
+    )
+    first = as_declared(declared, 0.0, options)
+    held = learn(declared, first, figures, 0.0, options)
+    if held.source == "learned" and held.learned_stages == len(held.profile.stages):
+        one = AppProfile(other.stages[:1], other.calls_per_interaction)
+        assert learn(one, held, figures, 0.0, options) is held
+
+
+@settings(max_examples=100, deadline=None)
+@given(DECLARED, OPTIONS)
+def test_a_word_alone_weighs_no_more_than_is_believed(declared, options):
+    profile = as_declared(declared, 0.0, options).profile
+    for number in range(1, 6):
+        tokens = profile.stage(number).total_tokens
+        assert profile.believed(number, tokens) <= options.believed_tokens
+    assert profile.calls_per_interaction <= options.believed_calls

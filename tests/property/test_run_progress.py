@@ -1,0 +1,262 @@
+"""Priority by progress: of the runs under way within the slack the one nearest its expected end."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wsc_feeder import (
+    LONG,
+    TOKENS,
+    WORKERS,
+    cache,
+    call,
+    charge,
+    directory,
+    made,
+    queue,
+    serve,
+    used,
+)
+
+from fairserve.scheduling.feeder.wsc_options import PAPER, WscOptions
+
+APPS = {"app": (100, 10)}
+USERS = "abcd"
+
+
+def plainly(feeder, under_way, calls):
+    """The rule in words, for feeders that look at no cache: which of the queued calls is next.
+
+    ``under_way``: what the test knows of runs; ``calls``: queued ones by id, each client's in its order.
+    """
+    options = feeder.options
+    counters = {each.user: feeder.counter(("t", each.user)) for each in calls.values()}
+    least = min(counters.values())
+    within = {
+        user for user, value in counters.items() if value <= least + options.interaction_slack
+    }
+    firsts = {}
+    for each in calls.values():  # one that returned is the first of its client
+        firsts.setdefault(each.user, each)
+    oldest = min(firsts.values(), key=lambda each: (counters[each.user], seq_of(feeder, each)))
+    if options.max_bypass and feeder._entry(oldest.call_id).bypassed >= options.max_bypass:
+        return oldest.call_id
+    running = [
+        each for each in calls.values() if each.interaction_id in under_way and each.user in within
+    ]
+    if not running:
+        return oldest.call_id
+
+    def key(each):
+        seq = seq_of(feeder, each)
+        if options.run_priority == "arrival":
+            return (counters[each.user], seq)
+        return (each.remaining_calls, counters[each.user], seq)
+
+    return min(running, key=key).call_id
+
+
+def seq_of(feeder, each):
+    return feeder._entry(each.call_id).seq
+
+
+class Life:
+    """A feeder through a random history; what is under way is followed beside it."""
+
+    def __init__(self, seed, run_priority):
+        self.rng = random.Random(seed)
+        self.options = WscOptions(
+            run_priority=run_priority,
+            interaction_slack=self.rng.choice([0.0, 1.0, 3.0, math.inf]),
+            locality_slack=0.0,
+            max_bypass=self.rng.choice([0, 2, 16]),
+        )
+        self.feeder = made(directory(**APPS), self.options)
+        self.running, self.under_way, self.number = {}, set(), 0
+
+    @property
+    def queued(self):
+        return {each.call_id: each for each in self.feeder.waiting()}
+
+    def step(self):
+        rng, feeder = self.rng, self.feeder
+        action = rng.random()
+        if action < 0.45:
+            self.number += 1
+            user = rng.choice(USERS)
+            run = rng.choice([None, f"{user}-{rng.randrange(3)}"])
+            remaining = float(rng.choice([1, 2, 2, 5, 40]))
+            output = rng.randint(1, 40)
+            new = call(f"c{self.number}", user, run=run, output=output, calls=remaining)
+            queue(feeder, new)
+        elif action < 0.8:
+            queued = self.queued
+            if queued:
+                wanted = plainly(feeder, self.under_way, queued)
+                chosen = feeder.peek(WORKERS)
+                assert chosen.call_id == wanted
+                feeder.dispatch(chosen.call_id, 0)
+                self.under_way.add(chosen.interaction_id)
+                self.running[chosen.call_id] = chosen
+        elif action < 0.92 and self.running:
+            ended = self.running.pop(rng.choice(list(self.running)))
+            if action < 0.83:
+                feeder.requeue(ended)
+            else:
+                feeder.finish(ended.call_id, used(ended))
+        elif action < 0.96 and self.queued:
+            feeder.remove(rng.choice(list(self.queued)))
+        elif self.under_way:
+            over = rng.choice(sorted(self.under_way))
+            self.under_way.discard(over)
+            feeder.interaction_ended(over)
+
+    def restart(self):
+        state = json.loads(json.dumps(self.feeder.snapshot()))
+        calls = {**self.queued, **self.running}
+        self.feeder = made(directory(**APPS), self.options)
+        for each in calls.values():
+            self.feeder._locality.register(each)
+        self.feeder.restore(state, calls)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["progress", "arrival"]))
+def test_the_choice_is_that_of_the_rule_in_words(seed, run_priority):
+    """Through arrivals, returns, cancellations, ends of runs and restarts."""
+    life = Life(seed, run_priority)
+    for _ in range(150):
+        life.step()
+        if life.rng.random() < 0.04:
+            life.restart()
+    assert life.number > 30
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(["progress", "arrival"]),
+    st.sampled_from([0.0, 2.0, 8.0]),
+    st.sampled_from([0.0, 1.0, 4.0]),
+)
+def test_counters_stay_within_the_slacks_and_one_call(
+    seed, run_priority, locality_slack, interaction_slack
+):
+    """The bound of WSC is the same whichever run goes first."""
+    rng = random.Random(seed)
+    options = WscOptions(
+        run_priority=run_priority,
+        locality_slack=locality_slack,
+        interaction_slack=interaction_slack,
+    )
+    feeder = made(directory(**APPS), options)
+    cache(feeder, LONG)
+    largest = 0.0
+    for user in USERS:
+        for number in range(40):
+            output, own = rng.randint(1, 40), LONG[: rng.choice([0, 16, 64])]
+            largest = max(largest, (100 + output) / 110)
+            tokens = np.concatenate([own, TOKENS[: 100 - len(own)]])
+            run = f"{user}-{rng.randrange(4)}"
+            remaining = float(rng.choice([1, 3, 9, 50]))
+            name = f"{user}{number}"
+            queue(feeder, call(name, user, output=output, run=run, tokens=tokens, calls=remaining))
+    for _ in range(60):
+        serve(feeder)
+        values = [feeder.counter(("t", user)) for user in USERS]
+        assert max(values) - min(values) <= max(locality_slack, interaction_slack) + largest + 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5))
+def test_nobody_is_passed_over_more_often_than_allowed(seed, max_bypass):
+    """However near its end every other run is."""
+    rng = random.Random(seed)
+    options = WscOptions(max_bypass=max_bypass, interaction_slack=math.inf, locality_slack=math.inf)
+    feeder = made(directory(**APPS), options)
+    cache(feeder, LONG)
+    passed = {}
+    for number in range(30):
+        user = rng.choice(USERS)
+        tokens = np.concatenate([LONG[: rng.choice([0, 96])], TOKENS[:40]])
+        remaining = float(rng.choice([1, 2, 50]))
+        new = call(f"{user}{number}", user, run=f"{user}r", tokens=tokens, calls=remaining)
+        queue(feeder, new)
+    while len(feeder):
+        oldest = feeder._counters.least().queue
+        first = next(iter(oldest))
+        chosen = serve(feeder).call_id
+        if chosen != first:
+            passed[first] = passed.get(first, 0) + 1
+    assert max(passed.values(), default=0) <= max_bypass
+
+
+# --- one rule at a time ---------------------------------------------------------------------------
+
+
+def under_way(*runs, **options):
+    """Next of these runs under way: (user, calls to the end, counter, cached tokens, prompt)."""
+    feeder = made(directory(**APPS), WscOptions(**options))
+    cache(feeder, LONG)
+    for user, remaining, _, cached, prompt in runs:
+        feeder._begin(f"run-{user}")
+        tokens = np.concatenate([LONG[:cached], TOKENS[: prompt - cached]])
+        queue(feeder, call(user, user, run=f"run-{user}", calls=remaining, tokens=tokens))
+    for user, _, counter, *_ in runs:
+        charge(feeder, user, counter - feeder.counter(("t", user)))
+    return feeder.peek(WORKERS).call_id
+
+
+def test_the_run_nearest_its_end_goes_before_the_one_with_least_service():
+    runs = (("far", 20, 0.0, 0, 100), ("near", 2, 0.9, 0, 100), ("middle", 5, 0.5, 0, 100))
+    assert under_way(*runs) == "near"
+    assert under_way(*runs, run_priority="arrival") == "far"
+
+
+def test_a_client_beyond_the_slack_is_never_chosen_for_its_progress():
+    assert under_way(("far", 20, 0.0, 0, 100), ("near", 1, 1.1, 0, 100)) == "far"
+    assert (
+        under_way(("far", 20, 0.0, 0, 100), ("near", 1, 1.1, 0, 100), interaction_slack=2.0)
+        == "near"
+    )
+
+
+def test_of_equally_near_runs_the_least_served_then_the_earlier_goes():
+    assert under_way(("more", 3, 0.5, 0, 100), ("less", 3, 0.2, 0, 100)) == "less"
+    assert under_way(("first", 3, 0.2, 0, 100), ("second", 3, 0.2, 0, 100)) == "first"
+
+
+def test_a_run_that_is_not_under_way_is_not_near_its_end():
+    feeder = made(directory(**APPS))
+    queue(feeder, call("new", "new", run="R", calls=1.0))
+    queue(feeder, call("old", "old", run="O", calls=30.0))
+    feeder._begin("O")
+    assert feeder.peek(WORKERS).call_id == "old"
+
+
+@pytest.mark.parametrize(
+    ("cached", "prompt", "chosen"),
+    [(0, 100, "cached"), (64, 100, "cached"), (96, 112, "cached"), (96, 110, "near")],
+)
+def test_a_run_takes_the_place_of_a_match_only_with_about_as_much_cached(cached, prompt, chosen):
+    """Of the match 0.96 is cached, of the other 0, 0.64, 0.857 and 0.873: a tenth less will do."""
+    runs = (("cached", 20, 0.0, 96, 100), ("near", 2, 0.5, cached, prompt))
+    assert under_way(*runs) == chosen
+    assert under_way(*runs, run_priority="arrival") == "cached"
+
+
+def test_by_arrival_a_match_gives_way_to_no_other_run():
+    """Though its client has had more, and nearly as much of the other is cached."""
+    runs = (("longest", 20, 0.3, 96, 100), ("near", 2, 0.0, 80, 88))
+    assert under_way(*runs) == "near"
+    assert under_way(*runs, run_priority="arrival") == "longest"
+
+
+def test_the_paper_knows_no_progress():
+    assert PAPER.run_priority == "arrival"
+    with pytest.raises(ValueError, match="run_priority is 'size'; allowed: progress, arrival"):
+        WscOptions(run_priority="size")
