@@ -7,7 +7,8 @@ Stage by stage, and for the calls of a run likewise:
 - What was declared is taken as a proportion between stages: as soon as ``min_samples`` calls were seen,
   all of it is multiplied by what they used over what was declared for them.
 - Before ``min_samples`` of a stage were seen, that holds, but such a call weighs at most
-  ``believed_tokens``; and a run is expected to have at most ``believed_calls``.
+  ``believed_tokens``, or, where its tenant registers app after app, no more than the tenant's calls do
+  (:func:`believed_as`); and a run is expected to have at most ``believed_calls``.
 - From then on, where less is used than that, what is used holds.
 - Where more is used, the profile goes from one to the other (geometrically) as more is seen, from half
   of what is used at least; with ``learned_after`` it is learned. (One stage that is declared far too
@@ -62,6 +63,8 @@ class LearningOptions:
     The default is four times the reference call."""
     believed_calls: float = 32.0
     """Calls of a run, at most, while only its owner says so."""
+    believed_apps: int = 3
+    """New apps of one tenant in a day that are believed so far."""
 
     def __post_init__(self) -> None:
         for name in ("window_s", "half_life_s", "believed_tokens"):
@@ -99,6 +102,21 @@ class InForce:
         if self.learned_stages and self.calls_learned:
             return "learned"
         return "blended" if self.profile.seen_stages else "declared"
+
+
+def believed_as(
+    options: LearningOptions, *, apps_in_a_day: int, served: StageProfile | None
+) -> LearningOptions:
+    """The options for an app that is the so-manieth one of its tenant in a day.
+
+    Beyond ``believed_apps`` no larger calls are believed than those that the tenant's apps have made:
+    ``served``, on the average. Else a tenant would register a new app every few runs. None: it has made
+    too few calls to say anything.
+    """
+    if served is None or apps_in_a_day <= options.believed_apps:
+        return options
+    weighted = served.input_tokens + 2.0 * served.system_tokens + served.output_tokens
+    return replace(options, believed_tokens=min(options.believed_tokens, weighted))
 
 
 def as_declared(declared: AppProfile, now_s: float, options: LearningOptions) -> InForce:

@@ -1,10 +1,9 @@
 """What an app's calls have used: figures by stage, by agent, and of whole interactions.
 
 All that was served counts, however it ended: an app that cancels its calls just before their end has
-used what it used. Recent calls weigh more: half as much for each half-life of age. The calls of a user
-who has more than a fifth of that weight count as a fifth of it where there are others, so that one who
-floods counts for less. But no size is expected that is above that of the calls as they are: else a few
-large calls of invented users would stand for the many small ones of the one who lives on them.
+used what it used. Recent calls weigh more: half as much for each half-life of age. Whose calls they
+are does not matter: an app whose typical call is the mean of its calls pays one for each, whoever makes
+them, and any other weighing of users could be bent by inventing some.
 
 What is *expected* is the mean of values cut off at the 98th percentile. The median, which is told, too,
 does not serve: agents of an app take turns at a stage, a tenth of them calls ten times as large as the
@@ -30,8 +29,6 @@ from fairserve.interactions.profile import MAX_STAGES, StageProfile
 
 Floats = npt.NDArray[np.float64]
 
-USER_SHARE = 0.2
-"""Of the weight that one user has at most."""
 MAX_AGENTS = 32
 """Those with the most calls are told apart."""
 RUN_LENGTHS = 10
@@ -45,7 +42,6 @@ _TINY = float(np.finfo(float).tiny)
 class CallSeen(NamedTuple):
     """A call that was served, wholly or in part."""
 
-    user: str
     stage: int
     """From 1."""
     agent: str | None
@@ -60,7 +56,6 @@ class CallSeen(NamedTuple):
 class RunSeen(NamedTuple):
     """An interaction of which a call was served."""
 
-    user: str
     calls: int
     """So far."""
     ended: bool
@@ -149,7 +144,7 @@ def _of_calls(
     """By stage, and by agent and stage."""
     if not calls:
         return (), {}
-    weights = np.stack(_weights(calls, half_life_s), axis=1)
+    weights = _weights(calls, half_life_s)
     stage_of = np.array([min(max(call.stage, 1), MAX_STAGES) for call in calls])
     tokens = np.array(
         [(call.input_tokens, call.system_tokens, call.output_tokens) for call in calls], float
@@ -166,18 +161,9 @@ def _of_calls(
     return by_stage(np.ones(len(calls), bool)), agents
 
 
-def _weights(
-    seen: Sequence[CallSeen] | Sequence[RunSeen], half_life_s: float
-) -> tuple[Floats, Floats]:
-    """By age and user, and by age alone."""
+def _weights(seen: Sequence[CallSeen] | Sequence[RunSeen], half_life_s: float) -> Floats:
     ages = np.array([max(each.age_s, 0.0) for each in seen])
-    weights: Floats = np.maximum(np.exp2(-ages / half_life_s), _TINY)
-    users = {user: number for number, user in enumerate(dict.fromkeys(each.user for each in seen))}
-    owner = np.array([users[each.user] for each in seen])
-    totals = np.bincount(owner, weights)
-    most = max(USER_SHARE, 1 / len(users)) * totals.sum()
-    by_user = weights * np.minimum(1.0, most / np.maximum(totals, _TINY))[owner]
-    return np.maximum(by_user, _TINY), weights
+    return np.maximum(np.exp2(-ages / half_life_s), _TINY)
 
 
 def _stages(
@@ -191,7 +177,7 @@ def _stages(
         if len(weights) - begin < min_samples:
             break
         part = slice(begin, max(end, begin + min_samples))
-        spreads = (_spread(tokens[part, kind], *weights[part].T) for kind in range(3))
+        spreads = (_spread(tokens[part, kind], weights[part]) for kind in range(3))
         found.append(StageFigures(part.stop - part.start, *spreads))
     return tuple(found)
 
@@ -206,7 +192,7 @@ def _lengths(runs: Sequence[RunSeen], half_life_s: float) -> tuple[Floats, Float
     ended = np.array([run.ended for run in runs], bool)
     if not ended.any():
         return np.empty(0), np.empty(0)
-    weights, _ = _weights(runs, half_life_s)
+    weights = _weights(runs, half_life_s)
     calls = np.array([run.calls for run in runs])
     lengths = np.unique(calls[ended])
     order = np.argsort(calls, kind="stable")
@@ -217,12 +203,9 @@ def _lengths(runs: Sequence[RunSeen], half_life_s: float) -> tuple[Floats, Float
     return lengths.astype(float), np.maximum(going_on[:-1] - going_on[1:], _TINY)
 
 
-def _spread(values: Floats, weights: Floats, unequal: Floats | None = None) -> Spread:
-    """``unequal``: the mean is at most that by these weights."""
+def _spread(values: Floats, weights: Floats) -> Spread:
     median, p90, most = _quantiles(values, weights, (0.5, 0.9, _OUTLIERS))
     expected = float(np.average(np.minimum(values, most), weights=weights))
-    if unequal is not None:
-        expected = min(expected, _spread(values, unequal).expected)
     return Spread(round(expected, _DIGITS), median, p90)
 
 

@@ -13,8 +13,8 @@ from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.interactions.call import Call, TokenUsage
-from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.profile_learning import InForce, as_declared, learn
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profile_learning import InForce, as_declared, believed_as, learn
 from fairserve.interactions.profile_statistics import CallSeen, RunSeen, figures_of
 from fairserve.interactions.run_end import ENDED_BY_ITSELF, RunEnd
 from fairserve.scheduling.events import AppChanged
@@ -40,6 +40,16 @@ class ReplayProfiles:
         self._held: dict[str, InForce] = {}
         self._calls: dict[str, deque[tuple[float, CallSeen]]] = defaultdict(deque)
         self._runs: dict[str, dict[str, tuple[float, RunSeen]]] = defaultdict(dict)
+        self._tenants: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        """Of the apps of a tenant, as they come."""
+        for run in trace.interactions:
+            if run.app not in self._tenants:
+                self._tenants[run.app] = run.tenant
+                before = sum(tenant == run.tenant for tenant in self._tenants.values())
+                self._numbers[run.app] = before
+        self._served: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        """By tenant: calls, and their input, system and output tokens."""
         self._news: set[str] = set()
         self._due_s = 0.0
         self.changes: list[ProfileChange] = []
@@ -63,7 +73,6 @@ class ReplayProfiles:
         if self._learning is None or not (usage.prompt_tokens or usage.output_tokens):
             return
         seen = CallSeen(
-            call.user,
             call.stage,
             call.agent,
             usage.input_tokens,
@@ -71,13 +80,16 @@ class ReplayProfiles:
             usage.output_tokens,
             0.0,
         )
+        served = self._served[call.tenant]
+        for place, amount in enumerate((1, *seen[2:5])):
+            served[place] += amount
         calls, runs = self._calls[call.app], self._runs[call.app]
         calls.append((arrival_s, seen))
         if len(calls) > self._learning.max_calls:
             calls.popleft()
         before = runs.get(call.interaction_id)
         made = 1 if before is None else before[1].calls + 1
-        runs[call.interaction_id] = (arrival_s, RunSeen(call.user, made, False, 0.0))
+        runs[call.interaction_id] = (arrival_s, RunSeen(made, False, 0.0))
         self._news.add(call.app)
 
     def run_ended(self, end: RunEnd, now_s: float) -> None:
@@ -92,7 +104,8 @@ class ReplayProfiles:
         if self._learning is None or now_s < self._due_s:
             return []
         self._due_s = now_s + self._options.learning_interval_s
-        news, self._news = sorted(self._news), set()
+        unused = {app for app, held in self._held.items() if held.source == "declared"}
+        news, self._news = sorted(self._news | unused), set()
         return [event for app in news if (event := self._learn(app, now_s)) is not None]
 
     def _learn(self, app: str, now_s: float) -> AppChanged | None:
@@ -109,9 +122,21 @@ class ReplayProfiles:
             min_samples=options.min_samples,
             half_life_s=options.half_life_s,
         )
+        options = believed_as(
+            options,
+            apps_in_a_day=self._numbers[app],
+            served=self._mean_of(self._tenants[app], options.min_samples),
+        )
         held = learn(self._declared[app], self._held[app], figures, now_s, options)
         if held is self._held[app]:
             return None
         self._held[app] = held
         self.changes.append(ProfileChange(app, figures.interactions, held))
         return self._event(app, held.profile)
+
+    def _mean_of(self, tenant: str, min_samples: int) -> StageProfile | None:
+        """What the calls of all apps of a tenant have used; None where there are too few."""
+        calls, *tokens = self._served[tenant]
+        if calls < min_samples or not sum(tokens):
+            return None
+        return StageProfile(*(amount / calls for amount in tokens))

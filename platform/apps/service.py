@@ -30,6 +30,7 @@ from fairserve.platform.errors import ConflictError, NotFoundError, PermissionDe
 from fairserve.platform.keys.service import KeyRing
 from fairserve.platform.profiles.repository import (
     add_version,
+    believed,
     in_force,
     latest,
     profiles_in_force,
@@ -216,7 +217,10 @@ class Apps:
         before = latest(self._session, [app]).get(app.id)
         if before is not None and before.source != "declared":
             return
-        held = replace(in_force(app, None, self._learning), since_s=utc_now().timestamp())
+        now, learning = utc_now(), self._learning
+        if learning is not None:
+            learning = believed(self._session, app, now, learning)
+        held = replace(in_force(app, None, learning), since_s=now.timestamp())
         add_version(self._session, app, held, source="declared", author=self._principal.key_prefix)
 
     def _tell(self, app: App) -> None:

@@ -26,6 +26,7 @@ from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.profiles.repository import (
     add_version,
+    believed,
     declared_profile,
     in_force,
     latest,
@@ -97,6 +98,7 @@ def _learn_one(
             return False
         app.profile_looked_at = now
         version = latest(session, [app]).get(app_id)
+        options = believed(session, app, now, options)
         before = in_force(app, version, options)
         held = learn(declared_profile(app), before, figures, now.timestamp(), options)
         if held is before:

@@ -10,12 +10,18 @@ from sqlalchemy import and_, delete, func, select
 from sqlalchemy.orm import Session
 
 from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.interactions.profile_learning import InForce, LearningOptions, as_declared
+from fairserve.interactions.profile_learning import (
+    InForce,
+    LearningOptions,
+    as_declared,
+    believed_as,
+)
 from fairserve.interactions.profile_statistics import CallSeen, RunSeen
 from fairserve.interactions.run_end import ENDED_BY_ITSELF
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
+from fairserve.platform.db.usage import UsageCalls
 
 KEPT_VERSIONS = 1000
 """Of one app; the oldest go."""
@@ -118,6 +124,41 @@ def add_version(
     return version
 
 
+def believed(
+    session: Session, app: App, now: datetime, options: LearningOptions
+) -> LearningOptions:
+    """The options for this app: how far its word is believed while nothing was seen.
+
+    What the tenant's calls have used is taken from rollups of the days within the window, of all its
+    apps, deleted ones too.
+    """
+    new_apps = session.scalar(
+        select(func.count(App.id)).where(
+            App.tenant_id == app.tenant_id,
+            App.created_at > app.created_at - timedelta(days=1),
+            App.created_at <= app.created_at,
+        )
+    )
+    if (new_apps or 0) <= options.believed_apps:
+        return options
+    sums = session.execute(
+        select(
+            func.sum(UsageCalls.calls - UsageCalls.refused),
+            func.sum(UsageCalls.input_tokens),
+            func.sum(UsageCalls.system_tokens),
+            func.sum(UsageCalls.output_tokens),
+        ).where(
+            UsageCalls.level == "day_tenant",
+            UsageCalls.tenant_id == app.tenant_id,
+            UsageCalls.start_s >= int(now.timestamp() - options.window_s),
+        )
+    ).one()
+    calls, *tokens = (int(value or 0) for value in sums)
+    enough = calls >= options.min_samples and sum(tokens) > 0
+    served = StageProfile(*(value / calls for value in tokens)) if enough else None
+    return believed_as(options, apps_in_a_day=new_apps or 0, served=served)
+
+
 def seen(
     session: Session, app_id: str, now: datetime, options: LearningOptions
 ) -> tuple[list[CallSeen], list[RunSeen]]:
@@ -130,7 +171,6 @@ def seen(
     rows = session.execute(
         select(
             LedgerCall.interaction_id,
-            LedgerCall.user_id,
             LedgerCall.stage,
             LedgerCall.agent,
             LedgerCall.input_tokens,
@@ -149,12 +189,12 @@ def seen(
     ).all()
     calls: list[CallSeen] = []
     made: dict[str, RunSeen] = {}
-    for run_id, user, stage, agent, inputs, system, outputs, accepted_at in rows:
+    for run_id, stage, agent, inputs, system, outputs, accepted_at in rows:
         age_s = (now - accepted_at).total_seconds()
-        calls.append(CallSeen(user, stage, agent, inputs, system, outputs, age_s))
+        calls.append(CallSeen(stage, agent, inputs, system, outputs, age_s))
         before = made.get(run_id)
         if before is None:
-            made[run_id] = RunSeen(user, 1, ended=False, age_s=age_s)
+            made[run_id] = RunSeen(1, ended=False, age_s=age_s)
         else:
             made[run_id] = before._replace(calls=before.calls + 1)
     oldest = rows[-1].accepted_at if rows else now

@@ -14,6 +14,7 @@ from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.profiles.learning import STEADY, learn_profiles
 from fairserve.platform.profiles.news import ProfileNews, profile_versions
 from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.usage.rollups import roll_up_all
 from fairserve.scheduling.events import AppChanged
 
 NOW = datetime.now(UTC)
@@ -257,3 +258,29 @@ def test_another_tenant_sees_none_of_it(world):
     world.management.call(world.tenant["api_key"], "PUT", path, {"mode": "pinned"}, status=403)
     missing = "/admin/apps/app_none/profile"
     world.management.call(world.management.admin, "PUT", missing, {"mode": "pinned"}, status=404)
+
+
+def test_a_tenant_that_registers_app_after_app_is_believed_less_and_less(world):
+    world.served(runs=30)  # calls of 400, 50, 100 and of 800, 50, 100 tokens
+    with world.sessions.begin() as session:
+        roll_up_all(session)
+
+    def new_app(name):
+        body = {"name": name, "profile": PROFILE}
+        app = world.management.call(world.tenant["api_key"], "POST", "/v1/apps", body, status=201)
+        told = world.management.control.events[-1]
+        assert told.app == app["id"]
+        return app, told.profile.believed_tokens
+
+    believed = [new_app(f"new {number}") for number in range(4)]
+    assert [tokens for _, tokens in believed] == [4800, 4800, 800, 800]
+    last = believed[-1][0]
+    with world.sessions() as session:
+        events = load_control_events(session, OPTIONS)
+    (held,) = [event.profile for event in events if event.app == last["id"]]
+    assert held.believed_tokens == 800
+    assert world.learn() == 1  # the app whose calls were served, and no other
+    profile = {"stages": [{"input_tokens": 9, "output_tokens": 9}]}
+    path = f"/v1/apps/{last['id']}"
+    world.management.call(world.tenant["api_key"], "PATCH", path, {"profile": profile})
+    assert world.management.control.events[-1].profile.believed_tokens == 800

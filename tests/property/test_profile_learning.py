@@ -27,7 +27,6 @@ OPTIONS = st.builds(
 )
 CALL = st.builds(
     CallSeen,
-    st.sampled_from("ab"),
     st.integers(1, 4),
     st.sampled_from([None, "x"]),
     TOKENS,
@@ -35,9 +34,7 @@ CALL = st.builds(
     TOKENS,
     st.floats(0, 1e6),
 )
-RUN = st.builds(
-    RunSeen, st.sampled_from("ab"), st.integers(1, 50), st.booleans(), st.floats(0, 1e6)
-)
+RUN = st.builds(RunSeen, st.integers(1, 50), st.booleans(), st.floats(0, 1e6))
 LOOK = st.tuples(
     st.floats(0, 3 * DAY_S), st.lists(CALL, max_size=30), st.lists(RUN, max_size=12), DECLARED
 )

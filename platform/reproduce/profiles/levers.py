@@ -56,8 +56,7 @@ class Lever:
 
 MERGES = "merges 3 runs into one"
 NEW_APPS = "declares 1000x, a new app every 4 runs"
-NEW_APPS_STRICT = "the same, believed 1,200 tokens, not 4,800"
-NEW_APPS_MEAN = "the same, believed 800, as its calls are"
+NEW_APPS_BELIEVED = "the same, each new app believed, not three a day"
 FIRST = "pads its first 20 runs 10x"
 DECLARES = "declares 10x"
 ONE_RUN = "one endless run, under limits"
@@ -68,10 +67,9 @@ LEVERS: Mapping[str, Lever] = {
     "declares 1000x from stage 3 on": Lever(by.declares(1000, from_stage=3)),
     "declares 1000x deep in endless runs": Lever(by.deep_runs(12, 1000)),
     NEW_APPS: Lever(by.new_apps(1000, 4)),
-    NEW_APPS_STRICT: Lever(
-        by.new_apps(1000, 4), learning=replace(_LEARNING, believed_tokens=1200.0)
+    NEW_APPS_BELIEVED: Lever(
+        by.new_apps(1000, 4), learning=replace(_LEARNING, believed_apps=1_000_000)
     ),
-    NEW_APPS_MEAN: Lever(by.new_apps(1000, 4), learning=replace(_LEARNING, believed_tokens=800.0)),
     "declares 10x, cancels at the last token": Lever(by.declares(10), leaves=True),
     "declares endless runs, under limits": Lever(by.declares(1, calls=1e6), LIMITS),
     ONE_RUN: Lever(by.one_run(1), LIMITS),
@@ -83,7 +81,7 @@ LEVERS: Mapping[str, Lever] = {
     "an invented user pads 20x, one run in 30": Lever(by.lets_others_pad(20, 30)),
     "names agents by size": Lever(by.names_agents),
 }
-GAINFUL = (MERGES, NEW_APPS, NEW_APPS_STRICT)
+GAINFUL = (MERGES, NEW_APPS_BELIEVED)
 """What learning does not stop."""
 
 COLUMNS = (
@@ -136,7 +134,7 @@ def _honest(lever: Lever) -> Lever:
 
 def _key(lever: Lever, name: str, learned: bool) -> str:
     tried = "honest" if lever.attempt is by.honest else name
-    believed = lever.learning.believed_tokens if learned else 0
+    believed = lever.learning.believed_apps if learned else 0
     return f"{tried} {lever.limits.user_rpm} {believed}"
 
 

@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 
 from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.interactions.profile_learning import LearningOptions, as_declared, learn
+from fairserve.interactions.profile_learning import (
+    LearningOptions,
+    as_declared,
+    believed_as,
+    learn,
+)
 from fairserve.interactions.profile_statistics import CallSeen, RunSeen, figures_of
 
 DAY_S = 86_400.0
@@ -16,11 +21,11 @@ DECLARED = AppProfile((StageProfile(1000, 0, 100), StageProfile(3000, 0, 300)), 
 
 def calls(number, tokens, *, stage=1, output=None):
     output = tokens // 10 if output is None else output
-    return [CallSeen(f"u{n % 7}", stage, None, tokens, 0, output, 0.0) for n in range(number)]
+    return [CallSeen(stage, None, tokens, 0, output, 0.0) for _ in range(number)]
 
 
 def runs(number, length, ended=True):
-    return [RunSeen(f"u{n % 7}", length, ended, 0.0) for n in range(number)]
+    return [RunSeen(length, ended, 0.0) for _ in range(number)]
 
 
 def seen(*parts, ended=()):
@@ -58,6 +63,23 @@ def test_where_all_stages_were_seen_there_is_nothing_to_believe():
     held = learned(seen(calls(20, 100), calls(20, 5000, stage=2)))
     assert held.profile.believed_tokens is None
     assert held.profile.believed(2, 1e6) == 1e6
+
+
+@pytest.mark.parametrize(
+    ("number", "served", "believed"),
+    [
+        (1, StageProfile(300, 50, 100), 4800),
+        (3, StageProfile(300, 50, 100), 4800),
+        (4, StageProfile(300, 50, 100), 500),
+        (1000, StageProfile(300, 50, 100), 500),
+        (4, StageProfile(30_000, 0, 100), 4800),
+        (4, None, 4800),
+    ],
+)
+def test_an_app_after_others_of_a_day_is_believed_as_far_as_they_went(number, served, believed):
+    options = believed_as(OPTIONS, apps_in_a_day=number, served=served)
+    assert options == replace(OPTIONS, believed_tokens=believed)
+    assert as_declared(DECLARED, 0.0, options).profile.believed_tokens == believed
 
 
 def test_the_paper_believes_everything():

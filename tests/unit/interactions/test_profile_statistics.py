@@ -1,7 +1,6 @@
 """What calls have used, against the same figures made by plain Python, one call at a time."""
 
 import random
-from collections import defaultdict
 
 import pytest
 
@@ -9,7 +8,6 @@ from fairserve.interactions.profile import MAX_STAGES, StageProfile
 from fairserve.interactions.profile_statistics import (
     MAX_AGENTS,
     RUN_LENGTHS,
-    USER_SHARE,
     CallSeen,
     RunSeen,
     figures_of,
@@ -24,8 +22,8 @@ def figures(calls=(), runs=(), min_samples=3):
     return figures_of(calls, runs, min_samples=min_samples, half_life_s=HALF_LIFE_S)
 
 
-def seen(tokens, *, stage=1, user="u", agent=None, age_s=0.0, system=0, output=1):
-    return CallSeen(user, stage, agent, tokens, system, output, age_s)
+def seen(tokens, *, stage=1, agent=None, age_s=0.0, system=0, output=1):
+    return CallSeen(stage, agent, tokens, system, output, age_s)
 
 
 def quantile(values, weights, share):
@@ -38,22 +36,9 @@ def quantile(values, weights, share):
     raise AssertionError
 
 
-def aged_of(seen_ones):
+def weights_of(seen_ones):
     """Half as much a half-life."""
     return [0.5 ** (each.age_s / HALF_LIFE_S) for each in seen_ones]
-
-
-def weights_of(seen_ones):
-    """Of a user no more than its share of all that."""
-    aged = aged_of(seen_ones)
-    totals = defaultdict(float)
-    for each, weight in zip(seen_ones, aged, strict=True):
-        totals[each.user] += weight
-    most = max(USER_SHARE, 1 / len(totals)) * sum(aged)
-    return [
-        weight * min(1.0, most / totals[each.user])
-        for each, weight in zip(seen_ones, aged, strict=True)
-    ]
 
 
 def clipped_mean(values, weights):
@@ -62,17 +47,15 @@ def clipped_mean(values, weights):
     return sum(v * w for v, w in zip(clipped, weights, strict=True)) / sum(weights)
 
 
-def check(spread, values, weights, aged):
+def check(spread, values, weights):
     assert spread.median == quantile(values, weights, 0.5)
     assert spread.p90 == quantile(values, weights, 0.9)
-    mean = min(clipped_mean(values, weights), clipped_mean(values, aged))
-    assert spread.expected == pytest.approx(mean)
+    assert spread.expected == pytest.approx(clipped_mean(values, weights))
 
 
 def random_calls(rng, number):
     return [
         CallSeen(
-            rng.choice("aaaaaab"),
             rng.choice([1, 1, 2, 3, 9]),
             rng.choice([None, "x", "y"]),
             rng.choice([0, 5, 100, 4000]),
@@ -89,9 +72,7 @@ def test_figures_are_those_of_plain_python(number):
     rng = random.Random(number)
     calls = random_calls(rng, 60)
     found, least = figures(calls, min_samples=5), 5
-    weighed = sorted(
-        zip(calls, weights_of(calls), aged_of(calls), strict=True), key=lambda each: each[0].stage
-    )
+    weighed = sorted(zip(calls, weights_of(calls), strict=True), key=lambda each: each[0].stage)
     for stage, of_stage in enumerate(found.stages, start=1):
         later = [each for each in weighed if each[0].stage >= stage]
         own = [each for each in later if each[0].stage == stage]
@@ -101,7 +82,7 @@ def test_figures_are_those_of_plain_python(number):
             continue  # which of the calls of a later stage make up the number is open
         for kind in KINDS:
             values = [getattr(call, kind) for call, *_ in used]
-            check(getattr(of_stage, kind), values, *([each[n] for each in used] for n in (1, 2)))
+            check(getattr(of_stage, kind), values, [weight for _, weight in used])
     deepest = max(call.stage for call in calls)
     assert len(found.stages) <= deepest
     assert sum(call.stage > len(found.stages) for call in calls) < least
@@ -110,7 +91,7 @@ def test_figures_are_those_of_plain_python(number):
         if len(own) >= least:
             values = [call.output_tokens for call, *_ in own]
             spread = of_agent[0].output_tokens
-            check(spread, values, *([each[n] for each in own] for n in (1, 2)))
+            check(spread, values, [weight for _, weight in own])
     assert set(found.agents) == {"x", "y"}
 
 
@@ -128,26 +109,6 @@ def test_what_lies_in_the_future_counts_as_new():
 def test_no_age_is_too_old_to_count():
     calls = [seen(100, age_s=1e9 * HALF_LIFE_S)] * 3
     assert figures(calls).stages[0].expected == StageProfile(100, 0, 1)
-
-
-def test_one_user_who_floods_does_not_count_for_all_its_calls():
-    others = [seen(100, user=f"u{number}") for number in range(10)]
-    flood = [seen(1000, user="flood") for _ in range(30)]
-    spread = figures(others + flood).stages[0].input_tokens
-    # 40 calls: those of the flood count as a fifth, 8, beside the 10 of the others
-    assert spread.expected == pytest.approx((10 * 100 + 8 * 1000) / 18)
-
-
-def test_invented_users_do_not_speak_for_the_one_who_uses():
-    """A large call of each beside forty small ones of the user who lives on the profile."""
-    invented = [seen(10_000, user=f"u{number}") for number in range(9)]
-    lives = [seen(100, user="lives") for _ in range(91)]
-    mean = (9 * 10_000 + 91 * 100) / 100
-    assert figures(invented + lives).stages[0].input_tokens.expected == pytest.approx(mean)
-
-
-def test_a_user_who_is_alone_counts_in_full():
-    assert figures([seen(700)] * 3).stages[0].input_tokens.expected == 700
 
 
 def test_outliers_are_cut_off():
@@ -201,8 +162,8 @@ def test_calls_of_nothing_at_all_are_expected_to_say_a_token():
 # --- how long interactions are --------------------------------------------------------------------
 
 
-def run(calls, ended=True, user="u", age_s=0.0):
-    return RunSeen(user, calls, ended, age_s)
+def run(calls, ended=True, age_s=0.0):
+    return RunSeen(calls, ended, age_s)
 
 
 def survival(runs, weights):
@@ -237,7 +198,6 @@ def test_lengths_are_those_of_the_slow_way(number):
     rng = random.Random(number)
     runs = [
         RunSeen(
-            rng.choice("abcdefg"),
             rng.choice([1, 2, 3, 5, 8, 30]),
             rng.random() < 0.6,
             rng.uniform(0, 3 * HALF_LIFE_S),
@@ -246,7 +206,7 @@ def test_lengths_are_those_of_the_slow_way(number):
     ]
     shares = survival(runs, weights_of(runs))
     found = figures(runs=runs)
-    check(found.calls_per_interaction, list(shares), *[list(shares.values())] * 2)
+    check(found.calls_per_interaction, list(shares), list(shares.values()))
     wanted = [
         quantile(list(shares), list(shares.values()), (step + 0.5) / RUN_LENGTHS)
         for step in range(RUN_LENGTHS)
