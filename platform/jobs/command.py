@@ -8,17 +8,14 @@ wrong use.
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from pydantic import ValidationError
 from sqlalchemy import Engine, select
-from sqlalchemy.exc import SQLAlchemyError
 
-from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
-from fairserve.platform.db import schema
+from fairserve.platform.argument_parser import OneLineParser
+from fairserve.platform.database_command import add_database_flags, fail, on_database
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.engine import connect, read_only, session_factory
+from fairserve.platform.db.engine import read_only, session_factory
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.jobs.job import JobContext
@@ -26,38 +23,15 @@ from fairserve.platform.jobs.jobs import JOBS
 from fairserve.platform.jobs.passes import JobFailedError, replay, run_pass
 from fairserve.platform.jobs.schemas import JobOut
 from fairserve.platform.settings import Settings
-from fairserve.platform.settings_flags import settings_from
 from fairserve.platform.text_table import aligned
 
-FAILED = 1
+_COMMAND = "fairserve jobs"
 
 
 def main(argv: Sequence[str]) -> int:
     """Do what is asked; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    given = {
-        name: value
-        for name in ("database_url", "data_dir", "redis_url")
-        if (value := getattr(arguments, name, None)) is not None
-    }
-    act: Callable[[argparse.Namespace, Settings, Engine], int] = arguments.act
-    try:
-        settings = settings_from(argparse.Namespace(**given))
-        engine = connect(settings.effective_database_url)
-        try:
-            schema.check(engine)
-            return act(arguments, settings, engine)
-        finally:
-            engine.dispose()
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][:1]) or "settings"
-        return _fail(f"{where}: {str(first['msg']).removeprefix('Value error, ')}", USAGE_ERROR)
-    except (ValueError, schema.SchemaError) as error:
-        return _fail(str(error), USAGE_ERROR)
-    except SQLAlchemyError as error:
-        cause = getattr(error, "orig", None) or error
-        return _fail(f"the database does not answer: {' '.join(str(cause).split())}", FAILED)
+    return on_database(_COMMAND, arguments, arguments.act)
 
 
 def _list(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
@@ -82,7 +56,7 @@ def _run(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> i
     try:
         done = run_pass(JOBS[arguments.name], context, lambda: False)
     except JobFailedError as error:
-        return _fail(f"{arguments.name}: {error.__cause__}", FAILED)
+        return fail(_COMMAND, f"{arguments.name}: {error.__cause__}")
     print(f"{arguments.name}: {done:,} done")
     return 0
 
@@ -107,7 +81,7 @@ def _beat(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> 
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
-        prog="fairserve jobs",
+        prog=_COMMAND,
         description="What is done in the background: by the server itself, or by Celery.",
         allow_abbrev=False,
     )
@@ -120,12 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
         action.set_defaults(act=act)
-        action.add_argument(
-            "--database-url",
-            help="the database. Default: that of `fairserve serve`. "
-            "Environment: FAIRSERVE_DATABASE_URL, DATABASE_URL.",
-        )
-        action.add_argument("--data-dir", help="folder of the embedded database.")
+        add_database_flags(action)
         if name in ("worker", "beat"):
             action.add_argument(
                 "--redis-url", help="Redis. Environment: FAIRSERVE_REDIS_URL, REDIS_URL."
@@ -138,8 +107,3 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             action.add_argument("name", choices=tuple(JOBS), metavar="NAME", help=", ".join(JOBS))
     return parser
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"fairserve jobs: {message}", file=sys.stderr)
-    return code

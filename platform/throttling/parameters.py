@@ -94,7 +94,8 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     ),
     "local.predict": (
         "",
-        "Charge a predicted output at selection: mean of the last five, or null.",
+        "Charge a predicted output at selection: mean of the last five, what the app's profile says "
+        "(profile), or null.",
     ),
     "local.noise": ("share", "Error of the noisy oracle; for simulations."),
     "local.seed": ("", "Seed of the noisy oracle; for simulations."),

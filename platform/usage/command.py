@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from pydantic import ValidationError
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Engine
 
-from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
-from fairserve.platform.db import schema
-from fairserve.platform.db.engine import SessionFactory, connect, read_only, session_factory
-from fairserve.platform.errors import FairServeError
+from fairserve.platform.argument_parser import OneLineParser
+from fairserve.platform.database_command import FAILED, add_database_flags, fail, on_database
+from fairserve.platform.db.engine import read_only, session_factory
 from fairserve.platform.settings import Settings
-from fairserve.platform.settings_flags import settings_from
 from fairserve.platform.usage import reconcile
 from fairserve.platform.usage.formats import document
 from fairserve.platform.usage.reports import report
@@ -30,48 +27,21 @@ from fairserve.platform.usage.rollups import roll_up
 from fairserve.platform.usage.schemas import GROUPS, Format, UsageQuery
 from fairserve.platform.usage.zones import day_bounds, zone_named
 
-FAILED = 1
+_COMMAND = "fairserve usage"
 _SHOWN = 20
 
 
 def main(argv: Sequence[str]) -> int:
     """Do what is asked; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    given = {
-        name: value
-        for name in ("database_url", "data_dir")
-        if (value := getattr(arguments, name)) is not None
-    }
-    act: Callable[[argparse.Namespace, Settings, SessionFactory], int] = arguments.act
-    try:
-        settings = settings_from(argparse.Namespace(**given))
-        engine = connect(settings.effective_database_url)
-        try:
-            schema.check(engine)
-            return act(arguments, settings, session_factory(engine))
-        finally:
-            engine.dispose()
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][:1]) or "usage"
-        message = str(first["msg"]).removeprefix("Value error, ")
-        return _fail(f"{where}: {message}", USAGE_ERROR)
-    except (ValueError, schema.SchemaError) as error:
-        return _fail(str(error), USAGE_ERROR)
-    except FairServeError as error:
-        return _fail(error.message, USAGE_ERROR)
-    except SQLAlchemyError as error:
-        cause = getattr(error, "orig", None) or error
-        return _fail(f"the database does not answer: {' '.join(str(cause).split())}", FAILED)
-    except OSError as error:
-        return _fail(str(error), FAILED)
+    return on_database(_COMMAND, arguments, arguments.act)
 
 
-def _report(arguments: argparse.Namespace, settings: Settings, sessions: SessionFactory) -> int:
+def _report(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
     names = ("group_by", "from", "to", "zone", "tenant", "app", "user", "model", "limit", "offset")
     given = {name: getattr(arguments, name) for name in names}
     query = UsageQuery(**{name: value for name, value in given.items() if value is not None})
-    with sessions() as session:
+    with session_factory(engine)() as session:
         ask = partial(
             report,
             read_only(session),
@@ -88,14 +58,15 @@ def _report(arguments: argparse.Namespace, settings: Settings, sessions: Session
     return 0
 
 
-def _rollup(arguments: argparse.Namespace, settings: Settings, sessions: SessionFactory) -> int:
-    if not roll_up(sessions):
-        return _fail("another process is rolling up", FAILED)
+def _rollup(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
+    if not roll_up(session_factory(engine)):
+        return fail(_COMMAND, "another process is rolling up")
     print("the rollups are up to date")
     return 0
 
 
-def _reconcile(arguments: argparse.Namespace, settings: Settings, sessions: SessionFactory) -> int:
+def _reconcile(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
+    sessions = session_factory(engine)
     first: date | None = getattr(arguments, "from")
     begin_s, end_s = day_bounds(first, arguments.to, zone_named("UTC"))
     found = reconcile.compare(sessions, begin_s, end_s)
@@ -112,14 +83,14 @@ def _reconcile(arguments: argparse.Namespace, settings: Settings, sessions: Sess
         return 0
     if arguments.repair:
         if not reconcile.repair(sessions, found.differences):
-            return _fail("another process is rolling up; what differs is marked", FAILED)
+            return fail(_COMMAND, "another process is rolling up; what differs is marked")
         print("what differed was rolled up again")
     return FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
-        prog="fairserve usage",
+        prog=_COMMAND,
         description="Usage reports, and the rollups that they are made of.",
         allow_abbrev=False,
     )
@@ -131,12 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
         action.set_defaults(act=act)
-        action.add_argument(
-            "--database-url",
-            help="the database. Default: that of `fairserve serve`. "
-            "Environment: FAIRSERVE_DATABASE_URL, DATABASE_URL.",
-        )
-        action.add_argument("--data-dir", help="folder of the embedded database.")
+        add_database_flags(action)
         if name == "rollup":
             continue
         action.add_argument("--from", type=_day, metavar="DAY", help="first day")
@@ -162,8 +128,3 @@ def _day(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is no day such as 2026-01-31") from None
-
-
-def _fail(message: str, code: int) -> int:
-    print(f"fairserve usage: {message}", file=sys.stderr)
-    return code
