@@ -1,27 +1,21 @@
-"""Makers of exports: leases, attempts, outages, kills, two at once, expiry, erasure and purge."""
+"""Makers of exports: leases, attempts, outages, kills, two at once."""
 
 import subprocess
 import sys
 import threading
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from random import randbytes
 
-import pyarrow
 import pytest
-from export_world import LATER, ExportWorld, Killed
+from export_world import LATER, ExportWorld, Killed, killed_after
 from processes import eventually
-from sqlalchemy import select, update
+from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.exports import ReportExport, ReportExportPart
-from fairserve.platform.exports import claims, content, parts, repository, work
-from fairserve.platform.exports.erasure import forget_user
+from fairserve.platform.db.exports import ReportExport
+from fairserve.platform.exports import claims, content, parts, work
 from fairserve.platform.exports.parts import PartWriter
-from fairserve.platform.exports.work import FORGOTTEN_AFTER, WAIT
-from fairserve.platform.tenants.purge import purge
 
 LISTED = {"kind": "interactions", "format": "json"}
 
@@ -38,21 +32,6 @@ def world(management, monkeypatch):
 
 def expected(world):
     return world.made(**LISTED).content
-
-
-def killed_after(monkeypatch, pieces):
-    """The process ends once so many parts are written; returns how to let others live."""
-    real = PartWriter._write_part
-    written = []
-
-    def dies(self, data):
-        if len(written) == pieces:
-            raise Killed
-        written.append(len(data))
-        real(self, data)
-
-    monkeypatch.setattr(PartWriter, "_write_part", dies)
-    return lambda: monkeypatch.setattr(PartWriter, "_write_part", real)
 
 
 def test_an_export_of_a_dead_maker_is_made_anew_after_its_lease(world, monkeypatch):
@@ -380,174 +359,3 @@ def test_a_maker_that_is_killed_is_followed_by_another(world, engine, where):
     assert world.make() == 1
     assert world.file(export).content == whole
     assert {key for key in world.parts() if key[0] == export["id"]} == {(export["id"], 2)}
-
-
-def test_files_expire_and_rows_go_later(world):
-    export, kept = world.ask(**LISTED), world.ask(world.other["api_key"], **LISTED)
-    world.make()
-    world.at += timedelta(hours=71)
-    assert world.expire() == 0
-    assert len(world.parts()) == 2
-    world.at += timedelta(hours=1)
-    assert world.expire() == 2
-    assert world.parts() == {}
-    assert world.expire() == 0
-    for each, key in ((export, world.key), (kept, world.other["api_key"])):
-        assert world.look(each, key)["state"] == "expired"
-        assert world.file(each, key).status_code == 410
-    world.at += FORGOTTEN_AFTER
-    assert world.expire() == 2
-    world.look(export, status=404)
-
-
-def test_an_expiry_that_was_cut_off_is_finished_by_the_next(world, monkeypatch):
-    world.ask(**LISTED)
-    world.make()
-    world.at += timedelta(hours=72)
-    monkeypatch.setattr(repository, "_DELETED_PARTS", 2)
-
-    def dies(*args):
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(repository, "drop_parts", dies)
-        with pytest.raises(Killed):
-            world.expire()
-    assert world.parts()
-    assert world.expire() == 0
-    assert world.parts() == {}
-
-
-def test_parts_of_no_file_go(world, monkeypatch):
-    """What a maker left that was stopped, and nobody has taken up its export yet."""
-    export = world.ask(**LISTED)
-    revive = killed_after(monkeypatch, 3)
-    with pytest.raises(Killed):
-        world.make()
-    revive()
-    assert world.expire() == 0
-    assert world.parts() == {(export["id"], 1): 3}, "it may live"
-    claims.give_back(world.sessions, world.row(export))
-    world.expire()
-    assert world.parts() == {}
-
-
-def test_what_nobody_makes_fails_in_the_end(world):
-    export = world.ask(**LISTED)
-    world.at += WAIT
-    assert world.expire() == 0
-    world.at += LATER
-    assert world.expire() == 1
-    assert "does a server run" in world.look(export)["error"]
-    assert world.make() == 0
-
-
-def test_a_reader_of_what_is_deleted_meanwhile_gets_no_whole_file(world):
-    export = world.ask(**LISTED)
-    world.make()
-    row = world.row(export)
-    read = repository.parts(world.sessions, row.id, row.attempt, row.size_bytes)
-    assert len(next(read)) == 300
-    world.raw(f"/v1/usage/exports/{export['id']}", method="DELETE")
-    with pytest.raises(ConnectionAbortedError):
-        list(read)
-
-
-def test_an_erasure_takes_what_may_name_the_user(world, monkeypatch):
-    admin, other = world.management.admin, world.other["api_key"]
-    about = "/admin/usage/exports"
-    goes = [
-        world.ask(**LISTED),
-        world.ask(world.app["api_key"], group_by="user"),
-        world.ask(format="html"),
-        world.ask(user="Zoe", format="csv"),
-        world.ask(admin, about, group_by="user"),
-        world.ask(admin, about, tenant=world.one["id"], kind="interactions"),
-    ]
-    stays = [
-        world.ask(group_by="app,day", format="csv"),
-        world.ask(user="anna"),
-        world.ask(other, group_by="user"),
-        world.ask(admin, about, tenant=world.other["id"], kind="interactions"),
-    ]
-    assert world.make() == 10
-    waits = [world.ask(user="Zoe"), world.ask(user="anna"), world.ask(group_by="user")]
-    assert forget_user(world.sessions, world.one["id"], "Zoe") == 7
-    left = {item["id"] for item in world.management.call(admin, "GET", about)["items"]}
-    assert left == {export["id"] for export in [*stays, *waits[1:]]}
-    assert {key[0] for key in world.parts()} == {export["id"] for export in stays}
-    assert forget_user(world.sessions, world.one["id"], "Zoe") == 0
-    assert not left & {export["id"] for export in goes}
-    assert world.make() == 2
-
-
-def test_an_erasure_voids_what_is_being_made(world, monkeypatch):
-    """It has read the user's rows already."""
-    export = world.ask(**LISTED)
-    real = PartWriter._write_part
-    erased = []
-
-    def erase(self, data):
-        if self._number == 3 and not erased:
-            assert forget_user(world.sessions, world.one["id"], "Zoe") == 0
-            erased.append(world.parts())
-        real(self, data)
-
-    monkeypatch.setattr(PartWriter, "_write_part", erase)
-    assert world.make() == 2, "once in vain, and once anew"
-    assert erased == [{}]
-    row = world.row(export)
-    assert (row.state, row.attempt, row.lost) == ("ready", 2, 0)
-
-
-@pytest.mark.parametrize("kind", ["app", "tenant"])
-def test_a_purge_takes_the_exports(world, kind):
-    exports = [world.ask(world.app["api_key"]), world.ask(), world.ask(world.other["api_key"])]
-    world.make()
-    if kind == "app":
-        world.management.call(world.key, "DELETE", f"/v1/apps/{world.app['id']}")
-    else:
-        world.management.call(world.management.admin, "DELETE", f"/admin/tenants/{world.one['id']}")
-    while True:
-        with world.sessions.begin() as session:
-            if not purge(session, utc_now() + timedelta(seconds=1)):
-                break
-    with world.sessions() as session:
-        left = set(session.scalars(select(ReportExport.id)))
-        assert set(session.scalars(select(ReportExportPart.export_id))) == left
-    assert left == {export["id"] for export in exports[{"app": 1, "tenant": 2}[kind] :]}
-
-
-@pytest.mark.parametrize("format", ["csv", "json", "parquet"])
-def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
-    """Peaks of Python's and Arrow's memory while ten times as many interactions are exported."""
-    monkeypatch.setattr(content, "PAGE_ROWS", 200)
-    monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1)
-    monkeypatch.setattr(parts, "PART_BYTES", 1 << 16)
-    with world.sessions() as session:
-        some = content.interactions.after(
-            session, content.InteractionQuery(), None, tenant_id=None, app_id=None, rows=20
-        )
-
-    def peak(pages):
-        left = iter(range(pages))
-        arrow_bytes = []
-
-        def after(*args, **more):
-            arrow_bytes.append(pyarrow.total_allocated_bytes())
-            rows = some * 10 if next(left, None) is not None else []
-            return [row.model_copy(update={"interaction": randbytes(40).hex()}) for row in rows]
-
-        monkeypatch.setattr(content.interactions, "after", after)
-        monkeypatch.setattr("fairserve.platform.exports.interaction_files.GROUP_ROWS", 1000)
-        export = world.ask(kind="interactions", format=format)
-        tracemalloc.start()
-        assert world.make() == 1
-        peak_bytes = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak_bytes + max(arrow_bytes) - arrow_bytes[0], world.row(export).size_bytes
-
-    peak(2)
-    (few, _), (many, size_bytes) = peak(8), peak(80)
-    assert size_bytes > many / 2
-    assert many < 2 * few, (few, many, size_bytes)

@@ -9,6 +9,7 @@ from usage_histories import calls, runs
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
+from fairserve.platform.exports.parts import PartWriter
 from fairserve.platform.exports.work import expire_exports, make_exports
 from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.usage.rollups import roll_up_all
@@ -107,3 +108,18 @@ class ExportWorld:
 
 class Killed(BaseException):
     """Ends an attempt as the end of its process does: nothing is written down."""
+
+
+def killed_after(monkeypatch, pieces):
+    """The process ends once so many parts are written; returns how to let others live."""
+    real = PartWriter._write_part
+    written = []
+
+    def dies(self, data):
+        if len(written) == pieces:
+            raise Killed
+        written.append(len(data))
+        real(self, data)
+
+    monkeypatch.setattr(PartWriter, "_write_part", dies)
+    return lambda: monkeypatch.setattr(PartWriter, "_write_part", real)
