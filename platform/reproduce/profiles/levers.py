@@ -187,7 +187,7 @@ def compared(tried: Summary, honest: Summary) -> dict[str, float]:
 
 BOUND = 1.2
 """What learning leaves to be gained over all, but for :data:`GAINFUL`."""
-LATE = 1.1
+LATE = 1.15
 OTHERS = 0.85
 
 
