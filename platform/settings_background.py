@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
@@ -63,6 +64,11 @@ class BackgroundSettings(ExportSettings):
     def _check_jobs(self) -> Self:
         if self.background_jobs == "celery" and not self.redis_url:
             raise ValueError("background_jobs celery needs a redis_url")
+        if self.jobs_on_celery and find_spec("celery") is None:
+            raise ValueError(
+                "with a redis_url background jobs are left to Celery, which needs: pip install"
+                " 'fairserve[redis]'; or set background_jobs to here"
+            )
         return self
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from fairserve.platform import settings_background
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
 from fairserve.platform.option_pairs import parse_options
 from fairserve.platform.settings import Settings
@@ -206,3 +207,25 @@ def test_a_shared_database_needs_a_shared_secret(tmp_path):
     hasher = key_hasher(Settings(data_dir=tmp_path, database_url=url, secret_key=SECRET))
     assert hasher.hash("k") == KeyHasher(SECRET.encode()).hash("k")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "celery"),
+    [
+        ({}, False),
+        ({"redis_url": "redis://h/0"}, True),
+        ({"redis_url": "redis://h/0", "background_jobs": "here"}, False),
+        ({"redis_url": "redis://h/0", "background_jobs": "celery"}, True),
+    ],
+)
+def test_who_does_background_jobs(given, celery):
+    assert Settings(**given).jobs_on_celery is celery
+
+
+def test_celery_needs_a_redis_and_has_to_be_installed(monkeypatch):
+    with pytest.raises(ValueError, match="needs a redis_url"):
+        Settings(background_jobs="celery")
+    monkeypatch.setattr(settings_background, "find_spec", lambda name: None)
+    assert Settings(redis_url="redis://h/0", background_jobs="here").redis_url
+    with pytest.raises(ValueError, match=r"fairserve\[redis\]"):
+        Settings(redis_url="redis://h/0")
