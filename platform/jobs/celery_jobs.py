@@ -19,6 +19,7 @@ from celery import Celery
 from celery.beat import ScheduleEntry, Scheduler
 from celery.schedules import schedule
 from celery.signals import worker_process_init, worker_process_shutdown
+from kombu.exceptions import OperationalError as RedisAwayError
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from fairserve.platform.db.engine import connect, session_factory
@@ -155,8 +156,14 @@ class JobsOnCelery:
         """Beat and the workers are processes of their own."""
 
     def request(self, name: str) -> None:
-        """Send a message, so that a worker runs a pass of this job soon."""
-        self._app.send_task(TASK + name, expires=UNSEEN_S)
+        """Send a message, so that a worker runs a pass of this job soon.
+
+        Without a Redis that answers the job waits for its next interval.
+        """
+        try:
+            self._app.send_task(TASK + name, expires=UNSEEN_S, retry=False, ignore_result=True)
+        except RedisAwayError as error:
+            logger.warning("the job %s waits for Redis: %s", name, type(error).__name__)
 
     async def stop(self) -> None:
         """Nothing of them is in this process."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 from job_processes import JobProcess
-from processes import eventually
+from processes import eventually, free_port
 from sqlalchemy import func, select
 from webhook_world import Receiver
 
@@ -24,7 +24,13 @@ from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.usage import UsageCalls, UsageDirty
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
-from fairserve.platform.jobs.celery_jobs import MOST_WAITING, QUEUE, TASK, celery_app
+from fairserve.platform.jobs.celery_jobs import (
+    MOST_WAITING,
+    QUEUE,
+    TASK,
+    JobsOnCelery,
+    celery_app,
+)
 from fairserve.platform.jobs.jobs import JOBS
 from fairserve.platform.profiles.learning import learn_profiles
 from fairserve.platform.settings import Settings
@@ -252,8 +258,16 @@ def test_a_server_asks_workers_for_a_job(deployment):
     app = celery_app(deployment.settings())
     with deployment.process("worker") as worker:
         assert app.send_task(TASK + "rollup").get(timeout=60) == 0, worker.log()
+        JobsOnCelery(deployment.settings()).request("retention")
+        eventually(lambda: deployment.state("retention"), worker.log)
     assert deployment.state("rollup") is not None
     app.close()
+
+
+def test_a_job_that_is_asked_for_while_redis_is_away_is_no_error(deployment, caplog):
+    deployment.urls["redis_url"] = f"redis://127.0.0.1:{free_port()}/0"
+    JobsOnCelery(deployment.settings()).request("rollup")
+    assert "the job rollup waits for Redis" in caplog.text
 
 
 def test_without_a_redis_there_is_no_celery(tmp_path):
