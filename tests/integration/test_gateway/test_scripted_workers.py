@@ -40,8 +40,10 @@ def test_the_worker_gets_the_call_as_it_came(gateway, scripted):
     (got,) = [each for each in sent(scripted) if "as it came" in str(each["messages"])]
     assert (got["tools"], got["top_k"], got["max_tokens"]) == (extra["tools"], 7, 20)
     assert got["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
-    assert set(got["vllm_xargs"]) == {"client_id", "call_id", "weight"}
-    assert got["vllm_xargs"]["client_id"].endswith("/ann")
+    told = got["vllm_xargs"]
+    assert set(told) == {"client_id", "call_id", "weight", "expected_output_tokens"}
+    assert told["client_id"].endswith("/ann")
+    assert 0 < told["expected_output_tokens"] <= 20
     assert got["cache_salt"].startswith("tn_")
     assert not {"user", "metadata"} & set(got)
 
