@@ -143,6 +143,17 @@ def test_a_weight_that_is_not_allowed_is_not_given(weight, caplog):
     assert "allowed" in caplog.text
 
 
+@pytest.mark.parametrize("expected", [-1, 1.5, float("nan"), "2", True, []])
+def test_an_expectation_that_is_not_allowed_is_not_given(expected, caplog):
+    callers = Callers()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            given = {"client_id": "c", "expected_output_tokens": expected}
+            assert callers.of(request(given)) == Caller("c", 1.0, 0)
+    assert len(caplog.records) == 1, "logged once"
+    assert callers.of(request({"expected_output_tokens": 7})).expected_output_tokens == 7
+
+
 @pytest.mark.parametrize("client_id", [5, 1.5, ["a"], {}, "x" * 2000, "/".join("abcdefghij")])
 def test_a_client_that_is_not_allowed_is_the_default_one(client_id, caplog):
     callers = Callers()
@@ -156,12 +167,13 @@ anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda each: st.lists(each) | st.dictionaries(st.text(), each),
 )
+WORDS = ["client_id", "weight", "call_id", "expected_output_tokens", "more"]
 IDS = ["a", "a/b", "a/b/c", "", "/", "//", "a/", "/a", "%2F", "a%2Fb", "%", "%zz", "\x00", "\ud800"]
 
 
 @given(
     st.lists(
-        st.dictionaries(st.sampled_from(["client_id", "weight", "call_id", "more"]), anything)
+        st.dictionaries(st.sampled_from(WORDS), anything)
         | st.fixed_dictionaries({"client_id": st.sampled_from(IDS), "weight": st.floats(1e-6, 1e6)})
         | anything,
         max_size=12,
@@ -178,8 +190,17 @@ def test_nothing_that_a_caller_writes_ends_a_scheduler(written, name):
 
     callers, scheduler = Callers(), LOCAL_SCHEDULERS[name]()
     for number, arguments in enumerate(written):
-        client_id, weight = callers.of(request(arguments))
-        scheduler.add(LocalCall(str(number), client_id, 10, 5, weight=weight))
+        caller = callers.of(request(arguments))
+        scheduler.add(
+            LocalCall(
+                str(number),
+                caller.client_id,
+                10,
+                5,
+                weight=caller.weight,
+                expected_output_tokens=caller.expected_output_tokens,
+            )
+        )
     running, cache = [], Cache()
     while len(running) < len(written):
         scheduler.start_pass(cache)
