@@ -93,15 +93,6 @@ class StageOut(BaseModel):
     system_tokens: float
     output_tokens: float
 
-    @classmethod
-    def of(cls, stage: StageProfile) -> Self:
-        """As the API shows it."""
-        return cls(
-            input_tokens=stage.input_tokens,
-            system_tokens=stage.system_tokens,
-            output_tokens=stage.output_tokens,
-        )
-
 
 class ProfileOut(BaseModel):
     """A profile."""
@@ -109,15 +100,6 @@ class ProfileOut(BaseModel):
     stages: list[StageOut]
     calls_per_interaction: float
     idle_timeout_s: float
-
-    @classmethod
-    def of(cls, profile: AppProfile) -> Self:
-        """As the API shows it."""
-        return cls(
-            stages=[StageOut.of(stage) for stage in profile.stages],
-            calls_per_interaction=profile.calls_per_interaction,
-            idle_timeout_s=profile.idle_timeout_s,
-        )
 
 
 class LimitsOut(BaseModel):

@@ -54,7 +54,7 @@ def _out(app: App, contract: ContractOut, user_contract: ContractOut, kept: time
         id=app.id,
         tenant_id=app.tenant_id,
         name=app.name,
-        profile=ProfileOut.of(profile),
+        profile=ProfileOut.model_validate(profile, from_attributes=True),
         profile_mode=app.profile_mode,
         limits=LimitsOut(user_rpm=app.limits.user_rpm, app_rpm=app.limits.app_rpm),
         weight=app.weight,

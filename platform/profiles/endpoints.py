@@ -50,7 +50,7 @@ def read_history(
     app = _app(session, principal.tenant_id, app_id)
     rows, total = repository.history(session, app.id, limit=query.limit, offset=query.offset)
     return Page(
-        items=[ProfileVersionOut.of(row) for row in rows],
+        items=[ProfileVersionOut.model_validate(row, from_attributes=True) for row in rows],
         total=total,
         limit=query.limit,
         offset=query.offset,

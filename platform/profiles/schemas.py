@@ -1,4 +1,7 @@
-"""What ``/v1/apps/{app_id}/profile`` says, and what an operator sets."""
+"""What ``/v1/apps/{app_id}/profile`` says, and what an operator sets.
+
+Answers are read from the attributes of what they tell of: profiles, their versions, and figures.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,9 @@ from typing import Self
 
 from pydantic import BaseModel, model_validator
 
-from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.profile_statistics import ProfileFigures, Spread, StageFigures
 from fairserve.platform.apps.schemas import ProfileBody, ProfileOut, StageOut
 from fairserve.platform.db.identity import ProfileMode
-from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
+from fairserve.platform.db.profiles import ProfileSource
 from fairserve.platform.db.schemas import Strict
 
 
@@ -25,19 +26,6 @@ class ProfileInForce(ProfileOut):
     believed_tokens: float | None
     """A typical call at a later stage weighs at most so many weighted tokens; null: as it is."""
 
-    @classmethod
-    def of(cls, profile: AppProfile) -> Self:
-        """As the API shows it."""
-        return cls(
-            **ProfileOut.of(profile).model_dump(),
-            agents={
-                agent: [StageOut.of(stage) for stage in stages]
-                for agent, stages in profile.agents.items()
-            },
-            seen_stages=profile.seen_stages,
-            believed_tokens=profile.believed_tokens,
-        )
-
 
 class ProfileVersionOut(BaseModel):
     """A profile that held from ``since`` on, and why. Version 0 was never stored."""
@@ -49,18 +37,6 @@ class ProfileVersionOut(BaseModel):
     author: str
     profile: ProfileInForce
 
-    @classmethod
-    def of(cls, row: ProfileVersion) -> Self:
-        """As the API shows it."""
-        return cls(
-            version=row.version,
-            since=row.since,
-            source=row.source,
-            reason=row.reason,
-            author=row.author,
-            profile=ProfileInForce.of(AppProfile.from_plain(row.profile)),
-        )
-
 
 class SpreadOut(BaseModel):
     """Where values lie, recent ones weighing more."""
@@ -70,11 +46,6 @@ class SpreadOut(BaseModel):
     median: float
     p90: float
 
-    @classmethod
-    def of(cls, spread: Spread) -> Self:
-        """As the API shows it."""
-        return cls(expected=spread.expected, median=spread.median, p90=spread.p90)
-
 
 class StageSeen(BaseModel):
     """Tokens of calls at a stage."""
@@ -83,16 +54,6 @@ class StageSeen(BaseModel):
     input_tokens: SpreadOut
     system_tokens: SpreadOut
     output_tokens: SpreadOut
-
-    @classmethod
-    def of(cls, stage: StageFigures) -> Self:
-        """As the API shows it."""
-        return cls(
-            calls=stage.calls,
-            input_tokens=SpreadOut.of(stage.input_tokens),
-            system_tokens=SpreadOut.of(stage.system_tokens),
-            output_tokens=SpreadOut.of(stage.output_tokens),
-        )
 
 
 class Seen(BaseModel):
@@ -105,21 +66,6 @@ class Seen(BaseModel):
     """Those of which enough calls were seen, and no later ones."""
     agents: dict[str, list[StageSeen]]
     calls_per_interaction: SpreadOut | None
-
-    @classmethod
-    def of(cls, figures: ProfileFigures) -> Self:
-        """As the API shows it."""
-        spread = figures.calls_per_interaction
-        return cls(
-            calls=figures.calls,
-            interactions=figures.interactions,
-            stages=[StageSeen.of(stage) for stage in figures.stages],
-            agents={
-                agent: [StageSeen.of(stage) for stage in stages]
-                for agent, stages in figures.agents.items()
-            },
-            calls_per_interaction=None if spread is None else SpreadOut.of(spread),
-        )
 
 
 class PredictionOut(BaseModel):

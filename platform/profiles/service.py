@@ -42,8 +42,8 @@ def describe(session: Session, app: App, options: LearningOptions | None) -> App
         app_id=app.id,
         mode=app.profile_mode,
         in_force=_in_force(session, app, options),
-        declared=ProfileOut.of(repository.declared_profile(app)),
-        seen=Seen.of(figures),
+        declared=ProfileOut.model_validate(repository.declared_profile(app), from_attributes=True),
+        seen=Seen.model_validate(figures, from_attributes=True),
         prediction=_prediction(session, app.id),
     )
 
@@ -96,14 +96,14 @@ def _in_force(session: Session, app: App, options: LearningOptions | None) -> Pr
     row = repository.latest(session, [app]).get(app.id)
     held = repository.in_force(app, row, options)
     if row is not None and held.reason == row.reason:
-        return ProfileVersionOut.of(row)
+        return ProfileVersionOut.model_validate(row, from_attributes=True)
     return ProfileVersionOut(
         version=0 if row is None else row.version,
         since=datetime.fromtimestamp(held.since_s, UTC),
         source=held.source,
         reason=held.reason,
         author="system",
-        profile=ProfileInForce.of(held.profile),
+        profile=ProfileInForce.model_validate(held.profile, from_attributes=True),
     )
 
 
