@@ -7,35 +7,24 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from export_world import LATER, ExportWorld, Killed, killed_after
+from export_world import LATER, LISTED, Killed, filled_world, killed_after, whole_file
 from processes import eventually
 from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.exports import ReportExport
-from fairserve.platform.exports import claims, content, parts, work
+from fairserve.platform.exports import claims, content, work
 from fairserve.platform.exports.parts import PartWriter
-
-LISTED = {"kind": "interactions", "format": "json"}
 
 
 @pytest.fixture
 def world(management, monkeypatch):
-    """Small pages and parts, so that every file has many."""
-    monkeypatch.setattr(content, "PAGE_ROWS", 5)
-    monkeypatch.setattr(parts, "PART_BYTES", 300)
-    world = ExportWorld(management)
-    world.fill()
-    return world
-
-
-def expected(world):
-    return world.made(**LISTED).content
+    return filled_world(management, monkeypatch)
 
 
 def test_an_export_of_a_dead_maker_is_made_anew_after_its_lease(world, monkeypatch):
-    whole = expected(world)
+    whole = whole_file(world)
     export = world.ask(**LISTED)
     revive = killed_after(monkeypatch, 4)
     with pytest.raises(Killed):
@@ -76,7 +65,7 @@ def test_after_three_lost_attempts_it_fails(world, monkeypatch):
 
 def test_what_is_made_again_is_not_mixed_with_what_was(world, monkeypatch):
     """The dead maker was only slow: what it writes afterwards is nobody's."""
-    whole = expected(world)
+    whole = whole_file(world)
     export = world.ask(**LISTED)
     real = PartWriter._write_part
     overtaken = []
@@ -97,7 +86,7 @@ def test_what_is_made_again_is_not_mixed_with_what_was(world, monkeypatch):
 
 
 def test_a_slow_maker_writes_nothing_into_anothers_attempt(world, monkeypatch):
-    whole = expected(world)
+    whole = whole_file(world)
     export = world.ask(**LISTED)
     real = PartWriter._write_part
 
@@ -153,7 +142,7 @@ def away():
 
 
 def test_an_outage_is_waited_for_and_is_no_attempt(world, monkeypatch):
-    whole = expected(world)
+    whole = whole_file(world)
     export = world.ask(**LISTED)
     failures = iter(range(12))
     real_hold, real_after = claims.hold, content.interactions.after
@@ -180,7 +169,7 @@ def test_an_outage_is_waited_for_and_is_no_attempt(world, monkeypatch):
 
 
 def test_a_commit_whose_answer_was_lost_changes_nothing(world, monkeypatch):
-    whole = expected(world)
+    whole = whole_file(world)
     export = world.ask(**LISTED)
     real_begin = world.sessions.begin
     lost = []
@@ -342,7 +331,7 @@ make_exports(session_factory(connect(url)), Settings())
 @pytest.mark.parametrize("where", ["_write_part", "_check_room"])
 def test_a_maker_that_is_killed_is_followed_by_another(world, engine, where):
     """Between two parts, and within the transaction of one."""
-    whole = expected(world)
+    whole = whole_file(world)
     export = world.ask(**LISTED)
     url = engine.url.render_as_string(hide_password=False)
     command = [sys.executable, "-W", "error", "-c", CHILD, url, where]

@@ -6,7 +6,7 @@ from random import randbytes
 
 import pyarrow
 import pytest
-from export_world import LATER, ExportWorld, Killed, killed_after
+from export_world import LATER, LISTED, Killed, filled_world, killed_after
 from sqlalchemy import select
 
 from fairserve.platform.db.base import utc_now
@@ -17,21 +17,10 @@ from fairserve.platform.exports.parts import PartWriter
 from fairserve.platform.exports.work import FORGOTTEN_AFTER, WAIT
 from fairserve.platform.tenants.purge import purge
 
-LISTED = {"kind": "interactions", "format": "json"}
-
 
 @pytest.fixture
 def world(management, monkeypatch):
-    """Small pages and parts, so that every file has many."""
-    monkeypatch.setattr(content, "PAGE_ROWS", 5)
-    monkeypatch.setattr(parts, "PART_BYTES", 300)
-    world = ExportWorld(management)
-    world.fill()
-    return world
-
-
-def expected(world):
-    return world.made(**LISTED).content
+    return filled_world(management, monkeypatch)
 
 
 def test_files_expire_and_rows_go_later(world):

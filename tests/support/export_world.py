@@ -9,6 +9,7 @@ from usage_histories import calls, runs
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
+from fairserve.platform.exports import content, parts
 from fairserve.platform.exports.parts import PartWriter
 from fairserve.platform.exports.work import expire_exports, make_exports
 from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
@@ -123,3 +124,20 @@ def killed_after(monkeypatch, pieces):
 
     monkeypatch.setattr(PartWriter, "_write_part", dies)
     return lambda: monkeypatch.setattr(PartWriter, "_write_part", real)
+
+
+LISTED = {"kind": "interactions", "format": "json"}
+
+
+def filled_world(management, monkeypatch):
+    """Small pages and parts, so that every file has many."""
+    monkeypatch.setattr(content, "PAGE_ROWS", 5)
+    monkeypatch.setattr(parts, "PART_BYTES", 300)
+    world = ExportWorld(management)
+    world.fill()
+    return world
+
+
+def whole_file(world):
+    """What an export of all interactions is to hold."""
+    return world.made(**LISTED).content
