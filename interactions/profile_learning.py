@@ -177,7 +177,7 @@ def _learned(
                 learned_stages = number
         stages.append(stage)
     seen = len(stages)
-    for number in range(seen + 1, len(corrected) + 1):
+    for number in range(seen + 1, max(len(corrected), previous.learned_stages) + 1):
         learned = number <= previous.learned_stages
         stages.append(before.stage(number) if learned else corrected[number - 1])
 
