@@ -26,6 +26,10 @@ from fairserve.platform.cluster import endpoints as cluster
 from fairserve.platform.cluster import fleet_endpoints as fleet
 from fairserve.platform.completions import endpoints as completions
 from fairserve.platform.completions.limit_headers import LimitHeaders
+from fairserve.platform.console.errors import error_page, is_console
+from fairserve.platform.console.router import router as console
+from fairserve.platform.console.security_headers import ConsoleHeaders
+from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.errors import (
     BodyTooLargeError,
     FairServeError,
@@ -81,6 +85,9 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     )
     for module in (completions, interactions, *management):
         app.include_router(module.router)
+    if settings.console:
+        app.state.console = ConsoleState(settings)
+        app.include_router(console)
     app.add_exception_handler(FairServeError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(DataError, _answer_unfit)
@@ -89,6 +96,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     app.add_exception_handler(Exception, _answer_bug)
     app.add_middleware(LimitHeaders)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(ConsoleHeaders)
     app.add_middleware(RequestLog)
     return app
 
@@ -100,7 +108,7 @@ def error_response(error: FairServeError) -> JSONResponse:
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FairServeError)
-    return error_response(error)
+    return _answer(request, error)
 
 
 async def _answer_validation(request: Request, error: Exception) -> Response:
@@ -110,23 +118,24 @@ async def _answer_validation(request: Request, error: Exception) -> Response:
     # The first part says where: body, query, path. A JSON error has the position as the second.
     field = ".".join(str(part) for part in problem["loc"][1:])
     if problem["type"] == "json_invalid":
-        return error_response(InvalidRequestError("the body is not JSON", code="malformed_json"))
+        return _answer(request, InvalidRequestError("the body is not JSON", code="malformed_json"))
     text = str(problem["msg"]).removeprefix("Value error, ")
     code = "unknown_parameter" if problem["type"] == "extra_forbidden" else None
     message = f"{field}: {text}" if field else text
-    return error_response(InvalidRequestError(message, param=field or None, code=code))
+    return _answer(request, InvalidRequestError(message, param=field or None, code=code))
 
 
 async def _answer_unfit(request: Request, error: Exception) -> Response:
     """PostgreSQL holds no NUL in a text, so nothing has such an id or name."""
-    return error_response(InvalidRequestError("a value is one that the database cannot hold"))
+    problem = InvalidRequestError("a value is one that the database cannot hold")
+    return _answer(request, problem)
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
     """Starlette's own errors: no such path, wrong method."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return error_response(NotFoundError(f"there is no {request.url.path}"))
+        return _answer(request, NotFoundError(f"there is no {request.url.path}"))
     answer = InvalidRequestError(str(error.detail), code="invalid_request")
     if error.status_code == 405:
         allowed = ", ".join(v for k, v in (error.headers or {}).items() if k.lower() == "allow")
@@ -134,7 +143,7 @@ async def _answer_http(request: Request, error: Exception) -> Response:
         answer.code = "method_not_allowed"
     answer.status = error.status_code
     answer.headers = dict(error.headers or {})
-    return error_response(answer)
+    return _answer(request, answer)
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
@@ -143,7 +152,11 @@ async def _answer_nobody(request: Request, error: Exception) -> Response:
 
 
 async def _answer_bug(request: Request, error: Exception) -> Response:
-    return error_response(FairServeError("internal error"))  # Starlette logs it with its trace
+    return _answer(request, FairServeError("internal error"))  # Starlette logs it with its trace
+
+
+def _answer(request: Request, error: FairServeError) -> Response:
+    return error_page(request, error) if is_console(request) else error_response(error)
 
 
 class BodyLimit:

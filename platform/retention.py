@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from fairserve.platform.console.sessions import delete_over
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.programs.repository import delete_before as delete_programs_before
@@ -29,6 +30,8 @@ def delete_old(sessions: SessionFactory, settings: Settings) -> int:
     with sessions.begin() as session:
         webhooks_before = now - timedelta(days=settings.webhook_retention_days)
         rows += delete_webhooks_before(session, webhooks_before)
+    with sessions.begin() as session:
+        rows += delete_over(session, settings, now)
     with sessions.begin() as session:
         programs_before = now - timedelta(days=settings.program_retention_days)
         return rows + delete_programs_before(session, programs_before)

@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field, SecretStr, field_validator, model_vali
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from fairserve.platform.option_pairs import parse_options
-from fairserve.platform.settings_background import BackgroundSettings
+from fairserve.platform.settings_console import ConsoleSettings
 
 if TYPE_CHECKING:
     from fairserve.scheduling.system import SystemConfig
@@ -35,7 +35,7 @@ def default_data_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "fairserve"
 
 
-class Settings(BackgroundSettings):
+class Settings(ConsoleSettings):
     """The configuration of one server process. Immutable; ``repr`` shows no secret and no URL."""
 
     model_config = SettingsConfigDict(

@@ -113,7 +113,7 @@ class Platform:
         self.supervisor: Supervisor | None = None
         self.cache_news: CacheNews | None = None
         self._sockets: Path | None = None
-        self.started = asyncio.Event()
+        self.started, self.draining = asyncio.Event(), asyncio.Event()
         self._on_ready = on_ready
         self.fleet_watch: FleetFileWatch | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -198,6 +198,7 @@ class Platform:
 
     async def drain(self) -> None:
         """Take no new calls and wait for those under way."""
+        self.draining.set()
         self.programs.pause()
         await self.control.drain(self.settings.drain_timeout_s)
 
@@ -355,6 +356,7 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         state.session_factory = running.sessions
         state.ledger = running.ledger
         state.jobs = running.jobs
+        state.draining = running.draining
         state.authenticator = running.authenticator
         try:
             yield

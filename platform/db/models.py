@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairserve.platform.db.base import Base
+from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.db.contracts import Contract, Price
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
@@ -28,6 +29,7 @@ __all__ = [
     "AppLimits",
     "AuditEntry",
     "Base",
+    "ConsoleSession",
     "Contract",
     "EndUser",
     "Erasure",

@@ -1,0 +1,43 @@
+"""Styles, scripts and libraries of the pages: in memory, under names that change with them."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).parent / "static"
+PLACE = "/console/static"
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".md": "text/plain; charset=utf-8",
+}
+
+
+class Asset(NamedTuple):
+    """A file that is served."""
+
+    content: bytes
+    media_type: str
+    version: str
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """All files by their path below the folder."""
+    found = {}
+    for path in sorted(FOLDER.rglob("*")):
+        if path.is_file() and path.suffix in _TYPES:
+            content = path.read_bytes()
+            version = hashlib.sha256(content).hexdigest()[:16]
+            name = path.relative_to(FOLDER).as_posix()
+            found[name] = Asset(content, _TYPES[path.suffix], version)
+    return found
+
+
+def asset_url(name: str) -> str:
+    """Where a page loads a file from. Raises KeyError for one that is not there."""
+    return f"{PLACE}/{assets()[name].version}/{name}"

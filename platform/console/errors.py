@@ -1,0 +1,60 @@
+"""Errors under ``/console`` are pages, and who is not signed in is led to where one signs in."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from fastapi import Request
+from starlette.responses import RedirectResponse, Response
+
+from fairserve.platform.console.guard import SignInNeededError
+from fairserve.platform.console.rendering import page
+from fairserve.platform.console.sign_in import SIGN_IN
+from fairserve.platform.errors import FairServeError
+
+PLACE = "/console"
+
+
+def is_console(request: Request) -> bool:
+    """Whether a person looks at the answer."""
+    path = request.url.path
+    return path == PLACE or path.startswith(PLACE + "/")
+
+
+def error_page(request: Request, error: FairServeError) -> Response:
+    """The answer to a request that failed."""
+    by_script = "hx-request" in request.headers
+    if isinstance(error, SignInNeededError):
+        return _to_sign_in(request, by_script)
+    viewer = getattr(request.state, "viewer", None)
+    template = "error_part" if by_script else "error"
+    answer = page(
+        request, viewer, template, status=error.status, title=_TITLES.get(error.status), error=error
+    )
+    answer.headers.update(error.headers)
+    return answer
+
+
+def _to_sign_in(request: Request, by_script: bool) -> Response:
+    if by_script:
+        shown = request.headers.get("hx-current-url", "").partition("/console/")[2]
+        onward = f"/console/{shown}" if shown else ""
+        place = f"{SIGN_IN}?next={quote(onward, safe='')}"
+        return Response(status_code=401, headers={"HX-Redirect": place})
+    onward = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    if request.method != "GET" or onward in (PLACE, PLACE + "/"):
+        return RedirectResponse(SIGN_IN, status_code=303)
+    return RedirectResponse(f"{SIGN_IN}?next={quote(onward, safe='')}", status_code=303)
+
+
+_TITLES = {
+    400: "This cannot be done",
+    403: "Not allowed",
+    404: "Not found",
+    409: "This cannot be done now",
+    413: "Too large",
+    422: "This cannot be done",
+    429: "Too many requests",
+    500: "Something failed",
+    503: "Not available",
+}

@@ -1,0 +1,81 @@
+"""Pages from templates. Everything that a template puts into a page is escaped."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import Request
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse
+
+from fairserve.platform.console import formats
+from fairserve.platform.console.assets import asset_url
+from fairserve.platform.console.notes import NOTES
+from fairserve.platform.console.sessions import Viewer
+
+FOLDER = Path(__file__).parent / "templates"
+
+ADMIN_PAGES = (
+    ("overview", "Overview", "/console/overview"),
+    ("throttling", "Throttling", "/console/throttling"),
+    ("refusals", "Refusals", "/console/refusals"),
+    ("clients", "Clients", "/console/clients"),
+    ("interactions", "Interactions", "/console/interactions"),
+    ("usage", "Usage", "/console/usage"),
+    ("cluster", "Cluster", "/console/cluster"),
+    ("audit", "Audit", "/console/audit"),
+)
+"""Name, title and place, in the order of the navigation."""
+ONLY_ADMIN = frozenset({"throttling", "cluster"})
+
+
+def page(
+    request: Request, viewer: Viewer | None, template: str, *, status: int = 200, **values: Any
+) -> HTMLResponse:
+    """A whole page, or the part of it that a template stands for."""
+    pages = [
+        each
+        for each in ADMIN_PAGES
+        if viewer is not None and (viewer.is_admin or each[0] not in ONLY_ADMIN)
+    ]
+    text = render(
+        template,
+        viewer=viewer,
+        pages=pages,
+        note=NOTES.get(request.query_params.get("done", "")),
+        currency=request.app.state.settings.currency,
+        **values,
+    )
+    return HTMLResponse(text, status_code=status, headers={"Cache-Control": "no-store"})
+
+
+def render(template: str, **values: Any) -> str:
+    """A template's text."""
+    return _environment().get_template(f"{template}.html.jinja").render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= formats.FILTERS
+    environment.filters["json_block"] = _json_block
+    environment.globals["asset"] = asset_url
+    return environment
+
+
+def _json_block(value: Any) -> Markup:
+    """JSON for a ``<script type="application/json">``: nothing in it can end the element."""
+    text = orjson.dumps(value).decode()
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)  # noqa: S704

@@ -1,0 +1,12 @@
+"""All pages of the console."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from fairserve.platform.console import sign_in, static_files
+from fairserve.platform.console.pages import overview
+
+router = APIRouter(include_in_schema=False)
+for part in (sign_in, static_files, overview):
+    router.include_router(part.router)

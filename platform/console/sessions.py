@@ -1,0 +1,166 @@
+"""Sign-ins to the console, in the database, so that every server knows them.
+
+The cookie holds 256 random bits; its hash is the row's id. A session stands for the key that it was
+made with: it ends with the key, its tenant, its idle time or its whole time, whichever is first. The
+token against forged requests is derived from the cookie's value, which no other site can read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from fairserve.platform.auth import Principal
+from fairserve.platform.db.console import ConsoleSession
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.identity import ApiKey, Tenant
+from fairserve.platform.settings import Settings
+
+MOST_PER_KEY = 100
+"""Sessions of one key; a further sign-in ends the oldest."""
+SEEN_STEP = timedelta(minutes=1)
+MAX_TOKEN_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks at the console, through which session."""
+
+    principal: Principal
+    tenant_name: str | None
+    """None for an operator."""
+    session_id: str
+    csrf: str = field(repr=False)
+    """What a form must carry."""
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether all tenants' pages are open."""
+        return self.principal.scope == "admin"
+
+    @property
+    def tenant_id(self) -> str | None:
+        """Whose data the pages show; None: everybody's."""
+        return self.principal.tenant_id
+
+
+def begin(session: Session, principal: Principal, settings: Settings, now: datetime) -> str:
+    """Store a session for a key's principal; returns the cookie's value. The caller commits."""
+    token = secrets.token_urlsafe(32)
+    session.execute(
+        delete(ConsoleSession).where(or_(*_over(settings, now))),
+        execution_options={"synchronize_session": False},
+    )
+    newest = (
+        select(ConsoleSession.id)
+        .where(ConsoleSession.key_id == principal.key_id)
+        .order_by(ConsoleSession.created_at.desc(), ConsoleSession.id)
+        .limit(MOST_PER_KEY - 1)
+    )
+    kept = session.scalars(newest).all()
+    session.execute(
+        delete(ConsoleSession).where(
+            ConsoleSession.key_id == principal.key_id, ConsoleSession.id.not_in(kept)
+        ),
+        execution_options={"synchronize_session": False},
+    )
+    session.add(
+        ConsoleSession(
+            id=_id_of(token),
+            key_id=principal.key_id,
+            created_at=now,
+            seen_at=now,
+            expires_at=now + timedelta(hours=settings.console_session_hours),
+        )
+    )
+    return token
+
+
+def find(sessions: SessionFactory, token: str, settings: Settings, now: datetime) -> Viewer | None:
+    """Whom a cookie stands for now; None if its session is over. Notes that it was seen."""
+    if not token or len(token) > MAX_TOKEN_CHARS:
+        return None
+    session_id = _id_of(token)
+    with sessions() as session:
+        row = (
+            read_only(session)
+            .execute(
+                select(ConsoleSession, ApiKey, Tenant)
+                .join(ApiKey, ApiKey.id == ConsoleSession.key_id)
+                .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
+                .where(ConsoleSession.id == session_id)
+            )
+            .first()
+        )
+    if row is None:
+        return None
+    found, key, tenant = row
+    if not _holds(found, key, tenant, settings, now):
+        return None
+    if now - found.seen_at >= SEEN_STEP:
+        with sessions.begin() as session:
+            session.execute(
+                update(ConsoleSession)
+                .where(ConsoleSession.id == session_id)
+                .values(seen_at=now)
+                .execution_options(synchronize_session=False)
+            )
+    return Viewer(
+        Principal(key.scope, key.tenant_id, key.app_id, key.id, key.prefix),
+        None if tenant is None else tenant.name,
+        session_id,
+        hashlib.sha256(b"csrf\x00" + token.encode()).hexdigest(),
+    )
+
+
+def still_holds(
+    sessions: SessionFactory, viewer: Viewer, settings: Settings, now: datetime
+) -> bool:
+    """Whether the session of a page that stays open goes on; it counts as seen."""
+    with sessions.begin() as session:
+        row = session.execute(
+            select(ConsoleSession, ApiKey, Tenant)
+            .join(ApiKey, ApiKey.id == ConsoleSession.key_id)
+            .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
+            .where(ConsoleSession.id == viewer.session_id)
+        ).first()
+        if row is None or not _holds(*row, settings, now):
+            return False
+        row[0].seen_at = now
+    return True
+
+
+def end(session: Session, session_id: str) -> None:
+    """Sign out. The caller commits."""
+    session.execute(delete(ConsoleSession).where(ConsoleSession.id == session_id))
+
+
+def delete_over(session: Session, settings: Settings, now: datetime) -> int:
+    """Delete sessions that are over; returns how many. The caller commits."""
+    result = session.execute(delete(ConsoleSession).where(or_(*_over(settings, now))))
+    return int(getattr(result, "rowcount", 0))
+
+
+def _over(settings: Settings, now: datetime) -> tuple[ColumnElement[bool], ...]:
+    idle = timedelta(minutes=settings.console_idle_minutes)
+    return (ConsoleSession.expires_at <= now, ConsoleSession.seen_at <= now - idle)
+
+
+def _holds(
+    row: ConsoleSession, key: ApiKey, tenant: Tenant | None, settings: Settings, now: datetime
+) -> bool:
+    idle = timedelta(minutes=settings.console_idle_minutes)
+    if row.expires_at <= now or row.seen_at <= now - idle:
+        return False
+    if key.revoked_at is not None or (key.expires_at is not None and key.expires_at <= now):
+        return False
+    return tenant is None or (tenant.suspended_at is None and tenant.deleted_at is None)
+
+
+def _id_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

@@ -1,0 +1,63 @@
+"""Live pages: server-sent events for as long as the page is open and its session holds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+
+from fastapi import Request
+from starlette.responses import StreamingResponse
+
+from fairserve.platform.console import sessions
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.db.base import utc_now
+
+CHECK_S = 30.0
+"""How often the session is looked up again."""
+KEEP_ALIVE = b": still here\n\n"
+MEDIA_TYPE = "text/event-stream"
+
+Source = Callable[[], AsyncIterator[bytes]]
+
+
+def event(name: str, data: str | bytes) -> bytes:
+    """An event; ``data`` may have several lines."""
+    text = data if isinstance(data, str) else data.decode()
+    lines = "".join(f"data: {line}\n" for line in text.splitlines() or [""])
+    return f"event: {name}\n{lines}\n".encode()
+
+
+def stream(request: Request, viewer: Viewer, source: Source) -> StreamingResponse:
+    """An answer that goes on with what ``source`` yields. It yields something, :data:`KEEP_ALIVE` at
+    least, every two seconds: then the session is looked at, and whether the server stops.
+
+    Raises UnavailableError if too many pages are live.
+    """
+    state = request.app.state
+    state.console.streams.check()
+
+    async def events() -> AsyncIterator[bytes]:
+        with state.console.streams.one():
+            checked_s = time.monotonic()
+            yield b"retry: 3000\n\n"
+            async with aclosing(source()) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    if time.monotonic() - checked_s >= CHECK_S:
+                        checked_s = time.monotonic()
+                        if not await asyncio.to_thread(
+                            sessions.still_holds,
+                            state.session_factory,
+                            viewer,
+                            state.settings,
+                            utc_now(),
+                        ):
+                            yield event("over", "signed out")
+                            return
+                    yield piece
+                    if state.draining.is_set():
+                        return
+
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events(), media_type=MEDIA_TYPE, headers=headers)

@@ -1,0 +1,181 @@
+"""Who may look: signing in with keys, sessions that end, what forms of other sites come to."""
+
+import re
+import sqlite3
+
+import httpx
+import pytest
+
+
+@pytest.fixture(scope="module")
+def app(server):
+    return server.new_app(name="pages")
+
+
+def signed_in(server, key):
+    """A client with a session, without a browser, and the token for its forms."""
+    client = httpx.Client(base_url=server.url)
+    answer = client.post("/console/sign-in", data={"key": key})
+    assert answer.status_code == 303
+    page = client.get("/console/overview").text
+    return client, re.search('name="csrf" value="([0-9a-f]{64})"', page)[1]
+
+
+def test_an_operator_signs_in_and_out(browser, server):
+    with browser.visit(server.url) as visit:
+        assert visit.go("/console") == 200
+        assert "/console/sign-in" in visit.page.url
+        assert not visit.faults()
+        visit.sign_in(server.admin_key)
+        assert "Operator" in visit.text()
+        assert server.admin_key not in visit.page.content()
+        (cookie,) = visit.context.cookies()
+        assert cookie["httpOnly"]
+        assert cookie["sameSite"] == "Strict"
+        assert cookie["path"] == "/console"
+        assert cookie["expires"] == -1, "it ends with the browser"
+        visit.page.get_by_role("button", name="Sign out").click()
+        visit.page.wait_for_url("**/console/sign-in")
+        visit.context.add_cookies([{**cookie, "expires": -1}])
+        visit.go("/console/overview")
+        assert "/console/sign-in" in visit.page.url, "the session has ended on the server, too"
+
+
+def test_one_comes_to_the_page_that_one_asked_for(browser, server):
+    with browser.visit(server.url) as visit:
+        visit.go("/console/audit?action=app.create")
+        visit.page.get_by_label("Key").fill(server.admin_key)
+        visit.page.keyboard.press("Enter")
+        visit.page.wait_for_url("**/console/audit?action=app.create")
+
+
+@pytest.mark.parametrize(
+    "onward", ["https://example.org/", "//example.org", "/console/\\example.org", "/v1/models", "x"]
+)
+def test_a_sign_in_leads_to_no_other_place(server, onward):
+    answer = httpx.post(
+        f"{server.url}/console/sign-in", data={"key": server.admin_key, "next": onward}
+    )
+    assert answer.headers["location"] == "/console/overview"
+
+
+def test_a_tenant_signs_in_and_an_app_does_not(browser, server, app):
+    with browser.visit(server.url) as visit:
+        visit.sign_in(app["tenant_key"])
+        assert "tenant of pages" in visit.text()
+        for page in ("throttling", "cluster"):
+            assert visit.page.locator(f"nav a[href='/console/{page}']").count() == 0
+            assert visit.go(f"/console/{page}") == 404
+        visit.page.get_by_role("button", name="Sign out").click()
+        visit.page.get_by_label("Key").fill(app["api_key"])
+        visit.page.get_by_role("button", name="Sign in").click()
+        assert "this is an app's key" in visit.page.get_by_role("alert").inner_text()
+
+
+def test_wrong_keys_are_counted_and_say_nothing(tmp_path_factory, browser):
+    from live_server import LiveServer
+
+    folder = tmp_path_factory.mktemp("limited")
+    with LiveServer(folder, workers=1, console_sign_ins=3) as server:
+        for _ in range(3):
+            answer = httpx.post(f"{server.url}/console/sign-in", data={"key": "sk-fs-a-guess"})
+            assert answer.status_code == 401
+            assert "unknown, revoked or expired" in answer.text
+            assert "guess" not in answer.text
+        answer = httpx.post(f"{server.url}/console/sign-in", data={"key": server.admin_key})
+        assert answer.status_code == 429, "the right one, too: who guesses learns nothing"
+        assert 200 < int(answer.headers["retry-after"]) <= 301
+        log = server.log()
+        assert "guess" not in log
+        assert server.admin_key not in log
+
+
+def test_a_session_is_as_good_as_its_key(server, app):
+    tenant = {"Authorization": f"Bearer {app['tenant_key']}"}
+    new = httpx.post(f"{server.url}/v1/keys", headers=tenant, json={"name": "console"})
+    if new.status_code == 404:
+        tenant_id = server.admin("GET", "/admin/tenants")["items"][0]["id"]
+        new = httpx.post(
+            f"{server.url}/admin/tenants/{tenant_id}/keys",
+            headers={"Authorization": f"Bearer {server.admin_key}"},
+            json={"name": "console"},
+        )
+    assert new.status_code == 201, new.text
+    client, _ = signed_in(server, new.json()["api_key"])
+    assert client.get("/console/overview").status_code == 200
+    revoked = httpx.delete(
+        f"{server.url}/admin/tenants/{tenant_id}/keys/{new.json()['id']}",
+        headers={"Authorization": f"Bearer {server.admin_key}"},
+    )
+    assert revoked.status_code in (200, 204), revoked.text
+    assert client.get("/console/overview").headers["location"].startswith("/console/sign-in")
+
+
+def test_the_database_holds_no_cookie(server):
+    client, _ = signed_in(server, server.admin_key)
+    token = client.cookies["fairserve_console"]
+    with sqlite3.connect(server.folder / "data" / "fairserve.db") as database:
+        rows = database.execute("SELECT * FROM console_sessions").fetchall()
+    assert rows
+    assert token not in str(rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"data": {}}, 403),
+        ({"data": {"csrf": "0" * 64}}, 403),
+        ({"headers": {"sec-fetch-site": "cross-site"}}, 403),
+        ({"headers": {"sec-fetch-site": "same-site"}}, 403),
+        ({"content": b"{}", "headers": {"content-type": "application/json"}}, 400),
+        ({}, 303),
+    ],
+)
+def test_forms_of_others_change_nothing(server, change, status):
+    client, csrf = signed_in(server, server.admin_key)
+    request = {"data": {"csrf": csrf}, **change}
+    if "content" in change:
+        del request["data"]
+    answer = client.post("/console/sign-out", **request)
+    assert answer.status_code == status, answer.text
+    still = client.get("/console/overview").status_code
+    assert still == (303 if status == 303 else 200)
+
+
+def test_another_sign_in_has_another_token(server):
+    _, csrf = signed_in(server, server.admin_key)
+    client, _ = signed_in(server, server.admin_key)
+    assert client.post("/console/sign-out", data={"csrf": csrf}).status_code == 403
+
+
+def test_every_answer_tells_browsers_what_is_allowed(server):
+    client, _ = signed_in(server, server.admin_key)
+    style = re.search('href="([^"]*console.css)"', client.get("/console/overview").text)[1]
+    for path, kept in [
+        ("/console/overview", "no-store"),
+        ("/console/sign-in", "no-store"),
+        (style, "public, max-age=31536000, immutable"),
+        ("/console/nothing", "no-store"),
+        ("/console/static/x/../../../settings.py", None),
+    ]:
+        answer = client.get(path)
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        if kept:
+            assert answer.headers["cache-control"] == kept
+    assert client.get("/console/static/0/%2e%2e/sessions.py").status_code == 404
+
+
+def test_pages_are_no_part_of_the_api(server):
+    api = httpx.get(f"{server.url}/openapi.json").json()
+    assert not [path for path in api["paths"] if path.startswith("/console")]
+
+
+def test_nobody_is_signed_in_where_there_is_no_console(tmp_path):
+    from live_server import LiveServer
+
+    with LiveServer(tmp_path, workers=1, console="false") as server:
+        assert httpx.get(f"{server.url}/console/sign-in").status_code == 404

@@ -1,0 +1,109 @@
+"""A real Chromium that watches what a page of the console does: errors, requests, accessibility."""
+
+import os
+import shutil
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+WIDE, NARROW = (1440, 1000), (390, 844)
+
+
+def _missing(reason):
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+class Browser:
+    """One Chromium for all tests; each test has visits of its own."""
+
+    def __init__(self):
+        program = shutil.which("chromium") or shutil.which("chromium-browser")
+        if program is None:
+            _missing("no chromium is installed: apt-get install chromium")
+        self._playwright = sync_playwright().start()
+        self._browser = self._playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        self.axe = Axe()
+
+    def close(self):
+        self._browser.close()
+        self._playwright.stop()
+
+    def visit(self, url, *, dark=False, size=WIDE, scripts=True):
+        """A person with a browser of their own, who looks at this server only."""
+        return Visit(self, self._browser, url, dark, size, scripts)
+
+
+class Visit:
+    """A browser's context with one page. What must not happen is collected in ``problems``."""
+
+    def __init__(self, browser, chromium, url, dark, size, scripts):
+        self.url = url
+        self.problems = []
+        self._axe = browser.axe
+        self.context = chromium.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if dark else "light",
+            java_script_enabled=scripts,
+            reduced_motion="reduce",
+        )
+        self.context.set_default_timeout(20_000)
+        self.page = self.context.new_page()
+        self.page.on("console", self._said)
+        self.page.on("pageerror", lambda error: self.problems.append(f"script: {error}"))
+        self.page.on("request", self._asked)
+        self.page.on("dialog", lambda dialog: dialog.accept())
+
+    def _said(self, message):
+        expected = "Failed to load resource" in message.text  # an answer that the test looks at
+        if message.type in ("error", "warning") and not expected:
+            self.problems.append(f"console: {message.text}")
+
+    def _asked(self, request):
+        parts = urlsplit(request.url)
+        if parts.scheme in ("http", "https") and parts.netloc != urlsplit(self.url).netloc:
+            self.problems.append(f"request: {request.url}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        self.context.close()
+        if kind is None:
+            assert not self.problems, self.problems
+
+    def go(self, path):
+        """Open a page of the console; returns the status."""
+        return self.page.goto(self.url + path, wait_until="load").status
+
+    def sign_in(self, key):
+        """With a key, from the form."""
+        self.go("/console/sign-in")
+        self.page.get_by_label("Key").fill(key)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url("**/console/overview")
+        return self
+
+    def text(self):
+        """Of the whole page."""
+        return self.page.locator("body").inner_text()
+
+    def faults(self):
+        """What axe-core finds that is serious or critical."""
+        found = self._axe.run(self.page, options={"resultTypes": ["violations"]}).response
+        return [
+            (each["id"], [node["html"][:160] for node in each["nodes"]][:5])
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+
+    def overflow(self):
+        """By how many pixels the page is wider than its window."""
+        return self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
