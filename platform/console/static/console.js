@@ -62,6 +62,7 @@
     columns() {
       const { time, series, limits } = this.data;
       const values = this.data.stacked ? stacked(series) : series.map((each) => each.values);
+      if (this.data.bars) values.reverse(); // the highest sums behind
       const lines = (limits || []).map((limit) => time.map(() => limit.value));
       return [time, ...values, ...lines];
     }
@@ -78,15 +79,21 @@
         stroke: colour(`series-${(at % COLOURS) + 1}`),
         width: 2,
         dash: at >= COLOURS ? [6, 4] : undefined,
-        points: { show: this.data.time.length < 3 },
+        points: { show: !this.data.bars && this.data.time.length < 40, size: 4 },
       }));
+      if (this.data.bars) {
+        const width = this.data.time.length > 1 ? [0.7, 60] : [0.1, 60];
+        for (const line of lines) Object.assign(line, { fill: line.stroke, paths: uPlot.paths.bars({ size: width }) });
+        lines.reverse();
+      }
       const bounds = (limits || []).map((each) => ({
         label: each.label, stroke: colour("bad"), width: 1.5, dash: [4, 4], points: { show: false },
       }));
-      const bands = this.data.stacked
+      const layers = this.data.stacked && !this.data.bars;
+      const bands = layers
         ? lines.slice(1).map((line, at) => ({ series: [at + 2, at + 1], fill: faded(line.stroke) }))
         : [];
-      if (this.data.stacked && lines.length) lines[0].fill = faded(lines[0].stroke);
+      if (layers && lines.length) lines[0].fill = faded(lines[0].stroke);
       this.plot = new uPlot({
         ...this.size(),
         legend: { show: false },

@@ -1,0 +1,66 @@
+"""Lists on pages: what is asked for in the address, and where in the list one is."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlencode
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from fairserve.platform.db.schemas import Page
+from fairserve.platform.errors import InvalidRequestError
+
+PER_PAGE = 50
+_OURS = frozenset({"done"})
+
+Query = TypeVar("Query", bound=BaseModel)
+
+
+class Part(NamedTuple):
+    """The part of a list that a page shows."""
+
+    offset: int
+    limit: int
+    shown: int
+    total: int | None
+    """None where counting would cost too much."""
+    has_more: bool
+
+
+def asked(request: Request, query: type[Query], **forced: Any) -> Query:
+    """What the address asks for; a field that was left blank is not asked for.
+
+    Raises InvalidRequestError naming the field.
+    """
+    given: dict[str, Any] = {**filters(request), **forced}
+    if "limit" in query.model_fields:
+        given.setdefault("limit", PER_PAGE)
+    try:
+        return query.model_validate(given)
+    except ValidationError as error:
+        problem = error.errors(include_input=False)[0]
+        field = ".".join(str(each) for each in problem["loc"])
+        text = str(problem["msg"]).removeprefix("Value error, ")
+        raise InvalidRequestError(f"{field}: {text}", param=field) from None
+
+
+def filters(request: Request) -> dict[str, str]:
+    """The fields of the address that are not blank."""
+    return {
+        name: value
+        for name, value in request.query_params.items()
+        if value.strip() and name not in _OURS
+    }
+
+
+def part_of(page: Page[Any]) -> Part:
+    """Where a page of a list stands in it."""
+    end = page.offset + len(page.items)
+    return Part(page.offset, page.limit, len(page.items), page.total, end < page.total)
+
+
+def place(request: Request) -> str:
+    """The page's address with its filters, to be followed by ``&offset=``."""
+    kept = {name: value for name, value in filters(request).items() if name != "offset"}
+    return f"{request.url.path}?{urlencode(kept)}"

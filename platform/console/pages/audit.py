@@ -1,0 +1,42 @@
+"""Who changed what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from fairserve.platform.audit.endpoints import list_changes
+from fairserve.platform.audit.schemas import AuditOut, AuditQuery
+from fairserve.platform.console.guard import AnyViewer, scoped
+from fairserve.platform.console.lists import asked, filters, part_of, place
+from fairserve.platform.console.rendering import page
+from fairserve.platform.db.session import ReadSession
+
+router = APIRouter(prefix="/console/audit")
+
+
+@router.get("")
+def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
+    """Changes, newest first; a tenant sees those of its own things."""
+    given = filters(request)
+    forced = {"tenant": scoped(viewer, given.get("tenant"), request)}
+    found = list_changes(session, asked(request, AuditQuery, **forced))
+    return page(
+        request,
+        viewer,
+        "audit",
+        given=given,
+        changes=[(change, differences(change)) for change in found.items],
+        part=part_of(found),
+        place=place(request),
+    )
+
+
+def differences(change: AuditOut) -> list[tuple[str, Any, Any]]:
+    """Field by field, what was and what is; fields that stayed as they were are left out."""
+    before, after = change.before or {}, change.after or {}
+    names = [*before, *(name for name in after if name not in before)]
+    pairs = [(name, before.get(name), after.get(name)) for name in names]
+    return [(name, old, new) for name, old, new in pairs if old != new]

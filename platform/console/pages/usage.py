@@ -1,0 +1,172 @@
+"""Usage reports: sums, plots, shares, and the files that are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from fairserve.platform.console import charts
+from fairserve.platform.console.charts import Chart, series
+from fairserve.platform.console.guard import AnyViewer, not_there, scoped
+from fairserve.platform.console.lists import Part, asked, filters, place
+from fairserve.platform.console.rendering import page
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.session import ReadSession
+from fairserve.platform.usage import reports
+from fairserve.platform.usage.formats import document
+from fairserve.platform.usage.readers import refuse_tenant_groups
+from fairserve.platform.usage.schemas import (
+    Group,
+    UsageReport,
+    UsageRequest,
+    UsageRow,
+)
+
+router = APIRouter(prefix="/console/usage")
+
+DAYS = 30
+"""What is shown where no days are asked for."""
+GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
+
+
+class _Asked(NamedTuple):
+    """Whose usage is asked for, and which."""
+
+    query: UsageRequest
+    ask: partial[UsageReport]
+    group: Group
+
+
+@router.get("")
+def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
+    """The report of the asked days."""
+    found = _asked(request, viewer, session)
+    query, ask = found.query, found.ask
+    report = ask(query)
+    by_day = ask(query.model_copy(update={"group_by": ["day"], "limit": 1000, "offset": 0}))
+    shown = len(report.items)
+    kept = {name: text for name, text in filters(request).items() if name != "offset"}
+    kept.setdefault("from", str(query.first_day))
+    return page(
+        request,
+        viewer,
+        "usage",
+        given=kept,
+        group=found.group,
+        groups=[name for name in GROUPS if viewer.is_admin or name != "tenant"],
+        report=report,
+        periods=_periods(utc_now().date()),
+        part=Part(report.offset, report.limit, shown, report.total, _more(report)),
+        place=place(request),
+        name=partial(name_of, report, found.group),
+        charts=_charts(by_day.items, report.currency),
+        downloads=urlencode({**kept, "group_by": found.group}),
+    )
+
+
+@router.get("/report")
+def download(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
+    """The same as a file, or as a page to print."""
+    query, ask, group = _asked(request, viewer, session)
+    found = document(query, query.format, ask, group)
+    return Response(found.content, media_type=found.media_type, headers=dict(found.headers))
+
+
+def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:
+    given = filters(request)
+    tenant = scoped(viewer, given.get("tenant"), request)
+    forced: dict[str, Any] = {"tenant": tenant}
+    if "from" not in given:
+        forced["from"] = utc_now().date() - timedelta(days=DAYS - 1)
+    group: Group = "app" if tenant else "tenant"
+    forced["group_by"] = given.get("group_by", group)
+    query = asked(request, UsageRequest, **forced)
+    if query.group_by:
+        group = query.group_by[0]
+    if tenant is not None:
+        refuse_tenant_groups(query)
+        if query.app is not None and not reports.knows_app(session, tenant, query.app):
+            raise not_there(request)
+    ask = partial(
+        reports.report,
+        session,
+        tenant_id=tenant,
+        app_id=query.app,
+        currency=request.app.state.settings.currency,
+    )
+    return _Asked(query, ask, group)
+
+
+def _more(report: UsageReport) -> bool:
+    return report.offset + len(report.items) < report.total
+
+
+def _periods(today: date) -> list[tuple[str, date, date]]:
+    first = today.replace(day=1)
+    before = (first - timedelta(days=1)).replace(day=1)
+    return [
+        ("today", today, today),
+        ("7 days", today - timedelta(days=6), today),
+        ("30 days", today - timedelta(days=29), today),
+        ("this month", first, today),
+        ("last month", before, first - timedelta(days=1)),
+    ]
+
+
+def name_of(report: UsageReport, group: Group, row: UsageRow) -> str:
+    """A row's group in words."""
+    if group == "hour":
+        return "" if row.hour is None else row.hour.strftime("%Y-%m-%d %H:%M %z")
+    value = str(getattr(row, group))
+    return report.names.get(value, value)
+
+
+def _charts(days: Sequence[UsageRow], currency: str) -> dict[str, Chart]:
+    time = [charts.at(row.day) for row in days if row.day is not None]
+    computed = [row.input_tokens + row.system_tokens - row.cached_tokens for row in days]
+    delays = [
+        series(f"{what} {name}", [getattr(getattr(row, field), name) for row in days])
+        for what, field in (("waiting", "queue_delay_s"), ("first token", "ttft_s"))
+        for name in ("p50", "p99")
+    ]
+    return {
+        "tokens": {
+            "time": time,
+            "series": [
+                series("prompt, computed", [max(0, count) for count in computed]),
+                series("prompt, cached", [row.cached_tokens for row in days]),
+                series("output", [row.output_tokens for row in days]),
+            ],
+            "stacked": True,
+            "bars": True,
+        },
+        "cost": {
+            "time": time,
+            "series": [series(currency, [float(row.cost) for row in days])],
+            "stacked": True,
+            "bars": True,
+        },
+        "calls": {
+            "time": time,
+            "series": [
+                series("completed", [row.completed for row in days]),
+                series("refused", [row.refused for row in days]),
+                series("failed, cancelled, expired", [_unfinished(row) for row in days]),
+            ],
+            "stacked": True,
+            "bars": True,
+        },
+        "delays": {"time": time, "series": delays},
+    }
+
+
+def _unfinished(row: UsageRow) -> int:
+    return row.failed + row.cancelled + row.expired
