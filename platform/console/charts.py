@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 
 class Series(TypedDict):
@@ -29,10 +29,6 @@ class Chart(TypedDict):
     stacked: NotRequired[bool]
     bars: NotRequired[bool]
     limits: NotRequired[list[Limit]]
-
-
-Charts = dict[str, Any]
-"""By name."""
 
 
 def series(label: str, values: Sequence[float | None]) -> Series:

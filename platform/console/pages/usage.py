@@ -25,6 +25,7 @@ from fairserve.platform.usage.formats import document
 from fairserve.platform.usage.readers import refuse_tenant_groups
 from fairserve.platform.usage.schemas import (
     Group,
+    UsageQuery,
     UsageReport,
     UsageRequest,
     UsageRow,
@@ -34,6 +35,7 @@ router = APIRouter(prefix="/console/usage")
 
 DAYS = 30
 """What is shown where no days are asked for."""
+MOST_DAYS = 1000
 GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
 
 
@@ -67,7 +69,7 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
         part=Part(report.offset, report.limit, shown, report.total, _more(report)),
         place=place(request),
         name=partial(name_of, report, found.group),
-        charts=_charts(by_day.items, report.currency),
+        charts=_charts(_every_day(by_day.items, query), report.currency),
         downloads=urlencode({**kept, "group_by": found.group}),
     )
 
@@ -127,6 +129,17 @@ def name_of(report: UsageReport, group: Group, row: UsageRow) -> str:
         return "" if row.hour is None else row.hour.strftime("%Y-%m-%d %H:%M %z")
     value = str(getattr(row, group))
     return report.names.get(value, value)
+
+
+def _every_day(rows: Sequence[UsageRow], query: UsageQuery) -> list[UsageRow]:
+    """A row for each day that is asked for; as a rule most are there."""
+    found = {row.day: row for row in rows if row.day is not None}
+    days = sorted(found)
+    first = query.first_day or (days[0] if days else utc_now().date())
+    last = query.last_day or max([utc_now().date(), *days[-1:]])
+    number = min((last - first).days + 1, MOST_DAYS)
+    wanted = [last - timedelta(days=back) for back in reversed(range(number))]
+    return [found.get(day) or UsageRow(day=day) for day in wanted]
 
 
 def _charts(days: Sequence[UsageRow], currency: str) -> dict[str, Chart]:

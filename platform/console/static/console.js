@@ -22,11 +22,16 @@
   function number(value, unit) {
     if (value === null || value === undefined) return "–";
     if (unit === "%") return `${(100 * value).toFixed(Math.abs(value) < 0.1 ? 1 : 0)} %`;
+    if (unit === "s") return value < 1 ? `${Math.round(1000 * value)} ms` : `${plain(value)} s`;
     const size = Math.abs(value);
     for (const [least, by, letter] of [[1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]]) {
-      if (size >= least) return `${(value / by).toPrecision(3)}${letter}`;
+      if (size >= least) return plain(value / by) + letter;
     }
-    return Number.isInteger(value) ? String(value) : value.toPrecision(3);
+    return plain(value);
+  }
+
+  function plain(value) {
+    return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(3)));
   }
 
   function stacked(series) {
@@ -83,7 +88,7 @@
       }));
       if (this.data.bars) {
         const width = this.data.time.length > 1 ? [0.7, 60] : [0.1, 60];
-        for (const line of lines) Object.assign(line, { fill: line.stroke, paths: uPlot.paths.bars({ size: width }) });
+        for (const line of lines) Object.assign(line, { width: 0, fill: line.stroke, paths: uPlot.paths.bars({ size: width }) });
         lines.reverse();
       }
       const bounds = (limits || []).map((each) => ({
