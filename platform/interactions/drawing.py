@@ -1,5 +1,6 @@
 """The graph of a run as a picture: stages as columns, colour by state, tokens and times on the nodes.
 
+Every shape has a class, so that a page which embeds the picture can colour it for its own ground.
 Texts of clients go into text nodes only, where the library escapes them. Within a column a call stands
 near its parents. Weakness: edges that skip stages pass behind the nodes between.
 """
@@ -43,7 +44,7 @@ def draw(graph: GraphOut) -> str:
     width = 2 * MARGIN + columns * WIDTH + (columns - 1) * GAP_X
     height = HEAD + rows * (HEIGHT + GAP_Y) + MARGIN
     picture = drawsvg.Drawing(max(width, 560), height, font_family="system-ui, sans-serif")
-    picture.append(drawsvg.Rectangle(0, 0, "100%", "100%", fill="#ffffff"))
+    picture.append(drawsvg.Rectangle(0, 0, "100%", "100%", fill="#ffffff", class_="ground"))
     _head(picture, graph, len(nodes))
     critical = set(zip(graph.critical_path.calls, graph.critical_path.calls[1:], strict=False))
     for parent, child in graph.edges:
@@ -82,14 +83,17 @@ def _places(nodes: Sequence[NodeOut], edges: Sequence[tuple[str, str]]) -> dict[
 
 def _head(picture: drawsvg.Drawing, graph: GraphOut, drawn: int) -> None:
     title = f"{_short(graph.id, 48)} - {graph.state}"
-    picture.append(drawsvg.Text(_plain(title), 15, MARGIN, 24, font_weight="bold", fill="#111827"))
+    head = drawsvg.Text(
+        _plain(title), 15, MARGIN, 24, font_weight="bold", fill="#111827", class_="name"
+    )
+    picture.append(head)
     left_out = len(graph.nodes) - drawn
     more = f", {left_out} not drawn" if left_out else ""
     text = (
         f"{len(graph.nodes)} calls{more}, {graph.stages} stages, at most {graph.parallelism} side by"
         f" side, critical path {_seconds(graph.critical_path.duration_s)}"
     )
-    picture.append(drawsvg.Text(text, 12, MARGIN, 42, fill="#4b5563"))
+    picture.append(drawsvg.Text(text, 12, MARGIN, 42, fill="#4b5563", class_="soft"))
 
 
 def _edge(picture: drawsvg.Drawing, parent: Place, child: Place, *, strong: bool) -> None:
@@ -97,23 +101,36 @@ def _edge(picture: drawsvg.Drawing, parent: Place, child: Place, *, strong: bool
     x2, y2 = child[0], child[1] + HEIGHT / 2
     middle = (x1 + x2) / 2
     colour, width = ("#111827", 2.2) if strong else ("#9ca3af", 1.2)
-    path = drawsvg.Path(stroke=colour, stroke_width=width, fill="none")
+    kind = "edge strong" if strong else "edge"
+    path = drawsvg.Path(stroke=colour, stroke_width=width, fill="none", class_=kind)
     picture.append(path.M(x1, y1).C(middle, y1, middle, y2, x2, y2))
 
 
 def _node(picture: drawsvg.Drawing, node: NodeOut, place: Place) -> None:
     x, y = place
     fill, line = COLOURS.get(node.state, COLOURS["queued"])
-    box = drawsvg.Rectangle(x, y, WIDTH, HEIGHT, rx=7, fill=fill, stroke=line, stroke_width=1.4)
+    box = drawsvg.Rectangle(
+        x,
+        y,
+        WIDTH,
+        HEIGHT,
+        rx=7,
+        fill=fill,
+        stroke=line,
+        stroke_width=1.4,
+        class_=f"node {node.state}",
+    )
     told = [node.id, node.state, node.model, node.worker or "no worker", node.error]
     box.append_title(_plain(" | ".join(part for part in told if part)))
     picture.append(box)
-    for text, size, below, colour in (
-        (_short(node.agent or node.id, 22), 13, 20, "#111827"),
-        (_tokens(node), 11, 36, "#374151"),
-        (_times(node), 11, 50, "#374151"),
+    for text, size, below, colour, kind in (
+        (_short(node.agent or node.id, 22), 13, 20, "#111827", "name"),
+        (_tokens(node), 11, 36, "#374151", "soft"),
+        (_times(node), 11, 50, "#374151", "soft"),
     ):
-        picture.append(drawsvg.Text(_plain(text), size, x + 10, y + below, fill=colour))
+        picture.append(
+            drawsvg.Text(_plain(text), size, x + 10, y + below, fill=colour, class_=kind)
+        )
 
 
 def _tokens(node: NodeOut) -> str:

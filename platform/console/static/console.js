@@ -197,7 +197,10 @@
   });
   document.addEventListener("htmx:sseOpen", () => showLive(true));
   document.addEventListener("htmx:sseError", () => showLive(false));
-  document.addEventListener("htmx:sseClose", () => showLive(false));
+  document.addEventListener("htmx:sseClose", (event) => {
+    if (event.detail.type === "message") document.querySelectorAll(".live").forEach((mark) => mark.remove());
+    else showLive(false);
+  });
   // A form with data-confirm asks first.
   document.addEventListener("submit", (event) => {
     const question = event.target.dataset.confirm;

@@ -1,0 +1,117 @@
+"""One run: what it used, its graph as it grows, and ending it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from markupsafe import Markup
+from starlette.responses import RedirectResponse, Response
+
+from fairserve.interactions.identity import core_run_id
+from fairserve.platform.console.guard import AnyViewer, OwnForm, not_there, scoped
+from fairserve.platform.console.rendering import page, render
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.identity import App
+from fairserve.platform.interactions.drawing import draw
+from fairserve.platform.interactions.graph_view import GraphOut
+from fairserve.platform.interactions.schemas import InteractionOut
+from fairserve.platform.interactions.service import Interactions
+
+router = APIRouter(prefix="/console/interactions/{tenant_id}/{app_id}")
+
+LOOK_S = 2.0
+REDRAW_S = 1.0
+"""A run that changes faster is drawn so often."""
+MOST_LISTED = 500
+
+
+def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> Interactions:
+    """The runs of an app of the viewer's, or of any tenant's for an operator."""
+    scoped(viewer, tenant_id, request)
+    state = request.app.state
+    with state.session_factory() as session:
+        app = read_only(session).get(App, app_id)
+    if app is None or app.tenant_id != tenant_id:
+        raise not_there(request)
+    owner = replace(viewer.principal, tenant_id=tenant_id, app_id=app_id)
+    return Interactions(state.control, state.session_factory, state.ledger, state.programs, owner)
+
+
+Runs = Annotated[Interactions, Depends(_runs)]
+
+
+@router.get("/{run_id:path}/stream")
+async def follow(
+    tenant_id: str, app_id: str, run_id: str, request: Request, viewer: AnyViewer, runs: Runs
+) -> Response:
+    """The page's moving part, drawn anew when something happens, until the run has ended."""
+    control = request.app.state.control
+    await runs.get(run_id)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        changed = asyncio.Event()
+        changed.set()
+        stop = control.watch(core_run_id(app_id, run_id), lambda _: changed.set())
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(LOOK_S):
+                        await changed.wait()
+                except TimeoutError:
+                    yield KEEP_ALIVE
+                    continue
+                changed.clear()
+                run, graph = await runs.get(run_id), await runs.graph(run_id)
+                part = await asyncio.to_thread(_part, viewer, tenant_id, app_id, run, graph)
+                yield event("run", part)
+                if run.ended_at is not None:
+                    yield event("ended", "")
+                    return
+                await asyncio.sleep(REDRAW_S)
+        finally:
+            stop()
+
+    return stream(request, viewer, pieces)
+
+
+@router.post("/{run_id:path}/cancel")
+async def cancel(
+    tenant_id: str, app_id: str, run_id: str, request: Request, form: OwnForm, runs: Runs
+) -> Response:
+    """End the run with all its calls."""
+    await runs.cancel(run_id)
+    own = request.url.path.removesuffix("/cancel")
+    return RedirectResponse(f"{own}?done=cancelled", status_code=303)
+
+
+@router.get("/{run_id:path}")
+async def show(
+    tenant_id: str, app_id: str, run_id: str, request: Request, viewer: AnyViewer, runs: Runs
+) -> Response:
+    """The run as it stands."""
+    run, graph = await runs.get(run_id), await runs.graph(run_id)
+    values = await asyncio.to_thread(_values, tenant_id, app_id, run, graph)
+    return page(request, viewer, "run", own=request.url.path, **values)
+
+
+def _part(viewer: Viewer, tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut) -> str:
+    return render("run_part", viewer=viewer, **_values(tenant_id, app_id, run, graph))
+
+
+def _values(tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut) -> dict[str, Any]:
+    picture = draw(graph)
+    return {
+        "tenant_id": tenant_id,
+        "app_id": app_id,
+        "run": run,
+        "graph": graph,
+        "listed": graph.nodes[:MOST_LISTED],
+        # The library escapes every text in it.
+        "picture": Markup(picture[picture.index("<svg") :]),  # noqa: S704
+    }
