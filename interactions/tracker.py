@@ -179,7 +179,8 @@ class Tracker:
             0 < calls < factor * profile.calls_per_interaction
             and run.tokens <= factor * profile.tokens_per_interaction
         )
-        return Attachment(run.stage_after(follows), calls > 0, immune, follows, calls)
+        stage = run.stage_after(follows)
+        return Attachment(stage, calls > 0, immune, follows, calls, run.tokens)
 
     def accept(self, call: Call, attachment: Attachment, now_s: float) -> None:
         """The call was admitted by the throttle. ``attachment`` is what :meth:`attach` has just said."""
