@@ -98,6 +98,11 @@ class Tracker:
         """A live run, to be read only."""
         return self._runs.get(interaction_id)
 
+    def find(self, interaction_id: str, now_s: float) -> Run | None:
+        """A live run, or one that a call would reopen; to be read only."""
+        run = self._runs.get(interaction_id)
+        return self._reopenable(interaction_id, now_s) if run is None else run
+
     # --- the life of a run ------------------------------------------------------------------------
 
     def open(

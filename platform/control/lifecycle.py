@@ -283,6 +283,7 @@ class CallLifecycle:
         refusal = no_room(
             self._dispatcher,
             live.call,
+            live.submitted_s,
             draining=self.draining,
             max_queued_calls=self._options.max_queued_calls,
         )

@@ -18,7 +18,7 @@ RETRY_S = 5.0
 
 
 def no_room(
-    dispatcher: Dispatcher, call: Call, *, draining: bool, max_queued_calls: int
+    dispatcher: Dispatcher, call: Call, now_s: float, *, draining: bool, max_queued_calls: int
 ) -> ev.Refuse | None:
     """The refusal of a call for which there is no room; None if there is."""
     if draining:
@@ -29,7 +29,7 @@ def no_room(
         )
     else:
         return None
-    run = dispatcher.tracker.get(call.interaction_id)
+    run = dispatcher.tracker.find(call.interaction_id, now_s)
     own = run is not None and run.owner == (call.tenant, call.app, call.user)
     calls, tokens = (len(run), run.tokens) if run is not None and own else (0, 0)
     attachment = Attachment(0, calls > 0, immune=False, calls=calls, tokens=tokens)
