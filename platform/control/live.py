@@ -21,6 +21,7 @@ from fairserve.scheduling.events import CallOutcome, Refuse
 from fairserve.throttling.price import FREE, TokenPrice
 
 MAX_ERROR_CHARS = 500
+MAX_WHOLE = 2**63 - 1
 
 _SERVICE = Linear()
 
@@ -138,7 +139,12 @@ def _inputs(refusal: Refuse) -> dict[str, Any]:
             "budget_held": budget.held,
             "call_cost": budget.cost,
         }
-    return inputs
+    return {name: _storable(value) for name, value in inputs.items()}
+
+
+def _storable(value: Any) -> Any:
+    """Whole numbers as journal and database hold them."""
+    return min(value, MAX_WHOLE) if isinstance(value, int) else value
 
 
 def _usage_fields(usage: TokenUsage) -> dict[str, Any]:

@@ -7,6 +7,7 @@ so is its count; filters by user, run or reason look at all refusals of the tena
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import TypeAlias
 
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
@@ -22,22 +23,29 @@ from fairserve.platform.usage.repository import REFUSAL_INPUTS
 _OF_CALL = (LedgerCall.model, LedgerCall.served_model, LedgerCall.agent)
 _MONEY = frozenset({"budget_limit", "budget_spent", "budget_held", "call_cost"})
 
+EventRows: TypeAlias = "Select[ThrottlingEvent, str, str | None, str | None]"
+
 
 def page(
     session: Session, query: EventQuery, *, tenant_id: str | None, app_id: str | None
 ) -> Page[EventOut]:
     """A part of the refusals within a tenant and an app, newest first; None is all of them."""
     where = _where(query, tenant_id, app_id)
-    rows = session.execute(
+    found = session.execute(rows(query, tenant_id=tenant_id, app_id=app_id))
+    items = [_out(event, model, served, agent) for event, model, served, agent in found]
+    total = session.scalar(select(func.count()).select_from(ThrottlingEvent).where(*where))
+    return Page(items=items, total=total or 0, limit=query.limit, offset=query.offset)
+
+
+def rows(query: EventQuery, *, tenant_id: str | None, app_id: str | None) -> EventRows:
+    """The query of a page: events, each with model, served model and agent of its call."""
+    return (
         _events()
-        .where(*where)
+        .where(*_where(query, tenant_id, app_id))
         .order_by(ThrottlingEvent.at.desc(), ThrottlingEvent.call_id.desc())
         .limit(query.limit)
         .offset(query.offset)
     )
-    items = [_out(*row) for row in rows.tuples()]
-    total = session.scalar(select(func.count()).select_from(ThrottlingEvent).where(*where))
-    return Page(items=items, total=total or 0, limit=query.limit, offset=query.offset)
 
 
 def one(
@@ -53,7 +61,8 @@ def one(
     row = session.execute(_events().where(*where)).one_or_none()
     if row is None:
         raise NotFoundError("there is no such refusal", param="call_id")
-    event = _out(*row.tuple())
+    stored, model, served_model, agent = row
+    event = _out(stored, model, served_model, agent)
     return RefusalOut(
         **dict(event),
         throttling_version=repository.version_at(session, event.at),
@@ -62,7 +71,7 @@ def one(
     )
 
 
-def _events() -> Select[ThrottlingEvent, str, str | None, str | None]:
+def _events() -> EventRows:
     same_call = LedgerCall.call_id == ThrottlingEvent.call_id
     return select(ThrottlingEvent, *_OF_CALL).outerjoin(LedgerCall, same_call)
 

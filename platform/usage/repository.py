@@ -32,7 +32,6 @@ REFUSAL_INPUTS = (
     "call_cost",
 )
 """What a refusal was decided on beside its limit: keys of a record's ``refusal_inputs``, and columns."""
-MAX_BIG_INTEGER = 2**63 - 1
 
 
 def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
@@ -148,13 +147,8 @@ def _event(record: CallRecord) -> dict[str, Any]:
         "window_s": record.refusal_window_s,
         "retry_after_s": record.refusal_retry_after_s,
         "mid_run": record.mid_run,
-        **{name: _fitting(inputs.get(name)) for name in REFUSAL_INPUTS},
+        **{name: inputs.get(name) for name in REFUSAL_INPUTS},
     }
-
-
-def _fitting(value: Any) -> Any:
-    """A number as a column of big integers holds it."""
-    return min(value, MAX_BIG_INTEGER) if isinstance(value, int) else value
 
 
 def _interaction(record: InteractionRecord) -> dict[str, Any]:
