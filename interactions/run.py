@@ -59,6 +59,8 @@ class Attachment(NamedTuple):
     """Numbers of calls of its run, given or inferred (:meth:`Run.name`)."""
     calls: int = 0
     """Accepted calls of its run before it."""
+    tokens: int = 0
+    """Used by those of them that have ended."""
 
 
 class Run:

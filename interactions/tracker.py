@@ -98,6 +98,11 @@ class Tracker:
         """A live run, to be read only."""
         return self._runs.get(interaction_id)
 
+    def find(self, interaction_id: str, now_s: float) -> Run | None:
+        """A live run, or one that a call would reopen; to be read only."""
+        run = self._runs.get(interaction_id)
+        return self._reopenable(interaction_id, now_s) if run is None else run
+
     # --- the life of a run ------------------------------------------------------------------------
 
     def open(
@@ -179,7 +184,8 @@ class Tracker:
             0 < calls < factor * profile.calls_per_interaction
             and run.tokens <= factor * profile.tokens_per_interaction
         )
-        return Attachment(run.stage_after(follows), calls > 0, immune, follows, calls)
+        stage = run.stage_after(follows)
+        return Attachment(stage, calls > 0, immune, follows, calls, run.tokens)
 
     def accept(self, call: Call, attachment: Attachment, now_s: float) -> None:
         """The call was admitted by the throttle. ``attachment`` is what :meth:`attach` has just said."""

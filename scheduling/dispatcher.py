@@ -186,14 +186,12 @@ class Dispatcher:
 
         pool = self.pool_of(call.pool)
         decision = self.admission.decide(
-            event,
-            overloaded=pool.update_overload(),
-            under_way=attachment.immune,
-            now_s=now_s,
+            event, overloaded=pool.update_overload(), under_way=attachment.immune, now_s=now_s
         )
         if not decision.admitted:
             mid_run = self.tracker.refuse(call, now_s)
-            return [ev.Refuse(call.call_id, decision, mid_run)]
+            state = pool.circumstances(call, self.system, profile, attachment)
+            return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
         self.tracker.accept(call, attachment, now_s)
         call.parents = self.tracker.parent_ids(call, attachment)

@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from fairserve.interactions.call import Call
+from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.run import Attachment
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
+from fairserve.scheduling.circumstances import Circumstances
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feed import Feed
 from fairserve.scheduling.live_call import LiveCall
@@ -52,6 +55,36 @@ class ModelPool:
     def update_overload(self) -> bool:
         """Look at the load; whether the pool is overloaded now."""
         return self.overload.update(*self.load())
+
+    def circumstances(
+        self,
+        call: Call,
+        system: SystemConfig,
+        profile: AppProfile,
+        attachment: Attachment,
+        *,
+        asked: bool = True,
+    ) -> Circumstances:
+        """What the refusal of a call was decided on, now. O(1). ``asked``: whether immunity was."""
+        demand, capacity = self.load()
+        marks = self.overload.watermarks
+        return Circumstances(
+            system=system.name,
+            overloaded=self.overload.overloaded,
+            demand_tokens=demand,
+            capacity_tokens=capacity,
+            high_watermark=marks.high,
+            low_watermark=marks.low,
+            queued_calls=len(self.feeder),
+            call_tokens=call.prompt_tokens + call.samples * call.max_output_tokens,
+            run_calls=attachment.calls,
+            run_tokens=attachment.tokens,
+            expected_calls=profile.calls_per_interaction,
+            expected_tokens=profile.tokens_per_interaction,
+            immunity_factor=system.immunity_factor,
+            under_way=attachment.under_way,
+            immune=attachment.immune if asked else None,
+        )
 
     # --- a call at its worker ---------------------------------------------------------------------
 

@@ -39,6 +39,18 @@ class Arrival(NamedTuple):
     """Whether its interaction is under way, and has not lost its immunity."""
 
 
+class Budget(NamedTuple):
+    """A budget that refused a call, and what the call might have cost; nanounits."""
+
+    limit: int
+    spent: int
+    """By calls that have ended in the present period."""
+    held: int
+    """For calls under way, at most."""
+    cost: int
+    """Of the refused call, at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a policy decided, with everything that a refused caller is told."""
@@ -55,6 +67,8 @@ class Decision:
     """After this long the same call would be admitted, if nobody else used the same limit."""
     certain: bool = False
     """Whether only this user uses the limit: who waits so long, and sends nothing else, gets in."""
+    budget: Budget | None = None
+    """Of a refusal for money; ``limit`` and ``count`` are of calls and tokens only."""
 
 
 ADMITTED = Decision(admitted=True)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fairserve.throttling.base import ADMITTED, Decision, LimitUse, Scope
+from fairserve.throttling.base import ADMITTED, Budget, Decision, LimitUse, Scope
 from fairserve.throttling.quota import Quota, QuotaScope
 from fairserve.throttling.rate_window import RateWindow
 
@@ -145,10 +145,11 @@ class Contracts:
         limit = quota.max_budget
         if limit is not None and spent + held + claim.cost > limit:
             if held and spent + claim.cost <= limit:
-                return Decision(
-                    False, "contract_budget_held", scope, retry_after_s=PARALLEL_RETRY_S
-                )
-            return Decision(False, "contract_budget", scope, retry_after_s=end - claim.at)
+                reason, retry_s = "contract_budget_held", PARALLEL_RETRY_S
+            else:
+                reason, retry_s = "contract_budget", end - claim.at
+            budget = Budget(limit, spent, held, claim.cost)
+            return Decision(False, reason, scope, retry_after_s=retry_s, budget=budget)
         soft = quota.soft_budget
         if (
             soft is not None
@@ -156,7 +157,8 @@ class Contracts:
             and spent >= soft
             and not claim.run_under_way
         ):
-            return Decision(False, "contract_soft_budget", scope, retry_after_s=end - claim.at)
+            reason, budget = "contract_soft_budget", Budget(soft, spent, held, claim.cost)
+            return Decision(False, reason, scope, retry_after_s=end - claim.at, budget=budget)
         return None
 
     def _check_rates(

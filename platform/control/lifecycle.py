@@ -27,6 +27,7 @@ from fairserve.platform.control.messages import (
 from fairserve.platform.control.port import OnCancel
 from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.recorder import CallRecorder, OnEnded
+from fairserve.platform.control.room import no_room, turned_away
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.control.watch import CallNews, RunEnded, RunNews, ServerStops, Watchers
@@ -36,7 +37,6 @@ from fairserve.platform.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import AdmissionOptions
 from fairserve.scheduling.dispatcher import Dispatcher
-from fairserve.throttling.base import Decision
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class CallLifecycle:
         if message.user_agent_retry:
             self._take_back(self._recorder.repeated(message.fingerprint))
             self._rename_repeated(call)
-        self._check_room(live)
+        self._refuse_without_room(live)
         try:
             self._journal.check()
         except JournalUnavailableError as error:
@@ -120,7 +120,7 @@ class CallLifecycle:
             commands = self._dispatcher.handle(arrival, live.submitted_s)
         refused = commands[0] if commands and isinstance(commands[0], ev.Refuse) else None
         if refused is not None:
-            return self._refuse(live, refused.decision, refused.mid_run)
+            return self._refuse(live, refused)
         try:
             sequence = self._recorder.accepted(live)
         except JournalUnavailableError as error:  # filled up since the check; cannot be reached now
@@ -278,21 +278,23 @@ class CallLifecycle:
             owner = (earlier.tenant, earlier.app, earlier.user)
             self.take(ev.BudgetSpent(owner, -earlier.cost, earlier.accepted_at))
 
-    def _check_room(self, live: LiveCall) -> None:
-        """Refuse before the dispatcher sees the call; such a refusal is recorded, too."""
-        if self.draining:
-            reason, text = "draining", "the server is stopping"
-        elif (waiting := self._dispatcher.queued(live.call.pool)) >= self._options.max_queued_calls:
-            reason, text = "queue_full", f"{waiting} calls are waiting already"
-        else:
-            return
-        self._recorder.refused(live, Decision(admitted=False, reason=reason))
-        raise UnavailableError(text, code=reason, headers={"Retry-After": "5"})
+    def _refuse_without_room(self, live: LiveCall) -> None:
+        """Before the dispatcher sees the call; such a refusal is recorded, too."""
+        refusal = no_room(
+            self._dispatcher,
+            live.call,
+            live.submitted_s,
+            draining=self.draining,
+            max_queued_calls=self._options.max_queued_calls,
+        )
+        if refusal is not None:
+            self._recorder.refused(live, refusal)
+            raise turned_away(refusal)
 
-    def _refuse(self, live: LiveCall, decision: Decision, mid_run: bool) -> RefuseCall:
-        self._recorder.refused(live, decision, mid_run=mid_run)
-        call = live.call
-        return RefuseCall(call.call_id, call.interaction_id, call.stage, decision, mid_run)
+    def _refuse(self, live: LiveCall, refusal: ev.Refuse) -> RefuseCall:
+        self._recorder.refused(live, refusal)
+        call, decision = live.call, refusal.decision
+        return RefuseCall(call.call_id, call.interaction_id, call.stage, decision, refusal.mid_run)
 
     def _grant(self, command: ev.Admit) -> None:
         live = self.calls.grant(command.call_id, command.worker_id, self._clock())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
@@ -17,11 +17,11 @@ from fairserve.platform.control.port import OnCancel
 from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.scheduling.admission import BILLED
 from fairserve.scheduling.cost import Linear
-from fairserve.scheduling.events import CallOutcome
-from fairserve.throttling.base import Decision
+from fairserve.scheduling.events import CallOutcome, Refuse
 from fairserve.throttling.price import FREE, TokenPrice
 
 MAX_ERROR_CHARS = 500
+MAX_WHOLE = 2**63 - 1
 
 _SERVICE = Linear()
 
@@ -113,8 +113,9 @@ class LiveCall:
         }
 
 
-def refusal_fields(decision: Decision, mid_run: bool) -> dict[str, Any]:
-    """The refusal columns of a record."""
+def refusal_fields(refusal: Refuse) -> dict[str, Any]:
+    """The refusal's fields of a record."""
+    decision = refusal.decision
     return {
         "refusal_reason": decision.reason,
         "refusal_scope": decision.scope,
@@ -122,8 +123,28 @@ def refusal_fields(decision: Decision, mid_run: bool) -> dict[str, Any]:
         "refusal_count": decision.count,
         "refusal_window_s": decision.window_s,
         "refusal_retry_after_s": decision.retry_after_s,
-        "mid_run": mid_run,
+        "refusal_inputs": _inputs(refusal) or None,
+        "mid_run": refusal.mid_run,
     }
+
+
+def _inputs(refusal: Refuse) -> dict[str, Any]:
+    """What else it was decided on, by the names of the columns."""
+    state, budget = refusal.circumstances, refusal.decision.budget
+    inputs = {} if state is None else {f.name: getattr(state, f.name) for f in fields(state)}
+    if budget is not None:
+        inputs |= {
+            "budget_limit": budget.limit,
+            "budget_spent": budget.spent,
+            "budget_held": budget.held,
+            "call_cost": budget.cost,
+        }
+    return {name: _storable(value) for name, value in inputs.items()}
+
+
+def _storable(value: Any) -> Any:
+    """Whole numbers as journal and database hold them."""
+    return min(value, MAX_WHOLE) if isinstance(value, int) else value
 
 
 def _usage_fields(usage: TokenUsage) -> dict[str, Any]:

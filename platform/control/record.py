@@ -63,6 +63,8 @@ class CallRecord:
     refusal_count: int | None = None
     refusal_window_s: float | None = None
     refusal_retry_after_s: float | None = None
+    refusal_inputs: Mapping[str, Any] | None = None
+    """What else a refusal was decided on: load, state of the run, money; the columns of its event."""
     mid_run: bool = False
 
 

@@ -13,8 +13,7 @@ from fairserve.platform.control.live import LiveCall, refusal_fields
 from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.retries import RecentAttempts
 from fairserve.platform.journal.journal import Journal
-from fairserve.scheduling.events import CallOutcome
-from fairserve.throttling.base import Decision
+from fairserve.scheduling.events import CallOutcome, Refuse
 
 OnEnded = Callable[[LiveCall, float], None]
 """Told of every accepted call at its end, with the time of the monotonic clock; raises nothing."""
@@ -60,10 +59,10 @@ class CallRecorder:
                 break
         return None
 
-    def refused(self, live: LiveCall, decision: Decision, *, mid_run: bool = False) -> None:
+    def refused(self, live: LiveCall, refusal: Refuse) -> None:
         """A call was refused and never was live."""
         record = live.record("refused", now_s=self._clock(), ended_at=self._wall())
-        self._close(replace(record, **refusal_fields(decision, mid_run)))
+        self._close(replace(record, **refusal_fields(refusal)))
 
     def ended(
         self,

@@ -92,7 +92,11 @@ class LedgerCall(Base):
 
 
 class ThrottlingEvent(Base):
-    """A refusal: why, which limit, how full, and what the caller was told. One per refused call."""
+    """A refusal: why, which limit, how full, and what the caller was told. One per refused call.
+
+    The columns from ``system`` to ``immune`` are the fields of ``Circumstances``, and then comes its
+    budget; they are null before revision 11, and where a refusal does not have them.
+    """
 
     __tablename__ = "throttling_events"
     __table_args__ = (
@@ -114,3 +118,24 @@ class ThrottlingEvent(Base):
     window_s: Mapped[float | None]
     retry_after_s: Mapped[float | None]
     mid_run: Mapped[bool]
+    system: Mapped[str | None] = mapped_column(String(ID_CHARS))
+    overloaded: Mapped[bool | None]
+    demand_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    capacity_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    high_watermark: Mapped[float | None]
+    low_watermark: Mapped[float | None]
+    queued_calls: Mapped[int | None]
+    call_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    run_calls: Mapped[int | None]
+    run_tokens: Mapped[int | None] = mapped_column(BigInteger)
+    expected_calls: Mapped[float | None]
+    expected_tokens: Mapped[float | None]
+    immunity_factor: Mapped[float | None]
+    under_way: Mapped[bool | None]
+    immune: Mapped[bool | None]
+    budget_limit: Mapped[int | None] = mapped_column(BigInteger)
+    """Nanounits, as the three that follow; null but for refusals for money."""
+    budget_spent: Mapped[int | None] = mapped_column(BigInteger)
+    budget_held: Mapped[int | None] = mapped_column(BigInteger)
+    call_cost: Mapped[int | None] = mapped_column(BigInteger)
+    """What the call might have cost, at most."""

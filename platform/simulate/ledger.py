@@ -55,7 +55,7 @@ class SimulatedLedger(ReplayWatcher):
         price = self._prices.at(call.model, accepted_at)
         spent = usage.prompt_tokens + usage.output_tokens
         first_s = sample.first_token_s
-        refused = {} if refusal is None else refusal_fields(refusal.decision, refusal.mid_run)
+        refused = {} if refusal is None else refusal_fields(refusal)
         record = CallRecord(
             call_id=f"{self._prefix}-{len(self.calls)}",
             tenant=call.tenant,

@@ -1,4 +1,7 @@
-"""``/admin/throttling``: the system and its parameters, their history, and the refusals."""
+"""``/admin/throttling``: the system, its parameters, their history, and the refusals.
+
+Under ``/v1/throttling`` tenants and apps read their own refusals.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,31 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 
 from fairserve.platform.auth import AdminPrincipal, require_admin
-from fairserve.platform.db.schemas import Page, Paging
+from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
-from fairserve.platform.throttling import repository, service
+from fairserve.platform.throttling import events, repository, service
 from fairserve.platform.throttling.schemas import (
     EventOut,
     EventQuery,
+    RefusalOut,
     ThrottlingChanged,
     ThrottlingOut,
     ThrottlingPut,
     VersionOut,
 )
+from fairserve.platform.usage.readers import Reader, asked_app
 
-router = APIRouter(prefix="/admin/throttling")
+router = APIRouter()
 
 
-@router.get("", dependencies=[Depends(require_admin)])
+@router.get("/admin/throttling", dependencies=[Depends(require_admin)])
 def read_throttling(request: Request, session: ReadSession) -> ThrottlingOut:
     """The system in force, and every parameter with value, default, unit and meaning."""
     settings = request.app.state.settings
     return service.report(settings, service.load_current(session, settings))
 
 
-@router.put("")
+@router.put("/admin/throttling")
 def change_throttling(
     body: ThrottlingPut, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> ThrottlingChanged:
@@ -42,7 +47,7 @@ def change_throttling(
     return ThrottlingChanged(**report.model_dump(), after_worker_restart=kept)
 
 
-@router.get("/history", dependencies=[Depends(require_admin)])
+@router.get("/admin/throttling/history", dependencies=[Depends(require_admin)])
 def list_versions(session: ReadSession, query: Annotated[Paging, Query()]) -> Page[VersionOut]:
     """All versions, newest first."""
     rows, total = repository.history(session, limit=query.limit, offset=query.offset)
@@ -54,26 +59,37 @@ def list_versions(session: ReadSession, query: Annotated[Paging, Query()]) -> Pa
     )
 
 
-@router.get("/events", dependencies=[Depends(require_admin)])
-def list_events(session: ReadSession, query: Annotated[EventQuery, Query()]) -> Page[EventOut]:
-    """Refusals, newest first."""
-    rows, total = repository.events(session, query)
-    items = [
-        EventOut(
-            call_id=row.call_id,
-            at=row.at,
-            tenant=row.tenant_id,
-            app=row.app_id,
-            user=row.user_id,
-            interaction_id=row.interaction_id,
-            reason=row.reason,
-            scope=row.scope,
-            limit=row.limit_count,
-            count=row.count,
-            window_s=row.window_s,
-            retry_after_s=row.retry_after_s,
-            mid_run=row.mid_run,
-        )
-        for row in rows
-    ]
-    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+@router.get("/admin/throttling/events", dependencies=[Depends(require_admin)])
+def list_all_events(session: ReadSession, query: Annotated[EventQuery, Query()]) -> Page[EventOut]:
+    """Refusals of all tenants, or of one, newest first."""
+    return events.page(session, query, tenant_id=query.tenant, app_id=query.app)
+
+
+@router.get("/admin/throttling/events/{call_id}", dependencies=[Depends(require_admin)])
+def read_any_event(call_id: str, request: Request, session: ReadSession) -> RefusalOut:
+    """One refusal, with its explanation."""
+    currency = request.app.state.settings.currency
+    return events.one(session, call_id, tenant_id=None, app_id=None, currency=currency)
+
+
+@router.get("/v1/throttling/events")
+def list_events(
+    session: ReadSession, principal: Reader, query: Annotated[EventQuery, Query()]
+) -> Page[EventOut]:
+    """Refusals of an app, or of a tenant's apps, newest first."""
+    app_id = asked_app(session, principal, query)
+    return events.page(session, query, tenant_id=principal.tenant_id, app_id=app_id)
+
+
+@router.get("/v1/throttling/events/{call_id}")
+def read_event(
+    call_id: str,
+    request: Request,
+    session: ReadSession,
+    principal: Reader,
+    _: Annotated[TenantQuery, Query()],
+) -> RefusalOut:
+    """One refusal of an app, or of a tenant's apps, with its explanation."""
+    currency = request.app.state.settings.currency
+    tenant_id, app_id = principal.tenant_id, principal.app_id
+    return events.one(session, call_id, tenant_id=tenant_id, app_id=app_id, currency=currency)

@@ -1,15 +1,14 @@
-"""Queries on the versions of the throttling settings, and on refusals."""
+"""Queries on the versions of the throttling settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from fairserve.platform.db.ledger import ThrottlingEvent
 from fairserve.platform.db.operations import ThrottlingSetting
-from fairserve.platform.throttling.schemas import EventQuery
 
 
 def current(session: Session) -> ThrottlingSetting | None:
@@ -32,30 +31,12 @@ def history(
     return rows, session.scalar(select(func.count(ThrottlingSetting.version))) or 0
 
 
-def events(session: Session, query: EventQuery) -> tuple[Sequence[ThrottlingEvent], int]:
-    """Refusals, newest first, and how many there are."""
-    conditions = _conditions(query)
-    rows = session.scalars(
-        select(ThrottlingEvent)
-        .where(*conditions)
-        .order_by(ThrottlingEvent.at.desc(), ThrottlingEvent.call_id.desc())
-        .limit(query.limit)
-        .offset(query.offset)
-    ).all()
-    total = session.scalar(select(func.count(ThrottlingEvent.call_id)).where(*conditions))
-    return rows, total or 0
-
-
-def _conditions(query: EventQuery) -> list[ColumnElement[bool]]:
-    wanted = {
-        ThrottlingEvent.tenant_id: query.tenant,
-        ThrottlingEvent.app_id: query.app,
-        ThrottlingEvent.user_id: query.user,
-        ThrottlingEvent.reason: query.reason,
-    }
-    conditions: list[ColumnElement[bool]] = [
-        column == value for column, value in wanted.items() if value is not None
-    ]
-    if query.since is not None:
-        conditions.append(ThrottlingEvent.at >= query.since)
-    return conditions
+def version_at(session: Session, time: datetime) -> int:
+    """The newest version that was stored by then; 0 if none was."""
+    found = session.scalar(
+        select(ThrottlingSetting.version)
+        .where(ThrottlingSetting.created_at <= time)
+        .order_by(ThrottlingSetting.version.desc())
+        .limit(1)
+    )
+    return found or 0

@@ -7,11 +7,20 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
+from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.schemas import ObjectId, Paging, Strict, UserId
+from fairserve.platform.usage.schemas import Cost
+from fairserve.throttling.base import Scope
 
 MAX_PARAMETERS = 100
 
 Scalar = bool | int | float | Annotated[str, StringConstraints(max_length=100)] | None
+
+InteractionId = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=r"^[^\x00-\x1f\x7f]+$"),
+]
+"""A run's id as its client writes it."""
 
 
 class ThrottlingPut(Strict):
@@ -73,17 +82,21 @@ class VersionOut(BaseModel):
 
 
 class EventQuery(Paging):
-    """Which refusals to list."""
+    """Which refusals to list. ``tenant`` is for admin keys; ``until`` itself is not included."""
 
     tenant: ObjectId | None = None
     app: ObjectId | None = None
     user: UserId | None = None
+    interaction_id: InteractionId | None = None
     reason: ObjectId | None = None
+    scope: Scope | None = None
+    mid_run: bool | None = None
     since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
 
 
 class EventOut(BaseModel):
-    """A refusal."""
+    """A refusal, and what it was decided on. What is null it does not have, or nobody wrote it then."""
 
     call_id: str
     at: datetime
@@ -91,6 +104,10 @@ class EventOut(BaseModel):
     app: str
     user: str
     interaction_id: str
+    model: str | None
+    """The name that was asked for; ``served_model``: what that led to."""
+    served_model: str | None
+    agent: str | None
     reason: str
     scope: str | None
     limit: int | None
@@ -98,3 +115,45 @@ class EventOut(BaseModel):
     window_s: float | None
     retry_after_s: float | None
     mid_run: bool
+    """Whether its run had been served a call."""
+    system: str | None
+    overloaded: bool | None
+    """Whether the call's model was, as all of the load is that model's."""
+    demand_tokens: int | None
+    """What its running and queued calls held or asked for, the refused one excluded."""
+    capacity_tokens: int | None
+    """KV capacity of its workers that took calls."""
+    high_watermark: float | None
+    """Demand over capacity at which an overload begins."""
+    low_watermark: float | None
+    """Demand over capacity at which it ends."""
+    queued_calls: int | None
+    call_tokens: int | None
+    """The call's prompt and longest output over all samples."""
+    run_calls: int | None
+    """Accepted calls of its run so far."""
+    run_tokens: int | None
+    """Tokens of those that had ended."""
+    expected_calls: float | None
+    """Of a run, by the app's profile, as ``expected_tokens``."""
+    expected_tokens: float | None
+    immunity_factor: float | None
+    """Times the profile, at which a run under way loses its immunity; null, too, where it never does."""
+    under_way: bool | None
+    immune: bool | None
+    budget_limit: Cost | None
+    """The hard or the soft end, in the deployment's currency; set for refusals for money."""
+    budget_spent: Cost | None
+    budget_held: Cost | None
+    """For calls under way, at most."""
+    call_cost: Cost | None
+    """Of the refused call, at most."""
+
+
+class RefusalOut(EventOut):
+    """One refusal, in words, too."""
+
+    throttling_version: int
+    """The newest version of the settings that was stored by then; 0: the server's settings."""
+    currency: str
+    explanation: list[str]

@@ -1,8 +1,8 @@
-"""Whose usage a key may read: an app's own, a tenant's, or that of one an admin key names."""
+"""Whose usage and refusals a key may read: an app's, a tenant's, or those of one an admin key names."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
@@ -10,7 +10,16 @@ from sqlalchemy.orm import Session
 from fairserve.platform.auth import CurrentPrincipal, Principal, require_tenant
 from fairserve.platform.errors import InvalidRequestError, NotFoundError
 from fairserve.platform.usage import reports
-from fairserve.platform.usage.schemas import UsageFilter, UsageQuery
+from fairserve.platform.usage.schemas import UsageQuery
+
+
+class NamesApp(Protocol):
+    """A query that may name an app."""
+
+    @property
+    def app(self) -> str | None:
+        """Its id; None where none is named."""
+        ...
 
 
 async def _reader(principal: CurrentPrincipal, request: Request) -> Principal:
@@ -25,7 +34,7 @@ async def _reader(principal: CurrentPrincipal, request: Request) -> Principal:
 Reader = Annotated[Principal, Depends(_reader)]
 
 
-def asked_app(session: Session, principal: Principal, query: UsageFilter) -> str | None:
+def asked_app(session: Session, principal: Principal, query: NamesApp) -> str | None:
     """The app that is asked for, or the key's own. Raises NotFoundError for anybody else's."""
     assert principal.tenant_id is not None
     app_id = query.app or principal.app_id

@@ -8,6 +8,7 @@ journal for ever. The caller commits.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +22,16 @@ from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEven
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import fitting, upsert
 from fairserve.platform.usage.marks import mark_ends_until_now, mark_rows
+from fairserve.scheduling.circumstances import Circumstances
+
+REFUSAL_INPUTS = (
+    *(field.name for field in fields(Circumstances)),
+    "budget_limit",
+    "budget_spent",
+    "budget_held",
+    "call_cost",
+)
+"""What a refusal was decided on beside its limit: keys of a record's ``refusal_inputs``, and columns."""
 
 
 def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
@@ -121,6 +132,7 @@ def _call(record: CallRecord) -> dict[str, Any]:
 
 
 def _event(record: CallRecord) -> dict[str, Any]:
+    inputs = record.refusal_inputs or {}
     return {
         "call_id": record.call_id,
         "at": _time(record.accepted_at),
@@ -135,6 +147,7 @@ def _event(record: CallRecord) -> dict[str, Any]:
         "window_s": record.refusal_window_s,
         "retry_after_s": record.refusal_retry_after_s,
         "mid_run": record.mid_run,
+        **{name: inputs.get(name) for name in REFUSAL_INPUTS},
     }
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
+from fairserve.platform.control.record import CallRecord
 from fairserve.platform.exports.endpoints import router as exports
 from fairserve.platform.exports.work import make_exports
 from fairserve.platform.jobs.endpoints import router as jobs
@@ -19,6 +20,7 @@ from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
 from fairserve.platform.throttling.endpoints import router as throttling
 from fairserve.platform.usage.endpoints import router as usage
+from fairserve.platform.usage.repository import upsert_calls
 from fairserve.platform.webhooks.endpoints import router as webhooks
 
 ROUTERS = (
@@ -59,7 +61,7 @@ BODIES = {
 
 @pytest.fixture
 def two(management):
-    """Two tenants with an app each, an export of its, and a webhook to which an event is on its way."""
+    """Two tenants with an app, an export, a refusal, and a webhook with an event on its way each."""
     one, other = management.tenant("one"), management.tenant("other")
     for each in (one, other):
         hook = management.call(each["api_key"], "POST", "/v1/webhooks", WEBHOOK, status=201)
@@ -70,8 +72,28 @@ def two(management):
     for app in apps:
         export = management.call(app["api_key"], "POST", "/v1/usage/exports", status=202)
         app["export_id"] = export["id"]
+        app["call_id"] = f"call_of_{app['id']}"
+        with management.state.session_factory.begin() as session:
+            upsert_calls(session, [refused(app)])
     make_exports(management.state.session_factory, management.state.settings)
     return one, apps[0], other, apps[1]
+
+
+def refused(app):
+    return CallRecord(
+        call_id=app["call_id"],
+        tenant=app["tenant_id"],
+        app=app["id"],
+        user="anna",
+        model="m",
+        interaction_id="run",
+        stage=1,
+        agent=None,
+        outcome="refused",
+        accepted_at=1.0,
+        ended_at=1.0,
+        refusal_reason="user_blocked",
+    )
 
 
 def fill(path, tenant, app):
@@ -82,12 +104,13 @@ def fill(path, tenant, app):
         .replace("{webhook_id}", tenant["webhook_id"])
         .replace("{event_id}", tenant["event_id"])
         .replace("{export_id}", app["export_id"])
+        .replace("{call_id}", app["call_id"])
         .replace("{user:path}", "anna")
     )
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 63
+    assert len(ROUTES) == 66
     assert BODIES.keys() <= set(ROUTES)
 
 
@@ -103,7 +126,7 @@ def test_a_key_that_is_not_enough_gets_nothing(management, two, method, path):
         assert answer.status_code == 401, (key, answer.text)
         assert answer.json()["error"]["code"] == "invalid_api_key"
         assert answer.headers["www-authenticate"] == "Bearer"
-    weak = [] if path.startswith("/v1/usage") else [app["api_key"]]
+    weak = [] if path.startswith(("/v1/usage", "/v1/throttling")) else [app["api_key"]]
     if path.startswith("/admin"):
         weak.append(one["api_key"])
     for key in weak:
@@ -135,15 +158,15 @@ def test_another_tenants_app_does_not_exist(management, two, method, path):
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [r for r in ROUTES if r[1].startswith("/v1/usage/exports/")]
+    ("method", "path"),
+    [r for r in ROUTES if r[1].startswith(("/v1/usage/exports/", "/v1/throttling/events/"))],
 )
-def test_another_ones_export_does_not_exist(management, two, method, path):
+def test_another_ones_export_or_refusal_does_not_exist(management, two, method, path):
     one, app, other, foreign = two
     state = dump(management)
+    none = {"export_id": "exp_x", "call_id": "call_x"}
     for key in (one["api_key"], app["api_key"]):
-        missing = management.call(
-            key, method, fill(path, one, app | {"export_id": "exp_x"}), status=404
-        )
+        missing = management.call(key, method, fill(path, one, app | none), status=404)
         assert management.call(key, method, fill(path, other, foreign), status=404) == missing
         own = fill(path, one, app)
         management.call(key, method, own, status=404, tenant=other["id"])

@@ -145,7 +145,14 @@ def test_refusals_are_listed_newest_first_with_filters(management):
     assert listed(reason="overloaded_user_limit") == (["c1", "c0"], 2)
     since = datetime.fromtimestamp(START + 1, UTC).isoformat()
     assert listed(since=since) == (["c2", "c1"], 2)
-    for query in ({"since": "2026-01-01T00:00:00"}, {"until": since}, {"user": "nul\x00"}):
+    assert listed(until=since) == (["c0"], 1)
+    for query in (
+        {"since": "2026-01-01T00:00:00"},
+        {"before": since},
+        {"user": "nul\x00"},
+        {"interaction_id": "nul\x00"},
+        {"scope": "model"},
+    ):
         management.call(management.admin, "GET", f"{PATH}/events", status=422, **query)
 
 

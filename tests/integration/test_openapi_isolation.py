@@ -54,11 +54,14 @@ OF_SHARED = {
     "from": "2020-01-01",
     "to": "2100-01-01",
     "since": "2020-01-01T00:00:00Z",
+    "until": "2100-01-01T00:00:00Z",
+    "scope": "user",
+    "mid_run": "false",
     "group_by": "app,user,day",
     "blocked": "true",
     "deleted": "true",
     "force": "true",
-    "reason": "overloaded_user_limit",
+    "reason": "user_blocked",
     "action": "user.change",
 }
 """Of parameters that name nobody."""
@@ -73,6 +76,13 @@ class Alma:
         self.tenant_key, self.app_key = self.tenant["api_key"], self.app["api_key"]
         admin = server.admin_key
         path = f"/admin/users/{self.tenant['id']}/{USER}"
+        server.call(admin, "PUT", path, {"blocked": True})
+        asked = {"model": "scripted", "user": USER, "messages": [{"role": "user", "content": "x"}]}
+        refused = {"X-Interaction-Id": "almas-refused-run"}
+        answer = server.send(
+            self.app_key, "POST", "/v1/chat/completions", json=asked, headers=refused
+        )
+        assert answer.status_code == 403, answer.text
         server.call(admin, "PUT", path, {"weight": 2.0, "contract": {"rpm_limit": 900}})
         self.sent = {
             "X-Interaction-Id": "almas-live-run",
@@ -122,7 +132,9 @@ class Alma:
             "webhook_id": [self.hook["id"]],
             "event_id": [event["event_id"]],
             "export_id": [self.export_id],
+            "call_id": [row["call_id"] for row in self.rows()["throttling_events"]],
         }
+        assert self.places["call_id"]
         self.hidden = {
             self.tenant["name"],
             self.app["name"],
@@ -323,6 +335,8 @@ READ = {
     "/v1/usage/exports": "tenant",
     "/v1/usage/exports/{export_id}": "tenant",
     "/v1/usage/exports/{export_id}/file": "tenant",
+    "/v1/throttling/events": "tenant",
+    "/v1/throttling/events/{call_id}": "tenant",
     "/v1/user-data": "tenant",
     "/v1/webhooks": "tenant",
     "/v1/webhooks/{webhook_id}": "tenant",
@@ -334,6 +348,8 @@ READ = {
     "/admin/users": "admin",
     "/admin/users/{tenant_id}/{user}": "admin",
     "/admin/audit": "admin",
+    "/admin/throttling/events": "admin",
+    "/admin/throttling/events/{call_id}": "admin",
     "/admin/usage": "admin",
     "/admin/webhooks/dead": "admin",
     "/admin/usage/interactions": "admin",

@@ -1,0 +1,412 @@
+"""Refusals with what they were decided on: through journal and ledger, over HTTP, and how fast."""
+
+import random
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import insert, text
+
+from fairserve.platform.control.live import MAX_WHOLE, refusal_fields
+from fairserve.platform.control.record import CallRecord, plain_of
+from fairserve.platform.db.ledger import ThrottlingEvent
+from fairserve.platform.journal.journal import Journal
+from fairserve.platform.ledger import Ledger
+from fairserve.platform.throttling import events
+from fairserve.platform.throttling.schemas import EventOut, EventQuery
+from fairserve.platform.usage.repository import upsert_calls
+from fairserve.scheduling.circumstances import Circumstances
+from fairserve.scheduling.events import Refuse
+from fairserve.throttling.base import Budget, Decision
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+STATE = Circumstances(
+    system="fairserve",
+    overloaded=True,
+    demand_tokens=2360,
+    capacity_tokens=1000,
+    high_watermark=2.0,
+    low_watermark=1.2,
+    queued_calls=7,
+    call_tokens=120,
+    run_calls=0,
+    run_tokens=0,
+    expected_calls=4.0,
+    expected_tokens=1200.0,
+    immunity_factor=4.0,
+    under_way=False,
+    immune=False,
+)
+DECISION = Decision(False, "overloaded_user_limit", "user", 20, 60.0, 21, 11.2)
+
+
+def refused(call_id, decision=DECISION, state=STATE, *, mid_run=False, at_s=0.0, **more):
+    values = {
+        "tenant": "tn_a",
+        "app": "app_a",
+        "user": "u",
+        "model": "small",
+        "served_model": "small-v2",
+        "interaction_id": "run",
+        "agent": "planner",
+        "stage": 1,
+    } | more
+    at = START.timestamp() + at_s
+    return CallRecord(
+        call_id=call_id,
+        outcome="refused",
+        accepted_at=at,
+        ended_at=at,
+        **values,
+        **refusal_fields(Refuse("app/run/c", decision, mid_run, state)),
+    )
+
+
+@pytest.fixture
+def journaled(tmp_path, sessions):
+    """Writes records through a journal and the ledger's thread."""
+
+    def sink(calls, interactions):
+        with sessions.begin() as session:
+            upsert_calls(session, calls)
+
+    journal = Journal(tmp_path / "journal")
+    journal.open()
+    ledger = Ledger(journal, sink)
+    ledger.start()
+
+    def write(*records):
+        for record in records:
+            journal.append("closed", record.call_id, plain_of(record))
+        assert ledger.flush(20)
+
+    yield write
+    ledger.close(5)
+    journal.close()
+
+
+whole = st.integers(0, 2**62)
+numbers = st.floats(0.001, 1e12)
+maybe = st.one_of(st.none(), st.booleans())
+states = st.none() | st.builds(
+    Circumstances,
+    system=st.sampled_from(["fairserve", "rpm-20"]),
+    overloaded=st.booleans(),
+    demand_tokens=whole,
+    capacity_tokens=whole,
+    high_watermark=numbers,
+    low_watermark=numbers,
+    queued_calls=st.integers(0, 2**31 - 1),
+    call_tokens=whole,
+    run_calls=st.integers(0, 2**31 - 1),
+    run_tokens=whole,
+    expected_calls=numbers,
+    expected_tokens=numbers,
+    immunity_factor=numbers,
+    under_way=st.booleans(),
+    immune=maybe,
+)
+budgets = st.none() | st.builds(Budget, whole, whole, whole, whole)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(cases=st.lists(st.tuples(states, budgets, st.booleans()), min_size=1, max_size=8))
+def test_what_a_refusal_was_decided_on_arrives_through_journal_and_ledger(
+    sessions, journaled, cases
+):
+    records = []
+    for number, (state, budget, mid_run) in enumerate(cases):
+        decision = Decision(False, "contract_budget", "app", budget=budget)
+        records.append(refused(f"c{number}", decision, state, mid_run=mid_run))
+    journaled(*records)
+    with sessions() as session:
+        for record, (state, budget, mid_run) in zip(records, cases, strict=True):
+            row = session.get(ThrottlingEvent, record.call_id)
+            assert row.mid_run == mid_run
+            for field in fields(Circumstances):
+                expected = None if state is None else getattr(state, field.name)
+                assert getattr(row, field.name) == expected, field.name
+            found = (row.budget_limit, row.budget_spent, row.budget_held, row.call_cost)
+            assert found == (budget or (None,) * 4)
+
+
+def test_an_amount_beyond_the_column_does_not_stop_the_ledger(sessions, journaled):
+    decision = Decision(False, "contract_budget", "app", budget=Budget(1, 2, 3, 2**64))
+    journaled(refused("c", decision, None))
+    with sessions() as session:
+        assert session.get(ThrottlingEvent, "c").call_cost == MAX_WHOLE
+
+
+def test_one_refusal_has_its_inputs_and_its_explanation(management):
+    with management.state.session_factory.begin() as session:
+        upsert_calls(session, [refused("c1")])
+    found = management.call(management.admin, "GET", "/admin/throttling/events/c1")
+    (listed,) = management.call(management.admin, "GET", "/admin/throttling/events")["items"]
+    assert found.items() >= listed.items()
+    assert listed.keys() == EventOut.model_fields.keys()
+    assert found.keys() - listed.keys() == {"explanation", "currency", "throttling_version"}
+    for field in fields(Circumstances):
+        assert found[field.name] == getattr(STATE, field.name)
+    assert (found["model"], found["served_model"], found["agent"]) == (
+        "small",
+        "small-v2",
+        "planner",
+    )
+    assert (found["throttling_version"], found["currency"]) == (0, "USD")
+    assert found["explanation"] == [
+        "The limit of 20 calls within 60 s for this user was reached: this was call number 21; refused"
+        " calls count, too.",
+        "Its model was overloaded: 236 % of its KV capacity was asked for (2,360 of 1,000 tokens, 7"
+        " calls in its queue); an overload begins at 200 % and ends at 120 %, and meanwhile who is over"
+        " a limit begins no new run.",
+        "Its run was not under way: this would have been its first call.",
+        "The client was told to come again in 12 s.",
+    ]
+    error = management.call(management.admin, "GET", "/admin/throttling/events/c2", status=404)
+    assert error["error"]["message"] == "there is no such refusal"
+
+
+def test_money_is_told_in_the_currency(management):
+    budget = Budget(5_000_000_000, 4_750_000_000, 0, 300_000_001)
+    decision = Decision(False, "contract_budget", "app", retry_after_s=43_200.0, budget=budget)
+    with management.state.session_factory.begin() as session:
+        upsert_calls(session, [refused("c1", decision)])
+    found = management.call(management.admin, "GET", "/admin/throttling/events/c1")
+    assert (found["budget_limit"], found["budget_spent"], found["budget_held"]) == (5.0, 4.75, 0.0)
+    assert found["call_cost"] == 0.300000001
+    assert found["explanation"][0] == (
+        "The budget of this app is 5.00 USD: 4.75 USD was spent and 0.00 USD held for calls under way,"
+        " and this call might have cost 0.300000001 USD."
+    )
+    assert found["explanation"][-1] == (
+        "The next period begins at 2026-03-02 00:00 UTC; the client was told not to try again before."
+    )
+
+
+def test_a_refusal_of_an_older_server_has_nulls(management):
+    with management.state.session_factory.begin() as session:
+        session.add(
+            ThrottlingEvent(
+                call_id="old",
+                at=START,
+                tenant_id="tn_a",
+                app_id="app_a",
+                user_id="u",
+                interaction_id="run",
+                reason="rpm_user_limit",
+                scope="user",
+                limit_count=2,
+                count=3,
+                window_s=60.0,
+                retry_after_s=0.5,
+                mid_run=True,
+            )
+        )
+    found = management.call(management.admin, "GET", "/admin/throttling/events/old")
+    told = {*(field.name for field in fields(Circumstances)), "model", "agent", "budget_limit"}
+    assert {found[name] for name in told} == {None}
+    assert found["explanation"] == [
+        "The limit of 2 calls within 60 s for this user was reached: this would have been accepted call"
+        " number 3.",
+        "Its run was under way.",
+        "The client was told to come again in 1 s.",
+    ]
+
+
+def test_the_version_of_the_settings_that_was_stored_by_then(management):
+    def version(call_id):
+        found = management.call(management.admin, "GET", f"/admin/throttling/events/{call_id}")
+        return found["throttling_version"]
+
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    after_s = (later - START).total_seconds()
+    with management.state.session_factory.begin() as session:
+        upsert_calls(session, [refused("before"), refused("after", at_s=after_s)])
+    for system in ("fcfs", "fairserve"):
+        management.call(management.admin, "PUT", "/admin/throttling", {"system": system})
+    assert (version("before"), version("after")) == (0, 2)
+
+
+@pytest.fixture
+def three(management):
+    """Two tenants, the first with two apps, and a refusal of each app."""
+    one, other = management.tenant("one"), management.tenant("other")
+    apps = [
+        management.new_app(one, "first"),
+        management.new_app(one, "second"),
+        management.new_app(other),
+    ]
+    with management.state.session_factory.begin() as session:
+        upsert_calls(
+            session,
+            [
+                refused(f"c{n}", tenant=app["tenant_id"], app=app["id"], at_s=n)
+                for n, app in enumerate(apps)
+            ],
+        )
+    return one, other, apps
+
+
+def test_tenants_and_apps_read_their_own_refusals_only(management, three):
+    one, other, apps = three
+    path = "/v1/throttling/events"
+
+    def listed(key, **query):
+        found = management.call(key, "GET", path, **query)
+        assert found["total"] == len(found["items"])
+        return [item["call_id"] for item in found["items"]]
+
+    assert listed(one["api_key"]) == ["c1", "c0"]
+    assert listed(one["api_key"], app=apps[0]["id"]) == ["c0"]
+    assert listed(other["api_key"]) == ["c2"]
+    assert listed(apps[0]["api_key"]) == ["c0"]
+    assert listed(apps[0]["api_key"], tenant=one["id"]) == ["c0"]
+    assert listed(management.admin, tenant=one["id"]) == ["c1", "c0"]
+    assert listed(management.admin, tenant="tn_none") == []
+    management.call(management.admin, "GET", path, status=400)
+    for key in (one["api_key"], apps[0]["api_key"]):
+        management.call(key, "GET", path, status=404, app=apps[2]["id"])
+        management.call(key, "GET", path, status=404, tenant=other["id"])
+    management.call(apps[0]["api_key"], "GET", path, status=404, app=apps[1]["id"])
+
+    readers = {
+        "c0": [one["api_key"], apps[0]["api_key"]],
+        "c1": [one["api_key"], apps[1]["api_key"]],
+        "c2": [other["api_key"], apps[2]["api_key"]],
+    }
+    keys = [one["api_key"], other["api_key"], *(app["api_key"] for app in apps)]
+    missing = management.call(one["api_key"], "GET", f"{path}/none", status=404)
+    for call_id, allowed in readers.items():
+        whole = management.call(management.admin, "GET", f"/admin/throttling/events/{call_id}")
+        for key in keys:
+            if key in allowed:
+                assert management.call(key, "GET", f"{path}/{call_id}") == whole
+            else:
+                assert management.call(key, "GET", f"{path}/{call_id}", status=404) == missing
+        management.call(management.admin, "GET", f"{path}/{call_id}", status=400)
+    management.call(management.admin, "GET", f"{path}/c2", status=404, tenant=one["id"])
+    management.call(management.admin, "GET", f"{path}/c0", tenant=one["id"])
+
+
+def test_every_filter_of_the_lists(management):
+    parallel = Decision(False, "contract_parallel", "tenant", 1, None, 2, 1.0)
+    with management.state.session_factory.begin() as session:
+        upsert_calls(
+            session,
+            [
+                refused("c0"),
+                refused("c1", at_s=1, user="v", interaction_id="my run/1"),
+                refused("c2", parallel, at_s=2, mid_run=True),
+                refused("c3", at_s=3, tenant="tn_b", app="app_b"),
+            ],
+        )
+
+    def listed(**query):
+        found = management.call(management.admin, "GET", "/admin/throttling/events", **query)
+        return [item["call_id"] for item in found["items"]], found["total"]
+
+    def at(seconds):
+        return (START + timedelta(seconds=seconds)).isoformat()
+
+    assert listed(interaction_id="my run/1") == (["c1"], 1)
+    assert listed(scope="tenant") == (["c2"], 1)
+    assert listed(mid_run="true") == (["c2"], 1)
+    assert listed(mid_run="false") == (["c3", "c1", "c0"], 3)
+    assert listed(since=at(1), until=at(3)) == (["c2", "c1"], 2)
+    assert listed(until=at(2), limit=1, offset=1) == (["c0"], 2)
+    assert listed(tenant="tn_a", app="app_a", user="v", reason="overloaded_user_limit") == (
+        ["c1"],
+        1,
+    )
+
+
+def test_refusals_of_the_same_moment_have_an_order(management):
+    with management.state.session_factory.begin() as session:
+        upsert_calls(session, [refused(f"c{number}") for number in range(5)])
+    pages = [
+        management.call(management.admin, "GET", "/admin/throttling/events", limit=2, offset=offset)
+        for offset in (0, 2, 4)
+    ]
+    assert [item["call_id"] for page in pages for item in page["items"]] == [
+        "c4",
+        "c3",
+        "c2",
+        "c1",
+        "c0",
+    ]
+
+
+MANY = 20_000
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Rows of many refusals: half of them one tenant's."""
+    rng = random.Random(1)
+    found = []
+    for number in range(MANY):
+        tenant = "tn_big" if number % 2 else f"tn_{number % 5}"
+        found.append(
+            {
+                "call_id": f"call_{rng.getrandbits(64):016x}",
+                "at": START + timedelta(seconds=number),
+                "tenant_id": tenant,
+                "app_id": f"app_{number % 10}",
+                "user_id": f"user{number % 2000}",
+                "interaction_id": f"run{number // 3}",
+                "reason": "overloaded_user_limit",
+                "mid_run": False,
+            }
+        )
+    return found
+
+
+@pytest.fixture
+def many(engine, drawn):
+    with engine.begin() as connection:
+        for begin in range(0, MANY, 5000):
+            connection.execute(insert(ThrottlingEvent), drawn[begin : begin + 5000])
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ANALYZE throttling_events"))
+
+
+NEWEST = {
+    (): "ix_throttling_events_at_call_id",
+    ("tenant",): "ix_throttling_events_tenant_id_at",
+    ("tenant", "app"): "ix_throttling_events_",
+    ("app",): "ix_throttling_events_app_id_at",
+    ("since", "until"): "ix_throttling_events_at_call_id",
+}
+
+
+def test_a_page_of_many_refusals_is_read_in_the_order_of_an_index(engine, sessions, many):
+    values = {
+        "tenant": "tn_big",
+        "app": "app_1",
+        "since": START + timedelta(hours=1),
+        "until": START + timedelta(hours=4),
+    }
+    with sessions() as session:
+        for names, index in NEWEST.items():
+            query = EventQuery(limit=100, **{name: values[name] for name in names})
+            asked = {"tenant_id": query.tenant, "app_id": query.app}
+            page = events.page(session, query, **asked)
+            assert len(page.items) == 100
+            assert page.items == sorted(page.items, key=lambda item: item.at, reverse=True)
+            plan = _plan(session, events.rows(query, **asked))
+            if session.get_bind().dialect.name == "postgresql":  # it weighs how rare a tenant is
+                assert "Seq Scan on throttling_events" not in plan
+                index = "using ix_throttling_events_"
+            assert index in plan, plan
+
+
+def _plan(session, statement):
+    dialect = session.get_bind().dialect
+    prefix = "EXPLAIN QUERY PLAN" if dialect.name == "sqlite" else "EXPLAIN"
+    compiled = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
+    found = session.connection().exec_driver_sql(f"{prefix} {compiled}")
+    return "\n".join(str(row[-1]) for row in found)

@@ -1,0 +1,185 @@
+"""What a refusal carries beside its limit: the load, the state of the call's run, and the budget."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+from virtual_cluster import make_call
+
+from fairserve.interactions.call import TokenUsage
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.admission import AdmissionOptions
+from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.registry import SYSTEMS
+from fairserve.throttling.base import Budget, Limits
+from fairserve.throttling.price import TokenPrice
+from fairserve.throttling.quota import Quota
+
+PROFILE = AppProfile(stages=(StageProfile(20, 0, 5),), calls_per_interaction=2)
+"""50 tokens in two calls; runs are immune below 8 calls and up to 200 tokens."""
+AT = 1_800_000_000.0
+PRICE = TokenPrice(1_000_000, 500_000, 2_000_000, "price_1")
+
+
+class Gate:
+    """A dispatcher with one worker, and calls of 32 prompt and 8 output tokens."""
+
+    def __init__(self, system="fairserve", *, capacity=100, limits=Limits(), **options):
+        self.dispatcher = Dispatcher(
+            SYSTEMS[system].with_options({"feed_window": 0.03}),
+            admission=AdmissionOptions(**options),
+        )
+        self.now_s = 10.0
+        if capacity:
+            self.handle(ev.WorkerJoined("w0", capacity))
+        self.handle(ev.AppChanged("app", PROFILE, limits))
+
+    def handle(self, event):
+        return self.dispatcher.handle(event, self.now_s)
+
+    def arrive(self, call_id, **more):
+        """The refusal, or None for a call that came in."""
+        commands = self.handle(ev.CallArrived(make_call(call_id, **more), AT + self.now_s, PRICE))
+        return next((each for each in commands if isinstance(each, ev.Refuse)), None)
+
+    def end(self, call_id, usage=TokenUsage(32, 0, 0, 8), outcome="completed"):
+        return self.handle(ev.CallEnded(call_id, outcome, usage))
+
+    def contract(self, scope="app", quota=Quota(), **more):
+        self.handle(
+            ev.ContractChanged(scope, "t", "app" if "app" in scope else "", quota=quota, **more)
+        )
+
+
+def test_a_refusal_under_overload_tells_the_load_and_that_no_run_was_under_way():
+    gate = Gate(limits=Limits(user_rpm=2))
+    calls = 0
+    while (refusal := gate.arrive(f"c{calls}", user="ann" if calls else "u")) is None:
+        calls += 1
+    assert refusal.decision.reason == "overloaded_user_limit"
+    told = refusal.circumstances
+    assert (told.system, told.overloaded) == ("fairserve", True)
+    assert (told.high_watermark, told.low_watermark) == (2.0, 1.2)
+    assert (told.demand_tokens, told.capacity_tokens) == gate.dispatcher.load()
+    assert (told.demand_tokens, told.capacity_tokens) == (calls * 37, 100)  # 32 and 5 expected
+    assert told.queued_calls == calls - 1 == gate.dispatcher.queued(""), "one is at the worker"
+    assert told.call_tokens == 40
+    assert (told.run_calls, told.run_tokens, told.under_way, told.immune) == (0, 0, False, False)
+    assert (told.expected_calls, told.expected_tokens, told.immunity_factor) == (2, 50, 4.0)
+    assert refusal.decision.budget is None
+    json.dumps(asdict(refusal))
+
+
+def test_a_run_that_has_lost_its_immunity_tells_what_it_had():
+    gate = Gate(capacity=10_000, limits=Limits(user_rpm=1))
+    for number in range(6):
+        assert gate.arrive(f"r{number}", run="R") is None
+        gate.end(f"r{number}")
+    gate.handle(ev.WorkerReported("w0", 30_000))
+    refusal = gate.arrive("r6", run="R")
+    assert (refusal.decision.reason, refusal.mid_run) == ("overloaded_user_limit", True)
+    told = refusal.circumstances
+    assert (told.run_calls, told.run_tokens) == (6, 240), "240 are over 4 times 50"
+    assert (told.under_way, told.immune) == (True, False)
+    assert (told.demand_tokens, told.capacity_tokens) == (30_000, 10_000)
+
+
+def test_a_plain_rate_limit_cuts_an_immune_run_and_says_so():
+    gate = Gate("rpm-2", capacity=10_000)
+    assert gate.arrive("a", run="R") is None
+    gate.end("a", TokenUsage(30, 0, 0, 1))
+    assert gate.arrive("b", run="R") is None  # still running: its tokens are not known
+    refusal = gate.arrive("c", run="R")
+    assert (refusal.decision.reason, refusal.mid_run) == ("rpm_user_limit", True)
+    told = refusal.circumstances
+    assert (told.system, told.overloaded) == ("rpm-2", False)
+    assert (told.run_calls, told.run_tokens, told.under_way, told.immune) == (2, 31, True, True)
+
+
+def test_the_load_is_that_of_the_calls_own_model():
+    gate = Gate("rpm-1", capacity=0)
+    gate.handle(ev.WorkerJoined("a", 100, "small"))
+    gate.handle(ev.WorkerJoined("b", 7000, "large"))
+    assert gate.arrive("a", pool="small") is None
+    refusal = gate.arrive("b", pool="large")
+    assert (refusal.circumstances.demand_tokens, refusal.circumstances.capacity_tokens) == (0, 7000)
+    refusal = gate.arrive("c", pool="small")
+    assert (refusal.circumstances.demand_tokens, refusal.circumstances.capacity_tokens) == (37, 100)
+
+
+def test_a_run_that_would_be_reopened_was_under_way():
+    gate = Gate("rpm-1", capacity=10_000)
+    assert gate.arrive("a", run="R") is None
+    gate.end("a")
+    gate.now_s += PROFILE.idle_timeout_s + 1
+    gate.handle(ev.Tick())
+    assert gate.dispatcher.tracker.get("R") is None
+    gate.now_s -= (
+        0  # the run has idled to its end; the minute has passed, so use up the limit again
+    )
+    assert gate.arrive("other") is None
+    refusal = gate.arrive("b", run="R")
+    told = refusal.circumstances
+    assert (told.run_calls, told.run_tokens, told.under_way) == (1, 40, True)
+
+
+def test_blocked_users_and_models_that_are_not_allowed_carry_them_too():
+    gate = Gate()
+    gate.handle(ev.UserChanged("t", "eve", blocked=True))
+    gate.contract("tenant", models=("other",))
+    blocked = gate.arrive("a", user="eve")
+    assert blocked.decision.reason == "user_blocked"
+    not_allowed = gate.arrive("b")
+    assert not_allowed.decision.reason == "model_not_allowed"
+    for refusal in (blocked, not_allowed):
+        assert (refusal.circumstances.demand_tokens, refusal.circumstances.capacity_tokens) == (
+            0,
+            100,
+        )
+
+
+@pytest.mark.parametrize(
+    ("quota", "reason", "limit", "count"),
+    [
+        (Quota(rpm_limit=1), "contract_rpm", 1, 2),
+        (Quota(tpm_limit=60), "contract_tpm", 60, 80),
+        (Quota(tpm_limit=30), "contract_call_too_large", 30, 40),
+        (Quota(max_parallel_requests=1), "contract_parallel", 1, 2),
+    ],
+)
+def test_contract_rates_tell_what_the_call_asked_for(quota, reason, limit, count):
+    gate = Gate(capacity=10_000)
+    gate.contract(quota=quota)
+    if reason != "contract_call_too_large":
+        assert gate.arrive("a") is None
+    refusal = gate.arrive("b")
+    decision = refusal.decision
+    assert (decision.reason, decision.limit, decision.count) == (reason, limit, count)
+    assert decision.budget is None
+    assert (refusal.circumstances.call_tokens, refusal.circumstances.overloaded) == (40, False)
+
+
+def test_refusals_for_money_tell_the_budget():
+    most = PRICE.most(32, 8)
+    gate = Gate(capacity=10_000)
+    gate.contract(quota=Quota(max_budget=most + 5, budget_duration="1d"))
+    assert gate.arrive("a") is None
+    held = gate.arrive("b").decision
+    assert (held.reason, held.budget) == ("contract_budget_held", Budget(most + 5, 0, most, most))
+    gate.end("a")
+    spent = PRICE.cost(TokenUsage(32, 0, 0, 8))
+    over = gate.arrive("c").decision
+    assert (over.reason, over.budget) == ("contract_budget", Budget(most + 5, spent, 0, most))
+
+    soft = Quota(soft_budget=spent, budget_duration="1d", soft_end="finish_runs")
+    gate.contract(quota=soft)
+    ended = gate.arrive("d").decision
+    assert (ended.reason, ended.budget) == ("contract_soft_budget", Budget(spent, spent, 0, most))
+
+
+def test_nothing_is_collected_for_a_call_that_comes_in(monkeypatch):
+    gate = Gate(capacity=10_000)
+    pool = gate.dispatcher.pool_of("")
+    monkeypatch.setattr(type(pool), "circumstances", lambda *_: pytest.fail("collected"))
+    assert gate.arrive("a") is None
