@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
+from fairserve.platform.cluster.fleet_endpoints import router as fleet
 from fairserve.platform.exports.endpoints import router as exports
 from fairserve.platform.exports.work import make_exports
 from fairserve.platform.jobs.endpoints import router as jobs
@@ -25,6 +26,7 @@ ROUTERS = (
     apps,
     audit,
     exports,
+    fleet,
     jobs,
     prices,
     profiles,
@@ -52,6 +54,8 @@ BODIES = {
     ("PUT", "/admin/throttling"): {"system": "fcfs"},
     ("PUT", "/admin/apps/{app_id}/profile"): {"mode": "pinned"},
     ("POST", "/admin/prices"): {"model": "m", "input": 1, "output": 2},
+    ("POST", "/admin/cluster/workers"): {"id": "b", "url": "http://127.0.0.1:10"},
+    ("PUT", "/admin/cluster/aliases/{name:path}"): {"target": "m"},
     ("POST", "/v1/webhooks"): WEBHOOK,
     ("PATCH", "/v1/webhooks/{webhook_id}"): {"url": "https://1.0.0.1/"},
 }
@@ -61,6 +65,8 @@ BODIES = {
 def two(management):
     """Two tenants with an app each, an export of its, and a webhook to which an event is on its way."""
     one, other = management.tenant("one"), management.tenant("other")
+    worker = {"id": "a", "url": "http://127.0.0.1:9"}
+    management.call(management.admin, "POST", "/admin/cluster/workers", worker, status=201)
     for each in (one, other):
         hook = management.call(each["api_key"], "POST", "/v1/webhooks", WEBHOOK, status=201)
         path = f"/v1/webhooks/{hook['id']}/test"
@@ -83,11 +89,13 @@ def fill(path, tenant, app):
         .replace("{event_id}", tenant["event_id"])
         .replace("{export_id}", app["export_id"])
         .replace("{user:path}", "anna")
+        .replace("{worker_id}", "a")
+        .replace("{name:path}", "org/chat")
     )
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 63
+    assert len(ROUTES) == 72
     assert BODIES.keys() <= set(ROUTES)
 
 
