@@ -27,11 +27,11 @@ from fairserve.platform.app import create_app
 from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.cache_news import CacheNews
-from fairserve.platform.cluster.fleet import FleetPart, clashes
+from fairserve.platform.cluster.fleet import FleetPart, StoredFleet, clashes
 from fairserve.platform.cluster.fleet_file import FleetFileError, FleetFileWatch, read_fleet
 from fairserve.platform.cluster.model_pools import ModelPools
 from fairserve.platform.cluster.pool import WorkerPool
-from fairserve.platform.cluster.repository import load_part
+from fairserve.platform.cluster.repository import load_stored
 from fairserve.platform.cluster.running_fleet import RunningFleet
 from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.idempotency import IdempotentAnswers
@@ -132,7 +132,7 @@ class Platform:
         with self.sessions() as session:
             events = load_control_events(session, learning)
         with self.sessions() as session:
-            from_api = load_part(session)
+            stored = load_stored(session)
         self.traffic = self._start_recorder()
         with self.sessions() as session:
             prices = load_book(session)
@@ -189,7 +189,7 @@ class Platform:
             program_options(settings),
             flush=partial(self.ledger.flush, RECOVERY_S),
         )
-        await self._start_fleet(from_api, system)
+        await self._start_fleet(stored, system)
         await self.programs.start()
         self.jobs.start()
         background = (self.profile_news.run(), retry_openings(self.control.openings))
@@ -284,21 +284,22 @@ class Platform:
                 list(zip(interactions, ended, strict=True)),
             )
 
-    async def _start_fleet(self, from_api: FleetPart, system: SystemConfig) -> None:
+    async def _start_fleet(self, stored: StoredFleet, system: SystemConfig) -> None:
         """The workers of all sources; embedded ones where no source names any."""
         settings = self.settings
-        self.fleet = RunningFleet(self.pool, self.model_pools, self.control.cluster)
-        if settings.worker_urls or settings.fleet_file or from_api.workers:
+        cluster, drains = self.control.cluster, stored.drains
+        self.fleet = RunningFleet(self.pool, self.model_pools, cluster, drains=drains)
+        if settings.worker_urls or settings.fleet_file or stored.part.workers:
             self.fleet.set_part("settings", static_fleet(settings))
         else:
             embedded = tuple(WorkerSpec(f"w{number}", "") for number in range(settings.workers))
             self.fleet.set_part("embedded", FleetPart(workers=embedded))
             self.model_pools.prefetch()
             self._start_workers(system)
-        problems = clashes(from_api, self.fleet.without("api"))
+        problems = clashes(stored.part, self.fleet.without("api"))
         if problems:
             logger.error("of the workers and aliases from the API: %s", "; ".join(problems))
-        self.fleet.set_part("api", from_api)
+        self.fleet.set_stored(stored)
         self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
         if settings.fleet_file is not None:
             fleet, models = self.fleet, self.models
@@ -328,10 +329,7 @@ class Platform:
             self._sockets,
         )
         self.supervisor = Supervisor(
-            command,
-            settings.workers,
-            lambda worker_id, url: self.pool.add(WorkerSpec(worker_id, url)),
-            self.pool.remove,
+            command, settings.workers, self.fleet.embedded_ready, self.fleet.embedded_lost
         )
         self.supervisor.start()
 

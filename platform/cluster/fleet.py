@@ -1,18 +1,21 @@
 """The fleet as it shall be: what settings, API and fleet file say together, and the way there.
 
-Each source says its part: workers, aliases, tokenizers. :func:`merge` puts the parts together,
-:func:`clashes` says what does not fit, and :func:`changes` compares the result with what is there
-and returns the next steps: join, drain, remove. All of it is pure; ``running_fleet`` carries it out.
+Each source says its part: workers, aliases, tokenizers. Operators drain workers of any source, by
+id. :func:`merge` puts all of it together, :func:`clashes` says what does not fit, and :func:`changes`
+compares the result with what is there and returns the next steps: join, drain, undrain, remove. All
+of it is pure; ``running_fleet`` carries it out.
 
 A worker that is no longer wanted, or wanted otherwise, is drained first and removed when it has no
-call left; only then does a changed one join again. Weakness: a worker that changes under its id is
-away while it drains. Give the new one another id to have both meanwhile.
+call left; only then does a changed one join again. One that is wanted again as it is before it was
+removed takes calls again at once. Weakness: a worker that changes under its id is away while it
+drains. Give the new one another id to have both meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Literal
 
 from fairserve.platform.cluster.worker_spec import WorkerSpec
@@ -39,17 +42,38 @@ class FleetPart:
     aliases: Mapping[str, Targets] = field(default_factory=dict)
     tokenizers: Mapping[str, str] = field(default_factory=dict)
     """Folder or hub id of the tokenizer by model."""
-    drained: frozenset[str] = frozenset()
-    """Ids of workers that shall not serve for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainNote:
+    """An operator's word that a worker shall not serve for now. None: not known."""
+
+    by: str | None = None
+    """Visible prefix of the key."""
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFleet:
+    """What the database says: the part of the API, and who is drained, of whatever source."""
+
+    part: FleetPart = FleetPart()
+    drains: Mapping[str, DrainNote] = field(default_factory=dict)
+    """By worker id; of workers that no source names, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredWorker:
-    """A worker that shall be there; ``drained``: listed, but not serving."""
+    """A worker that shall be there."""
 
     spec: WorkerSpec
     source: Source
-    drained: bool = False
+    drain: DrainNote | None = None
+
+    @property
+    def drained(self) -> bool:
+        """It is listed, but does not serve."""
+        return self.drain is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +97,19 @@ class Desired:
         return {worker.spec.model for worker in self.workers.values()} - {""}
 
 
-def merge(parts: Mapping[Source, FleetPart]) -> Desired:
-    """The parts together; never fails. Tokenizers of the fleet file hold before others."""
+def merge(parts: Mapping[Source, FleetPart], drains: Mapping[str, DrainNote] = {}) -> Desired:
+    """The parts together; never fails. Tokenizers of the fleet file hold before others.
+
+    ``drains`` of ids that no part names are left aside.
+    """
     workers: dict[str, DesiredWorker] = {}
     aliases: dict[str, DesiredAlias] = {}
     tokenizers: dict[str, str] = {}
     for source in SOURCES:
         part = parts.get(source, FleetPart())
         for spec in part.workers:
-            drained = spec.worker_id in part.drained
-            workers.setdefault(spec.worker_id, DesiredWorker(spec, source, drained))
+            drain = drains.get(spec.worker_id)
+            workers.setdefault(spec.worker_id, DesiredWorker(spec, source, drain))
         for name, targets in part.aliases.items():
             aliases.setdefault(name, DesiredAlias(targets, source))
         tokenizers |= part.tokenizers
@@ -146,7 +173,7 @@ def _alias_clashes(part: FleetPart, others: Desired, served: Collection[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A worker that is there because the fleet said so."""
+    """A worker that is there because the fleet, or the supervisor of embedded ones, said so."""
 
     spec: WorkerSpec
     source: Source
@@ -170,36 +197,49 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Undrain:
+    """It takes calls again."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Remove:
     """It has drained: take it out."""
 
     worker_id: str
 
 
-Change = Join | Drain | Remove
+Change = Join | Drain | Undrain | Remove
 
 
 def changes(desired: Desired, present: Mapping[str, Present]) -> list[Change]:
     """The steps that can be taken now; ask again when a draining worker has become idle.
 
-    Embedded workers are their supervisor's, and not touched.
+    Embedded workers come and go as their supervisor says: they are only drained and undrained.
     """
-    wanted = {
-        worker_id: worker
-        for worker_id, worker in desired.workers.items()
-        if worker.source != "embedded" and not worker.drained
-    }
+    wanted = {name: worker for name, worker in desired.workers.items() if not worker.drained}
     steps: list[Change] = []
-    free = set(wanted) - set(present)
+    free = {name for name, worker in wanted.items() if worker.source != "embedded"} - set(present)
     for worker_id, there in present.items():
-        if there.draining:
-            if there.idle:
+        stays = worker_id in wanted and _is(there, wanted[worker_id])
+        if stays and there.draining:
+            steps.append(Undrain(worker_id))
+        elif there.draining:
+            if there.idle and there.source != "embedded":
                 steps.append(Remove(worker_id))
-                if worker_id in wanted:
+                if worker_id in wanted and wanted[worker_id].source != "embedded":
                     free.add(worker_id)
-        elif worker_id not in wanted or wanted[worker_id].spec != there.spec:
+        elif not stays:
             steps.append(Drain(worker_id))
     return steps + [Join(worker) for worker_id, worker in wanted.items() if worker_id in free]
+
+
+def _is(there: Present, wanted: DesiredWorker) -> bool:
+    """Whether the worker that is there is the one that is wanted."""
+    if "embedded" in (there.source, wanted.source):
+        return there.source == wanted.source  # its supervisor chose the URL
+    return there.spec == wanted.spec
 
 
 def after(present: Mapping[str, Present], steps: Iterable[Change]) -> dict[str, Present]:
@@ -211,6 +251,8 @@ def after(present: Mapping[str, Present], steps: Iterable[Change]) -> dict[str, 
                 result[worker.spec.worker_id] = Present(worker.spec, worker.source)
             case Drain(worker_id):
                 result[worker_id] = replace(result[worker_id], draining=True)
+            case Undrain(worker_id):
+                result[worker_id] = replace(result[worker_id], draining=False, idle=False)
             case Remove(worker_id):
                 del result[worker_id]
     return result

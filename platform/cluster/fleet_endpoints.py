@@ -1,7 +1,7 @@
 """``/admin/cluster/workers`` and ``/admin/cluster/aliases``: the fleet, of all sources.
 
-What is changed here is stored and holds after a restart; workers and aliases of other sources are
-shown, and changed where they come from.
+What is changed here is stored and holds after a restart. Workers of all sources are shown and drained
+here; else they and aliases of other sources are changed where they come from.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from fastapi import APIRouter, Depends, Path, Query, Request, status
 
 from fairserve.platform.auth import AdminPrincipal, require_admin
 from fairserve.platform.cluster import repository
-from fairserve.platform.cluster.fleet import FleetPart
-from fairserve.platform.cluster.fleet_view import alias_out, worker_out, workers_out
+from fairserve.platform.cluster.fleet import DesiredWorker, StoredFleet
+from fairserve.platform.cluster.fleet_view import (
+    alias_out,
+    drain_note,
+    spec_of,
+    state_of,
+    worker_out,
+    workers_out,
+)
 from fairserve.platform.cluster.running_fleet import RunningFleet
 from fairserve.platform.cluster.schemas import (
     AliasOut,
@@ -47,11 +54,11 @@ def _apply_after_commit(request: Request, session: WriteSession, drop: str = "")
     factory = request.app.state.session_factory
 
     def apply() -> None:
-        def load() -> FleetPart:
+        def load() -> StoredFleet:
             with factory() as reading:
-                return repository.load_part(read_only(reading))
+                return repository.load_stored(read_only(reading))
 
-        fleet.replace_part("api", load, drop)
+        fleet.reload(load, drop)
 
     after_commit(session, apply)
 
@@ -91,10 +98,37 @@ def join_worker(
 def drain_worker(
     worker_id: str, request: Request, session: WriteSession, fleet: Changes
 ) -> WorkerOut:
-    """Let a worker finish its calls, and give it no more. It stays listed."""
-    row = fleet.drain(worker_id)
+    """Let a worker of any source finish its calls, and give it no more. It stays listed.
+
+    ``note`` says which models nobody serves then.
+    """
+    worker, changed = fleet.drain(worker_id)
     _apply_after_commit(request, session)
-    return worker_out(repository.spec_of(row), "api", "draining")
+    return _changed_out(request, worker, "draining" if changed else "")
+
+
+@router.post("/workers/{worker_id}/undrain")
+def undrain_worker(
+    worker_id: str, request: Request, session: WriteSession, fleet: Changes
+) -> WorkerOut:
+    """Give a drained worker calls again, as soon as it answers."""
+    worker, changed = fleet.undrain(worker_id)
+    _apply_after_commit(request, session)
+    return _changed_out(request, worker, "joining" if changed else "")
+
+
+def _changed_out(request: Request, worker: DesiredWorker, state: str) -> WorkerOut:
+    """A worker that gets to ``state``; empty: where it is."""
+    here = request.app.state
+    running: RunningFleet = here.fleet
+    worker_id = worker.spec.worker_id
+    return worker_out(
+        spec_of(running, worker),
+        worker.source,
+        state or state_of(running, here.pool, worker_id),
+        drain=worker.drain,
+        note=drain_note(here.models, worker_id) if worker.drain is not None else None,
+    )
 
 
 @router.delete("/workers/{worker_id}", status_code=status.HTTP_204_NO_CONTENT)

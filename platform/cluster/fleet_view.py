@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
-from fairserve.platform.cluster.fleet import Source
+from fairserve.platform.cluster.fleet import DesiredWorker, DrainNote, Source
 from fairserve.platform.cluster.model_pools import ModelPools
 from fairserve.platform.cluster.pool import WorkerPool
 from fairserve.platform.cluster.running_fleet import RunningFleet
@@ -20,41 +20,62 @@ async def workers_out(state: Any) -> list[WorkerOut]:
     fleet: RunningFleet = state.fleet
     pool: WorkerPool = state.pool
     pools: ModelPools = state.model_pools
+    models: Models = state.models
     calls = {worker.worker_id: worker.calls for worker in (await state.control.cluster()).workers}
     here = {member.worker_id: member for member in pool.members()}
     found = []
     for worker_id in sorted({*fleet.desired.workers, *fleet.present}):
         wanted, there = fleet.desired.workers.get(worker_id), fleet.present.get(worker_id)
-        source: Source
         if wanted is not None:
-            spec, source = wanted.spec, wanted.source
-            if source == "embedded":
-                spec = here[worker_id].spec if worker_id in here else spec
+            spec, source, drain = spec_of(fleet, wanted), wanted.source, wanted.drain
         else:
             assert there is not None
-            spec, source = there.spec, there.source
-        if wanted is None:
-            state_name = "leaving"
-        elif there is not None and there.draining:
-            state_name = "draining"
-        elif wanted.drained:
-            state_name = "drained"
-        else:
-            state_name = "serving" if worker_id in pool else "joining"
-        models = pools.models_of(worker_id)
+            spec, source, drain = there.spec, there.source, None
+        served = pools.models_of(worker_id)
         member = here.get(worker_id)
         reason = member.reason if member is not None else ""
         found.append(
             worker_out(
                 spec,
                 source,
-                state_name,
+                state_of(fleet, pool, worker_id),
                 problem=pools.problem_of(worker_id) or reason,
-                model=models[0] if models else None,
+                model=served[0] if served else None,
                 calls=calls.get(worker_id, 0),
+                drain=drain,
+                note=drain_note(models, worker_id) if drain is not None else None,
             )
         )
     return found
+
+
+def spec_of(fleet: RunningFleet, wanted: DesiredWorker) -> WorkerSpec:
+    """The worker as it was said to be; an embedded one as its process said."""
+    there = fleet.present.get(wanted.spec.worker_id)
+    return there.spec if wanted.source == "embedded" and there is not None else wanted.spec
+
+
+def state_of(fleet: RunningFleet, pool: Container[str], worker_id: str) -> str:
+    """As in :class:`~fairserve.platform.cluster.schemas.WorkerOut`. From any thread."""
+    wanted, there = fleet.desired.workers.get(worker_id), fleet.present.get(worker_id)
+    if wanted is None:
+        return "leaving"
+    if there is not None and there.draining and not there.idle:
+        return "draining"
+    if wanted.drained:
+        return "drained"
+    return "serving" if worker_id in pool else "joining"
+
+
+def drain_note(models: Models, worker_id: str) -> str | None:
+    """What it costs that this worker serves nothing; None: others do its work. From any thread."""
+    alone = models.models_without(worker_id)
+    if alone:
+        names = ", ".join(map(repr, alone))
+        return (
+            f"no other worker serves {names}: its calls wait, and answer 503 if they wait too long"
+        )
+    return None if models.ready() else "no worker serves now: calls answer 503"
 
 
 def worker_out(
@@ -65,6 +86,8 @@ def worker_out(
     problem: str = "",
     model: str | None = None,
     calls: int = 0,
+    drain: DrainNote | None = None,
+    note: str | None = None,
 ) -> WorkerOut:
     """One worker. ``model`` is what it told."""
     return WorkerOut(
@@ -81,6 +104,9 @@ def worker_out(
         concurrency=spec.concurrency,
         api_key_env=spec.api_key_env or None,
         calls=calls,
+        drained_by=drain.by if drain is not None else None,
+        drained_at=drain.at if drain is not None else None,
+        note=note,
     )
 
 

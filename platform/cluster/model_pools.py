@@ -196,13 +196,14 @@ class ModelPools:
         if pool.reader is None:
             return
         first = not len(self._models)
-        workers = frozenset(pool.context_tokens) - self._draining
+        everybody = frozenset(pool.context_tokens)
+        workers, drained = everybody - self._draining, everybody & self._draining
         context_tokens = min(pool.context_tokens.values(), default=pool.last_context_tokens)
         names: tuple[str, ...] = (model,)
         if pool.local and self._local_model not in ("", model):
             names = (model, self._local_model)
         self._models.serve(
-            ServedModel(names, model, context_tokens, pool.reader, workers, pool.created)
+            ServedModel(names, model, context_tokens, pool.reader, workers, pool.created, drained)
         )
         if first and self._on_ready is not None:
             # After the worker that just told its facts has joined.

@@ -114,7 +114,11 @@ class WorkerPool(Mapping[str, WorkerClient]):
         queue = self._queue_before(watched, spec) if spec.kind == "openai" else None
         member = Member(spec, http, watched, queue, circuit)
         self._members[spec.worker_id] = member
-        member.watch = asyncio.create_task(self._watch.run(member), name=f"watch {spec.worker_id}")
+        self._start_watch(member)
+
+    def _start_watch(self, member: Member) -> None:
+        name = f"watch {member.worker_id}"
+        member.watch = asyncio.create_task(self._watch.run(member), name=name)
 
     def _queue_before(self, client: WorkerClient, spec: WorkerSpec) -> QueuedClient:
         name, options = self._local
@@ -136,6 +140,28 @@ class WorkerPool(Mapping[str, WorkerClient]):
         member.draining = True
         if member.ready:
             self._control.post(ev.WorkerDraining(worker_id))
+
+    def undrain(self, worker_id: str) -> None:
+        """The worker gets calls again: it joins anew at once. Unknown ids are ignored.
+
+        Calls that it still has go on; control does not count them as load there any more.
+        """
+        member = self._members.get(worker_id)
+        if member is None or not member.draining:
+            return
+        member.draining = False
+        if member.watch is not None:
+            member.watch.cancel()  # it may be in a long pause
+        self._watch.forget(member)
+        self._start_watch(member)
+
+    def busy(self, worker_id: str) -> bool:
+        """Whether calls are under way at the worker, or wait in front of it."""
+        member = self._members.get(worker_id)
+        if member is None:
+            return False
+        waiting = member.queue.queue.waiting if member.queue is not None else 0
+        return member.watched.sequences + waiting > 0
 
     def remove(self, worker_id: str) -> None:
         """The worker is gone: control hears it at once. Unknown ids are ignored."""

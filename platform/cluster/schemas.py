@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -22,6 +23,8 @@ from fairserve.platform.db.schemas import Strict
 
 MAX_WORKERS = 1000
 MAX_ALIASES = 1000
+MAX_DRAINS = 4000
+"""Above, those of workers that no source names any more are forgotten."""
 MAX_TARGETS = 20
 MAX_WEIGHT = 1e6
 URL_CHARS = 500
@@ -160,6 +163,11 @@ class WorkerOut(BaseModel):
     api_key_env: str | None
     calls: int
     """Under way on it."""
+    drained_by: str | None = None
+    """Visible prefix of the key that drained it, while it is drained."""
+    drained_at: datetime | None = None
+    note: str | None = None
+    """What its drain costs: models that no other worker serves."""
 
 
 class AliasOut(BaseModel):

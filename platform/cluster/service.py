@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.orm import Session
 
 from fairserve.platform.auth import Principal
 from fairserve.platform.cluster import repository
-from fairserve.platform.cluster.fleet import PLACES, Desired, FleetPart, clashes
-from fairserve.platform.cluster.schemas import MAX_ALIASES, MAX_WORKERS, AliasPut, WorkerJoin
+from fairserve.platform.cluster.fleet import PLACES, Desired, DesiredWorker, FleetPart, clashes
+from fairserve.platform.cluster.schemas import (
+    MAX_ALIASES,
+    MAX_DRAINS,
+    MAX_WORKERS,
+    AliasPut,
+    WorkerJoin,
+)
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.fleet import FleetAlias, FleetWorker
+from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.errors import ConflictError, NotFoundError
 
 _AUDITED = (
@@ -26,7 +33,6 @@ _AUDITED = (
     "kv_tokens",
     "concurrency",
     "api_key_env",
-    "drained",
 )
 
 
@@ -45,30 +51,65 @@ class FleetChanges:
     # --- workers ----------------------------------------------------------------------------------
 
     def join(self, body: WorkerJoin) -> FleetWorker:
-        """Store a new worker. Raises ConflictError naming what it clashes with."""
+        """Store a new worker. Raises ConflictError naming what it clashes with.
+
+        A drain that is left from another worker of this id is not its own.
+        """
         if repository.count_workers(self._session) >= MAX_WORKERS:
             raise ConflictError(f"{MAX_WORKERS} workers have joined; remove one first")
         self._check(FleetPart(workers=(body.spec(),)), self._desired)
         row = FleetWorker(**body.model_dump(), drained=False, created_at=utc_now())
         self._session.add(row)
+        self._take_back_drain(row.id)
         self._session.flush()
         self._record("worker.join", row.id, None, _plain(row))
         return row
 
-    def drain(self, worker_id: str) -> FleetWorker:
-        """Have a worker finish its calls and take no more, also after a restart."""
-        row = self._worker(worker_id)
-        before = _plain(row)
-        if not row.drained:
-            row.drained = True
-            self._session.flush()
-            self._record("worker.drain", worker_id, before, _plain(row))
-        return row
+    def drain(self, worker_id: str) -> tuple[DesiredWorker, bool]:
+        """Have a worker of any source finish its calls and take no more, also after a restart.
+
+        Returns the worker with its drain, and whether it was not drained before.
+        """
+        worker = self._any_worker(worker_id)
+        drain = self._session.get(FleetDrain, worker_id)
+        changed = drain is None
+        if drain is None:
+            if repository.count_drains(self._session) >= MAX_DRAINS:
+                repository.forget_drains(self._session, but=self._desired.workers)
+            by, at = self._principal.key_prefix, utc_now()
+            drain = FleetDrain(worker_id=worker_id, drained_by=by, drained_at=at)
+            self._session.add(drain)
+            self._tell_drained(worker, drained=True)
+        return replace(worker, drain=repository.note_of(drain)), changed
+
+    def undrain(self, worker_id: str) -> tuple[DesiredWorker, bool]:
+        """Have a drained worker serve again. Returns it, and whether it was drained."""
+        worker = self._any_worker(worker_id)
+        changed = self._take_back_drain(worker_id)
+        if changed:
+            self._tell_drained(worker, drained=False)
+        return replace(worker, drain=None), changed
+
+    def _tell_drained(self, worker: DesiredWorker, *, drained: bool) -> None:
+        worker_id, source = worker.spec.worker_id, worker.source
+        row = self._session.get(FleetWorker, worker_id)
+        if row is not None:
+            row.drained = drained
+        self._session.flush()
+        before, after = ({"source": source, "drained": each} for each in (not drained, drained))
+        self._record("worker.drain" if drained else "worker.undrain", worker_id, before, after)
+
+    def _take_back_drain(self, worker_id: str) -> bool:
+        drain = self._session.get(FleetDrain, worker_id)
+        if drain is not None:
+            self._session.delete(drain)
+        return drain is not None
 
     def remove(self, worker_id: str) -> None:
-        """Forget a worker."""
+        """Forget a worker, and its drain."""
         row = self._worker(worker_id)
         self._record("worker.remove", worker_id, _plain(row), None)
+        self._take_back_drain(worker_id)
         self._session.delete(row)
         self._session.flush()
 
@@ -79,7 +120,16 @@ class FleetChanges:
         other = self._desired.workers.get(worker_id)
         if other is not None and other.source != "api":
             raise _elsewhere(f"worker {worker_id!r}", other.source)
-        raise NotFoundError(f"there is no worker {worker_id!r}", param="worker_id")
+        raise _no_worker(worker_id)
+
+    def _any_worker(self, worker_id: str) -> DesiredWorker:
+        row = self._session.get(FleetWorker, worker_id)
+        if row is not None:
+            return DesiredWorker(repository.spec_of(row), "api")
+        worker = self._desired.workers.get(worker_id)
+        if worker is None or worker.source == "api":  # one of the API that is not stored has left
+            raise _no_worker(worker_id)
+        return worker
 
     # --- aliases ----------------------------------------------------------------------------------
 
@@ -131,6 +181,10 @@ class FleetChanges:
 
 def _elsewhere(what: str, source: str) -> ConflictError:
     return ConflictError(f"{what} is one of {PLACES[source]}; change it there")
+
+
+def _no_worker(worker_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no worker {worker_id!r}", param="worker_id")
 
 
 def _plain(row: FleetWorker) -> dict[str, Any]:

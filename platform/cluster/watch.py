@@ -92,10 +92,14 @@ class Watch:
     def lose(self, member: Member, *, there: bool) -> None:
         """Control is to send nothing there. ``there``: calls under way can go on."""
         member.there = member.there and there
-        member.unfollow()
-        member.metrics, member.foreign_tokens = None, 0
         if member.queue is not None:
             member.queue.give_back("the worker was lost")
+        self.forget(member)
+
+    def forget(self, member: Member) -> None:
+        """Control is to know nothing of it any more, until it joins again."""
+        member.unfollow()
+        member.metrics, member.foreign_tokens = None, 0
         if member.ready:
             member.ready = False
             self._control.post(ev.WorkerLost(member.worker_id))

@@ -32,6 +32,8 @@ class ServedModel:
     workers: frozenset[str] = frozenset()
     """Ids of the workers that take its calls, whether they are up or not."""
     created: int = field(default_factory=lambda: int(time.time()))
+    drained: frozenset[str] = frozenset()
+    """Ids of its workers that take no calls for now."""
 
     def listing(self, name: str = "") -> dict[str, Any]:
         """The entry of ``/v1/models``, under this name or under an alias."""
@@ -115,6 +117,15 @@ class Models:
     def ready(self) -> list[str]:
         """The models that have a worker now."""
         return [name for name, model in self._models.items() if self._has_worker(model)]
+
+    def models_without(self, worker_id: str) -> list[str]:
+        """The models of this worker, drained or not, that no other worker serves now."""
+        return [
+            name
+            for name, model in self._models.items()
+            if worker_id in model.workers | model.drained
+            and not any(map(self._is_up, model.workers - {worker_id}))
+        ]
 
     def resolve(self, requested: str, key: str) -> Resolved:
         """What a name leads to, for the run that ``key`` stands for.

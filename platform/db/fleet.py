@@ -1,4 +1,4 @@
-"""The part of the fleet that operators made through the API: workers and aliases."""
+"""What operators said of the fleet through the API: workers, aliases, and who is drained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 
 class FleetWorker(Base):
-    """A worker that joined through the API. While ``drained``, it does not serve."""
+    """A worker that joined through the API."""
 
     __tablename__ = "fleet_workers"
 
@@ -29,7 +29,19 @@ class FleetWorker(Base):
     api_key_env: Mapped[str | None] = mapped_column(String(NAME_CHARS))
     """The name of a variable, never a key."""
     drained: Mapped[bool]
+    """Whether it has a :class:`FleetDrain`: written for servers before revision 13, and not read."""
     created_at: Mapped[datetime]
+
+
+class FleetDrain(Base):
+    """The worker of this id does not serve, wherever it comes from, and also if it is away for now."""
+
+    __tablename__ = "fleet_drains"
+
+    worker_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    drained_by: Mapped[str | None] = mapped_column(String(NAME_CHARS))
+    """Visible prefix of the key; null where it is not known any more, as is the time."""
+    drained_at: Mapped[datetime | None]
 
 
 class FleetAlias(Base):

@@ -95,7 +95,7 @@ class ThrottlingEvent(Base):
     """A refusal: why, which limit, how full, and what the caller was told. One per refused call.
 
     The columns from ``system`` to ``immune`` are the fields of ``Circumstances``, and then comes its
-    budget; they are null before revision 11, and where a refusal does not have them.
+    budget; they are null before revision 12, and where a refusal does not have them.
     """
 
     __tablename__ = "throttling_events"

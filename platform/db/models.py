@@ -7,7 +7,7 @@ from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.db.contracts import Contract, Price
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
-from fairserve.platform.db.fleet import FleetAlias, FleetWorker
+from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
@@ -34,6 +34,7 @@ __all__ = [
     "EndUser",
     "Erasure",
     "FleetAlias",
+    "FleetDrain",
     "FleetWorker",
     "Interaction",
     "JobState",

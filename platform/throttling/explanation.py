@@ -1,6 +1,6 @@
 """A refusal in plain words: which limit it was, what the load was, where its run stood, what was told.
 
-Sentences say only what the event has: one from before revision 11 knows neither load nor run, and has
+Sentences say only what the event has: one from before revision 12 knows neither load nor run, and has
 fewer. Every reason that the core or control can give is in ``REASONS``.
 """
 

@@ -295,15 +295,17 @@ class RecordingFleet:
 
     def __init__(self) -> None:
         self.parts: dict = {}
+        self.drains: dict = {}
         self.dropped: list = []
         self.present: dict = {}
 
     @property
     def desired(self):
-        return merge(self.parts)
+        return merge(self.parts, self.drains)
 
-    def replace_part(self, source, load, drop="") -> None:
-        self.parts[source] = load()
+    def reload(self, load, drop="") -> None:
+        stored = load()
+        self.parts["api"], self.drains = stored.part, stored.drains
         self.dropped.append(drop)
 
 
@@ -337,6 +339,7 @@ class Management:
         self.state.control = self.control = RecordingControl()
         self.state.programs = self.programs = RecordingPrograms()
         self.state.fleet = self.fleet = RecordingFleet()
+        self.state.pool = self.pool = {}
         self.state.jobs = self.jobs = RecordingJobs()
         self.state.models = Models(lambda worker_id: True)
         self.client = TestClient(self.app)

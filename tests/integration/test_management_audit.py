@@ -39,6 +39,7 @@ CHANGES = [
     ("POST", "/admin/jobs/{job}/run", None, "job.run"),
     ("POST", WORKERS, {"id": "a", "url": "http://127.0.0.1:9"}, "worker.join"),
     ("POST", WORKERS + "/{worker_id}/drain", None, "worker.drain"),
+    ("POST", WORKERS + "/{worker_id}/undrain", None, "worker.undrain"),
     ("DELETE", WORKERS + "/{worker_id}", None, "worker.remove"),
     ("PUT", ALIASES + "/{name}", {"target": "m"}, "alias.put"),
     ("DELETE", ALIASES + "/{name}", None, "alias.remove"),

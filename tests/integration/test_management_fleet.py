@@ -1,15 +1,18 @@
 """``/admin/cluster/workers`` and ``/aliases`` over HTTP, on both databases."""
 
+from datetime import UTC, datetime
+
 import pytest
 from sqlalchemy import func, insert, select
 
 from fairserve.engine.base import KvEndpoints
 from fairserve.platform.cluster import repository, schemas
-from fairserve.platform.cluster.fleet import FleetPart
+from fairserve.platform.cluster.fleet import FleetPart, Present
 from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.models import ServedModel
+from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.db.fleet import FleetAlias, FleetWorker
+from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.db.operations import AuditEntry
 
 WORKERS = "/admin/cluster/workers"
@@ -38,6 +41,22 @@ def stored(management):
         return repository.load_part(session)
 
 
+def drains(management):
+    """Who is drained after a restart, and by whom."""
+    with management.state.session_factory() as session:
+        found = repository.load_stored(session).drains
+    assert all(note.at is not None for note in found.values())
+    return {worker_id: note.by for worker_id, note in found.items()}
+
+
+def other_sources(management):
+    management.fleet.parts = {
+        "settings": FleetPart((WorkerSpec("w0", "http://w0"),)),
+        "file": FleetPart((WorkerSpec("f", "http://f", model="m"),), {"chat": {"m": 1}}),
+        "embedded": FleetPart((WorkerSpec("e", ""),)),
+    }
+
+
 def audit(management):
     with management.state.session_factory() as session:
         return list(session.scalars(select(AuditEntry).order_by(AuditEntry.at)))
@@ -57,20 +76,26 @@ def test_a_worker_joins_drains_and_is_removed(management):
         3,
         "FAIRSERVE_WORKER_KEY_A",
     )
-    assert stored(management) == FleetPart((spec,), {}, {"llama": "meta/llama"}, frozenset())
+    assert stored(management) == FleetPart((spec,), {}, {"llama": "meta/llama"})
     assert management.fleet.parts["api"] == stored(management)
     drained = admin(management, "POST", f"{WORKERS}/a/drain")
     assert drained["state"] == "draining"
-    assert management.fleet.parts["api"].drained == {"a"}
-    admin(management, "POST", f"{WORKERS}/a/drain")  # again: nothing changes
+    by = management.admin[:12]
+    assert (drained["drained_by"], drained["url"]) == (by, "http://a.example:8000")
+    assert abs((utc_now() - datetime.fromisoformat(drained["drained_at"])).total_seconds()) < 60
+    assert management.fleet.drains.keys() == {"a"}
+    assert drains(management) == {"a": by}
+    again = admin(management, "POST", f"{WORKERS}/a/drain")
+    assert again == drained | {"state": "drained"}, "nothing changes"
     admin(management, "DELETE", f"{WORKERS}/a", status=204)
-    assert stored(management) == FleetPart()
+    assert (stored(management), drains(management)) == (FleetPart(), {})
     entries = audit(management)
     assert [entry.action for entry in entries] == ["worker.join", "worker.drain", "worker.remove"]
     assert {entry.target for entry in entries} == {"a"}
     assert entries[0].before is None
     assert entries[0].after["url"] == "http://a.example:8000"
     assert (entries[1].before["drained"], entries[1].after["drained"]) == (False, True)
+    assert entries[1].after == {"source": "api", "drained": True}
     assert entries[2].after is None
     assert entries[0].actor == management.admin[: len(entries[0].actor)]
 
@@ -112,11 +137,7 @@ def test_a_bad_worker_is_refused(management, change):
 
 
 def test_other_sources_are_not_changed_here(management):
-    management.fleet.parts = {
-        "settings": FleetPart((WorkerSpec("w0", "http://w0"),)),
-        "file": FleetPart((WorkerSpec("f", "http://f", model="m"),), {"chat": {"m": 1}}),
-        "embedded": FleetPart((WorkerSpec("e", ""),)),
-    }
+    other_sources(management)
 
     def refused(method, path, body=None, **query):
         return admin(management, method, path, body, status=409, **query)["error"]["message"]
@@ -127,11 +148,8 @@ def test_other_sources_are_not_changed_here(management):
         "e": "the embedded workers",
     }
     for worker, place in places.items():
-        for method, path in (
-            ("POST", f"{WORKERS}/{worker}/drain"),
-            ("DELETE", f"{WORKERS}/{worker}"),
-        ):
-            assert refused(method, path) == f"worker {worker!r} is one of {place}; change it there"
+        told = refused("DELETE", f"{WORKERS}/{worker}")
+        assert told == f"worker {worker!r} is one of {place}; change it there"
         body = {"id": worker, "url": "http://new"}
         assert refused("POST", WORKERS, body) == f"worker {worker!r} is one of {place}"
     assert "has the URL of worker 'f'" in refused("POST", WORKERS, {"id": "x", "url": "http://f"})
@@ -142,6 +160,105 @@ def test_other_sources_are_not_changed_here(management):
     assert stored(management) == FleetPart()
 
 
+def test_workers_of_all_sources_are_drained_and_taken_back(management):
+    other_sources(management)
+    there = WorkerSpec("e", "http://127.0.0.1:4711")
+    management.fleet.present = {"e": Present(there, "embedded")}
+    admin(management, "POST", WORKERS, {"id": "a", "url": "http://a"}, status=201)
+    sources = {"a": "api", "e": "embedded", "f": "file", "w0": "settings"}
+    for worker, source in sources.items():
+        out = admin(management, "POST", f"{WORKERS}/{worker}/drain")
+        assert (out["id"], out["source"], out["state"]) == (worker, source, "draining")
+        assert management.fleet.desired.workers[worker].drained
+    assert drains(management) == dict.fromkeys(sources, management.admin[:12])
+    assert admin(management, "POST", f"{WORKERS}/e/drain")["url"] == there.url
+    with management.state.session_factory() as session:
+        assert session.get(FleetWorker, "a").drained, "for servers of earlier revisions"
+    for worker, source in sources.items():
+        out = admin(management, "POST", f"{WORKERS}/{worker}/undrain")
+        assert (out["id"], out["source"], out["state"]) == (worker, source, "joining")
+        assert (out["drained_by"], out["drained_at"], out["note"]) == (None, None, None)
+        assert not management.fleet.desired.workers[worker].drained
+    assert drains(management) == {}
+    with management.state.session_factory() as session:
+        assert not session.get(FleetWorker, "a").drained
+    management.pool["w0"] = "there"
+    assert admin(management, "POST", f"{WORKERS}/w0/undrain")["state"] == "serving"
+    entries = audit(management)[1:]
+    assert [(entry.action, entry.target) for entry in entries] == [
+        (action, worker) for action in ("worker.drain", "worker.undrain") for worker in sources
+    ]
+    assert {entry.actor for entry in entries} == {management.admin[:12]}
+    for entry in entries:
+        before, after = entry.before["drained"], entry.after["drained"]
+        assert (before, after) == (entry.action != "worker.drain", entry.action == "worker.drain")
+        assert entry.before["source"] == entry.after["source"] == sources[entry.target]
+
+
+def test_a_drain_waits_for_its_worker_but_not_for_a_new_one(management):
+    other_sources(management)
+    admin(management, "POST", f"{WORKERS}/f/drain")
+    management.fleet.parts["file"] = FleetPart()
+    for action in ("drain", "undrain"):
+        admin(management, "POST", f"{WORKERS}/f/{action}", status=404)
+    assert drains(management).keys() == {"f"}
+    other_sources(management)
+    assert management.fleet.desired.workers["f"].drained
+    management.fleet.parts["file"] = FleetPart()
+    admin(management, "POST", WORKERS, {"id": "f", "url": "http://f"}, status=201)
+    assert drains(management) == {}
+
+
+def test_old_drains_make_room(management, monkeypatch):
+    monkeypatch.setattr("fairserve.platform.cluster.service.MAX_DRAINS", 3)
+    other_sources(management)
+    gone = [{"worker_id": f"gone-{n}", "drained_at": utc_now()} for n in range(2)]
+    with management.state.session_factory.begin() as session:
+        session.execute(insert(FleetDrain), gone)
+    for worker in ("e", "f", "w0"):
+        admin(management, "POST", f"{WORKERS}/{worker}/drain")
+    with management.state.session_factory() as session:
+        assert repository.load_stored(session).drains.keys() == {"e", "f", "w0"}
+
+
+def test_a_drain_tells_which_models_nobody_serves_then(management):
+    other_sources(management)
+    models = management.state.models
+    notes = []
+    for workers in ({"w0", "f"}, {"w0"}):
+        models.serve(ServedModel(("llama",), "llama", 100, None, frozenset(workers)))
+        admin(management, "POST", f"{WORKERS}/w0/undrain")
+        notes.append(admin(management, "POST", f"{WORKERS}/w0/drain")["note"])
+    alone = "no other worker serves 'llama': its calls wait, and answer 503 if they wait too long"
+    assert notes == [None, alone]
+    resting = ServedModel(("llama",), "llama", 100, None, drained=frozenset({"w0"}))
+    models.serve(resting)
+    assert admin(management, "POST", f"{WORKERS}/w0/drain")["note"] == alone
+    models.drop("llama")
+    told = admin(management, "POST", f"{WORKERS}/w0/drain")["note"]
+    assert told == "no worker serves now: calls answer 503"
+
+
+def test_drains_of_earlier_revisions_are_taken_over(engine):
+    """With who did it and when, where the audit log still tells."""
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    schema.downgrade(engine, "10")
+    blank = {"kind": "vllm", "concurrency": 1, "created_at": at}
+    workers = [
+        blank | {"id": name, "url": name, "drained": drained}
+        for name, drained in (("a", True), ("b", False), ("c", True))
+    ]
+    drain = {"id": "au_1", "at": at, "actor": "sk-fs-a-1", "action": "worker.drain", "target": "a"}
+    with engine.begin() as connection:
+        connection.execute(insert(FleetWorker.__table__), workers)
+        connection.execute(insert(AuditEntry.__table__), [drain])
+    schema.upgrade(engine)
+    with engine.connect() as connection:
+        rows = connection.execute(select(FleetDrain.__table__).order_by("worker_id")).all()
+    assert rows == [("a", "sk-fs-a-1", at), ("c", None, None)]
+    schema.downgrade(engine, "10")
+
+
 def test_a_worker_joins_once(management):
     body = {"id": "a", "url": "http://a"}
     admin(management, "POST", WORKERS, body, status=201)
@@ -150,7 +267,11 @@ def test_a_worker_joins_once(management):
     management.fleet.parts = {}  # the fleet has not taken it up: the table itself refuses
     admin(management, "POST", WORKERS, body, status=409)
     admin(management, "POST", WORKERS, body | {"id": "b"}, status=409)
-    for method, path in (("POST", f"{WORKERS}/x/drain"), ("DELETE", f"{WORKERS}/x")):
+    for method, path in (
+        ("POST", f"{WORKERS}/x/drain"),
+        ("POST", f"{WORKERS}/x/undrain"),
+        ("DELETE", f"{WORKERS}/x"),
+    ):
         admin(management, method, path, status=404)
 
 
@@ -227,6 +348,7 @@ def test_only_admins(management):
         ("GET", f"{WORKERS}/a"),
         ("POST", WORKERS),
         ("POST", f"{WORKERS}/a/drain"),
+        ("POST", f"{WORKERS}/a/undrain"),
         ("DELETE", f"{WORKERS}/a"),
         ("GET", ALIASES),
         ("PUT", f"{ALIASES}/x"),

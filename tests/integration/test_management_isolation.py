@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
+from fairserve.platform.cluster.fleet_endpoints import router as fleet
 from fairserve.platform.control.record import CallRecord
 from fairserve.platform.exports.endpoints import router as exports
 from fairserve.platform.exports.work import make_exports
@@ -27,6 +28,7 @@ ROUTERS = (
     apps,
     audit,
     exports,
+    fleet,
     jobs,
     prices,
     profiles,
@@ -54,6 +56,8 @@ BODIES = {
     ("PUT", "/admin/throttling"): {"system": "fcfs"},
     ("PUT", "/admin/apps/{app_id}/profile"): {"mode": "pinned"},
     ("POST", "/admin/prices"): {"model": "m", "input": 1, "output": 2},
+    ("POST", "/admin/cluster/workers"): {"id": "b", "url": "http://127.0.0.1:10"},
+    ("PUT", "/admin/cluster/aliases/{name:path}"): {"target": "m"},
     ("POST", "/v1/webhooks"): WEBHOOK,
     ("PATCH", "/v1/webhooks/{webhook_id}"): {"url": "https://1.0.0.1/"},
 }
@@ -63,6 +67,8 @@ BODIES = {
 def two(management):
     """Two tenants with an app, an export, a refusal, and a webhook with an event on its way each."""
     one, other = management.tenant("one"), management.tenant("other")
+    worker = {"id": "a", "url": "http://127.0.0.1:9"}
+    management.call(management.admin, "POST", "/admin/cluster/workers", worker, status=201)
     for each in (one, other):
         hook = management.call(each["api_key"], "POST", "/v1/webhooks", WEBHOOK, status=201)
         path = f"/v1/webhooks/{hook['id']}/test"
@@ -106,11 +112,13 @@ def fill(path, tenant, app):
         .replace("{export_id}", app["export_id"])
         .replace("{call_id}", app["call_id"])
         .replace("{user:path}", "anna")
+        .replace("{worker_id}", "a")
+        .replace("{name:path}", "org/chat")
     )
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 66
+    assert len(ROUTES) == 75
     assert BODIES.keys() <= set(ROUTES)
 
 
@@ -238,7 +246,7 @@ def test_a_key_is_told_once_and_kept_nowhere(management, two, caplog):
         assert sum(key in body for body in told) == 1
     for method, route in ROUTES:
         key = management.admin if route.startswith("/admin") else one["api_key"]
-        if method == "GET":
+        if method == "GET" and "/cluster/workers" not in route:  # there is no pool here
             management.call(key, method, fill(route, one, app))
     with management.state.session_factory() as session:
         digest = management.hasher.hash(management.admin)

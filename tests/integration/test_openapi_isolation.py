@@ -259,6 +259,8 @@ def bodies():
             {"model": "scripted", "input_tokens": "1", "cached_tokens": "1", "output_tokens": "1"}
         ],
         ("POST", "/admin/cluster/workers"): [{"id": "w9", "url": "http://127.0.0.1:9"}],
+        ("POST", "/admin/cluster/workers/{worker_id}/drain"): [None],
+        ("POST", "/admin/cluster/workers/{worker_id}/undrain"): [None],
         ("POST", "/v1/webhooks"): [HOOK],
         ("PATCH", "/v1/webhooks/{webhook_id}"): [HOOK, {"enabled": False}],
         ("PUT", "/admin/cluster/aliases/{name}"): [{"targets": {"scripted": 1}}],

@@ -10,10 +10,12 @@ from fairserve.platform.cluster.fleet import (
     Desired,
     DesiredWorker,
     Drain,
+    DrainNote,
     FleetPart,
     Join,
     Present,
     Remove,
+    Undrain,
     after,
     changes,
     clashes,
@@ -37,8 +39,9 @@ parts = st.builds(
     FleetPart,
     workers=st.lists(specs, max_size=5, unique_by=lambda spec: spec.worker_id).map(tuple),
     aliases=aliases,
-    drained=st.frozensets(ids),
 )
+notes = st.builds(DrainNote, st.sampled_from([None, "sk-fs-a-1"]))
+drains = st.dictionaries(ids, notes)
 fleets = st.dictionaries(st.sampled_from(SOURCES), parts).map(merge)
 desired_workers = st.builds(
     lambda found: Desired({w.spec.worker_id: w for w in found}),
@@ -47,27 +50,34 @@ desired_workers = st.builds(
             DesiredWorker,
             specs,
             st.sampled_from(["settings", "api", "file", "embedded"]),
-            st.booleans(),
+            st.none() | notes,
         )
     ),
 )
 
 
 def wanted(desired):
+    """Those that shall serve; embedded ones without the URL, which their process chooses."""
     return {
-        worker_id: worker.spec
+        worker_id: (worker.source == "embedded") or worker.spec
         for worker_id, worker in desired.workers.items()
-        if worker.source != "embedded" and not worker.drained
+        if not worker.drained
     }
 
 
-@given(st.dictionaries(st.sampled_from(SOURCES), parts))
-def test_the_first_source_that_names_a_worker_has_it(said):
-    fleet = merge(said)
+def what_it_is(there):
+    return (there.source == "embedded") or there.spec
+
+
+@given(st.dictionaries(st.sampled_from(SOURCES), parts), drains)
+def test_the_first_source_that_names_a_worker_has_it(said, drained):
+    """And it is drained if its id is, wherever it comes from."""
+    fleet = merge(said, drained)
     for worker_id, worker in fleet.workers.items():
         before = SOURCES[: SOURCES.index(worker.source)]
         assert worker.spec in said[worker.source].workers
-        assert worker.drained == (worker_id in said[worker.source].drained)
+        assert worker.drain == drained.get(worker_id)
+        assert worker.drained == (worker_id in drained)
         for source in before:
             named = said.get(source, FleetPart()).workers
             assert worker_id not in {spec.worker_id for spec in named}
@@ -113,6 +123,7 @@ def test_every_way_is_safe_and_leads_there(stages, data):
         steps = changes(desired, present)
         check(desired, present, steps)
         present = after(present, steps)
+        present = supervise(present, desired, data.draw(st.sets(ids)), data.draw(st.sets(ids)))
         ended = data.draw(st.sets(ids))
         present = settle(present, ended)
     last = stages[-1]
@@ -120,9 +131,33 @@ def test_every_way_is_safe_and_leads_there(stages, data):
         steps = changes(last, present)
         check(last, present, steps)
         present = settle(after(present, steps), set("abcdef"))
-    assert {worker_id: there.spec for worker_id, there in present.items()} == wanted(last)
-    assert not any(there.draining for there in present.values())
+    embedded = {name for name, there in present.items() if there.source == "embedded"}
+    for worker_id in embedded:
+        serves = wanted(last).get(worker_id) is True
+        assert present[worker_id].draining == (not serves)
+    others = {name: there for name, there in present.items() if name not in embedded}
+    assert {name: what_it_is(there) for name, there in others.items()} == {
+        name: what
+        for name, what in wanted(last).items()
+        if name not in embedded and what is not True
+    }
+    assert not any(there.draining for there in others.values())
     assert changes(last, present) == []
+
+
+def supervise(present, desired, started, ended):
+    """Embedded processes end and start, drained or not."""
+    kept = {
+        name: there
+        for name, there in present.items()
+        if there.source != "embedded" or name not in ended
+    }
+    new = {
+        name: Present(replace(worker.spec, url=f"http://127.0.0.1:{len(kept)}"), "embedded")
+        for name, worker in desired.workers.items()
+        if worker.source == "embedded" and name in started and name not in kept
+    }
+    return {**kept, **new}
 
 
 def settle(present, ended):
@@ -140,14 +175,19 @@ def check(desired, present, steps):
     for step in steps:
         match step:
             case Remove(worker_id):
+                assert present[worker_id].source != "embedded", "that is its supervisor's affair"
                 assert present[worker_id].draining
                 assert present[worker_id].idle, "a worker is removed under its calls"
                 gone.add(worker_id)
             case Drain(worker_id):
                 assert not present[worker_id].draining
-                assert wanted(desired).get(worker_id) != present[worker_id].spec
+                assert wanted(desired).get(worker_id) != what_it_is(present[worker_id])
+            case Undrain(worker_id):
+                assert present[worker_id].draining
+                assert wanted(desired).get(worker_id) == what_it_is(present[worker_id])
             case Join(worker):
                 worker_id = worker.spec.worker_id
+                assert worker.source != "embedded", "that is its supervisor's affair"
                 assert worker_id not in present or worker_id in gone, "joined twice"
                 assert wanted(desired)[worker_id] == worker.spec
 
@@ -156,3 +196,17 @@ def check(desired, present, steps):
 def test_nothing_happens_to_what_stays(desired):
     present = after({}, changes(desired, {}))
     assert changes(desired, present) == []
+
+
+@given(st.lists(specs, unique_by=lambda spec: spec.worker_id), st.sampled_from(SOURCES), drains)
+def test_a_drain_holds_for_every_source_and_is_taken_back(workers, source, drained):
+    """It ends calls on those workers alone; taken back while they end, they serve at once."""
+    part = {source: FleetPart(tuple(workers))}
+    serving = {spec.worker_id: Present(spec, source) for spec in workers}
+    steps = changes(merge(part, drained), serving)
+    assert steps == [Drain(spec.worker_id) for spec in workers if spec.worker_id in drained]
+    draining = after(serving, steps)
+    assert changes(merge(part, drained), draining) == []
+    back = changes(merge(part), draining)
+    assert back == [Undrain(spec.worker_id) for spec in workers if spec.worker_id in drained]
+    assert after(draining, back) == serving

@@ -310,7 +310,6 @@ def test_a_restart_keeps_what_came_by_the_api(start_server, workers):
     server.admin("PUT", f"{ALIASES}/chat", json={"target": "scripted"})
     everything = {"w0": ("settings", "serving"), "kept": ("api", "serving")}
     becomes(server, everything | {"resting": ("api", "serving")})
-    assert server.admin("POST", f"{WORKERS}/w0/drain").status_code == 409
     server.admin("POST", f"{WORKERS}/resting/drain")
     becomes(server, everything | {"resting": ("api", "drained")})
     server.flags = ()
@@ -322,15 +321,14 @@ def test_a_restart_keeps_what_came_by_the_api(start_server, workers):
         assert server.cluster()["processes"] == []
 
 
-def test_embedded_workers_are_listed_and_left_alone(start_server, workers):
+def test_embedded_workers_are_listed_and_not_removed(start_server, workers):
     server = start_server("--workers", "1")
     becomes(server, {"w0": ("embedded", "serving")})
     worker = listed(server)["w0"]
     assert worker["url"].startswith("http://127.0.0.1:")
     assert worker["model"] == "fairserve-tiny-random"
-    for method, path in (("DELETE", f"{WORKERS}/w0"), ("POST", f"{WORKERS}/w0/drain")):
-        answer = server.admin(method, path)
-        assert (answer.status_code, "embedded workers" in answer.text) == (409, True)
+    answer = server.admin("DELETE", f"{WORKERS}/w0")
+    assert (answer.status_code, "embedded workers" in answer.text) == (409, True)
     assert (
         server.admin("POST", WORKERS, json={"id": "w0", "url": workers[0].url}).status_code == 409
     )

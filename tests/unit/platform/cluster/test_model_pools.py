@@ -234,3 +234,24 @@ async def test_the_setting_model_is_for_local_workers():
     assert (await world.served("n")).names == ("n",)
     assert sorted(world.tokenizers.loaded) == ["/models/mine", "n"], "loaded once, ahead"
     await world.pools.close()
+
+
+async def test_a_model_knows_whether_others_would_do_a_drained_worker_s_work(world):
+    world.join("a")
+    world.join("b")
+    world.join("c", "n")
+    await world.served("m")
+    await world.served("n")
+    models = world.models
+    assert (models.models_without("a"), models.models_without("c")) == ([], ["n"])
+    assert models.models_without("unknown") == []
+    world.pools.worker_drains("b")
+    served = await world.served("m")
+    assert (served.workers, served.drained) == ({"a"}, {"b"})
+    assert (models.models_without("a"), models.models_without("b")) == (["m"], [])
+    world.pools.worker_drains("a")
+    assert models.models_without("b") == ["m"], "it is drained, and so is the other"
+    world.join("b")
+    assert models.models_without("a") == []
+    world.up.discard("b")
+    assert models.models_without("a") == ["m"], "the other is not up"

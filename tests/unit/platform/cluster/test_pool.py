@@ -11,6 +11,7 @@ from until import settle
 
 from fairserve.engine.base import WorkerUnavailableError
 from fairserve.engine.client import worker_session
+from fairserve.platform.cluster import watch
 from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
 
@@ -301,6 +302,56 @@ async def test_one_that_drains_before_it_joins_never_joins(world, server):
     world.pool.remove("w")
     world.pool.remove("unknown")
     assert (world.pool.members(), world.events) == ([], [])
+
+
+async def test_a_drain_taken_back_leaves_calls_alone_and_the_worker_joins_anew(world, server):
+    world.add(server)
+    await world.until(lambda: world.state() == "ready")
+    stream = await world.pool["w"].open(request("hold"))
+    world.pool.drain("w")
+    world.pool.undrain("w")
+    world.pool.undrain("w")
+    world.pool.undrain("unknown")
+    await world.until(lambda: world.state() == "ready")
+    assert kinds(world)[:4] == ["WorkerJoined", "WorkerDraining", "WorkerLost", "WorkerJoined"]
+    assert (world.pool.serving, world.pool.busy("w")) == (1, True)
+    server.released.set()
+    assert [chunk async for chunk in stream]
+    stream.close()
+    assert not world.pool.busy("w")
+    assert not world.pool.busy("unknown")
+    assert await world.call()
+
+
+async def test_one_that_never_joined_for_its_drain_joins_when_it_is_taken_back(
+    world, server, monkeypatch
+):
+    world.add(server)
+    world.pool.drain("w")
+    await world.looks(server, 3)
+    for name in ("LOOK_S", "REPORT_S", "AWAY_S"):
+        monkeypatch.setattr(watch, name, 10_000)
+    await world.looks(server, 1)  # the next one is hours away
+    world.pool.undrain("w")
+    await world.until(lambda: world.state() == "ready")
+    assert kinds(world) == ["WorkerJoined"]
+
+
+async def test_calls_in_the_queue_before_a_drained_worker_keep_it_busy(world, plain):
+    world.add(plain, concurrency=1)
+    await world.until(lambda: world.state() == "ready")
+    stream = await world.pool["w"].open(request("hold"))
+    waits = asyncio.create_task(world.call())
+    await world.until(lambda: world.view()["local_queue"]["waiting"] == 1)
+    world.pool.drain("w")
+    world.pool.undrain("w")
+    assert world.view()["local_queue"]["waiting"] == 1, "it was given back"
+    assert world.pool.busy("w")
+    plain.released.set()
+    assert [chunk async for chunk in stream]
+    stream.close()
+    assert await waits
+    assert not world.pool.busy("w")
 
 
 async def test_a_worker_that_is_removed_is_lost_at_once(world, server):

@@ -26,7 +26,7 @@ OLD = NOTHING | {
     "interaction_id": "run",
     "mid_run": False,
 }
-"""What an event from before revision 11 has at least."""
+"""What an event from before revision 12 has at least."""
 LOAD = {
     "system": "fairserve",
     "overloaded": True,
