@@ -31,10 +31,17 @@ def page(
 ) -> Page[EventOut]:
     """A part of the refusals within a tenant and an app, newest first; None is all of them."""
     where = _where(query, tenant_id, app_id)
-    found = session.execute(rows(query, tenant_id=tenant_id, app_id=app_id))
-    items = [_out(event, model, served, agent) for event, model, served, agent in found]
+    items = listed(session, query, tenant_id=tenant_id, app_id=app_id)
     total = session.scalar(select(func.count()).select_from(ThrottlingEvent).where(*where))
     return Page(items=items, total=total or 0, limit=query.limit, offset=query.offset)
+
+
+def listed(
+    session: Session, query: EventQuery, *, tenant_id: str | None, app_id: str | None
+) -> list[EventOut]:
+    """The same without the count."""
+    found = session.execute(rows(query, tenant_id=tenant_id, app_id=app_id))
+    return [_out(event, model, served, agent) for event, model, served, agent in found]
 
 
 def rows(query: EventQuery, *, tenant_id: str | None, app_id: str | None) -> EventRows:

@@ -1,0 +1,111 @@
+"""Refused calls, as they come, and why each was refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from starlette.responses import Response
+
+from fairserve.platform.console.guard import AnyViewer, scoped
+from fairserve.platform.console.lists import asked, filters, part_of, place
+from fairserve.platform.console.rendering import page, render
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.identity import App
+from fairserve.platform.db.ledger import ThrottlingEvent
+from fairserve.platform.db.session import ReadSession
+from fairserve.platform.throttling import events
+from fairserve.platform.throttling.schemas import EventOut, EventQuery
+
+router = APIRouter(prefix="/console/refusals")
+
+LOOK_S = 2.0
+
+
+@router.get("")
+def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
+    """Refusals, newest first; the first page of the list is live."""
+    query = _query(request, viewer)
+    found = events.page(session, query, tenant_id=query.tenant, app_id=query.app)
+    given = {name: text for name, text in filters(request).items() if name != "offset"}
+    return page(
+        request,
+        viewer,
+        "refusals",
+        given=given,
+        refusals=found.items,
+        names=_names(session, found.items),
+        seen=frozenset(each.call_id for each in found.items),
+        part=part_of(found),
+        place=place(request),
+        stream=f"/console/refusals/stream?{urlencode(given)}" if not query.offset else None,
+    )
+
+
+@router.get("/stream")
+def follow(request: Request, viewer: AnyViewer) -> Response:
+    """The list's rows, whenever there are new ones."""
+    query = _query(request, viewer)
+    factory = request.app.state.session_factory
+
+    def rows(shown: frozenset[str]) -> tuple[str, frozenset[str]] | None:
+        with factory() as session:
+            statement = events.rows(query, tenant_id=query.tenant, app_id=query.app)
+            newest = read_only(session).scalar(
+                statement.with_only_columns(ThrottlingEvent.call_id).limit(1)
+            )
+            if newest is None or newest in shown:
+                return None
+            items = events.listed(session, query, tenant_id=query.tenant, app_id=query.app)
+            text = render(
+                "refusal_rows",
+                viewer=viewer,
+                refusals=items,
+                names=_names(session, items),
+                seen=shown,
+            )
+        return text, frozenset(each.call_id for each in items)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        shown: frozenset[str] = frozenset()
+        while True:
+            found = await asyncio.to_thread(rows, shown)
+            if found is None:
+                yield KEEP_ALIVE
+            else:
+                text, shown = found
+                yield event("rows", text)
+            await asyncio.sleep(LOOK_S)
+
+    return stream(request, viewer, pieces)
+
+
+@router.get("/{call_id}")
+def explain(call_id: str, request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
+    """Why this call was refused: in words, and all that the decision was made of."""
+    currency = request.app.state.settings.currency
+    refusal = events.one(
+        session, call_id, tenant_id=viewer.tenant_id, app_id=None, currency=currency
+    )
+    names = _names(session, [refusal])
+    return page(request, viewer, "refusal", refusal=refusal, names=names)
+
+
+def _query(request: Request, viewer: Viewer) -> EventQuery:
+    tenant = scoped(viewer, filters(request).get("tenant"), request)
+    forced: dict[str, Any] = {} if tenant is None else {"tenant": tenant}
+    return asked(request, EventQuery, **forced)
+
+
+def _names(session: Session, refusals: Sequence[EventOut]) -> dict[str, str]:
+    """Of their apps."""
+    ids = {each.app for each in refusals}
+    found = session.execute(select(App.id, App.name).where(App.id.in_(ids)))
+    return {app_id: name for app_id, name in found}  # noqa: C416
