@@ -1,67 +1,22 @@
-"""Refusals with what they were decided on: through journal and ledger, over HTTP, and how fast."""
+"""Refusals with what they were decided on: through journal and ledger, and over HTTP."""
 
-import random
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert, text
+from refused_calls import START, STATE, refused
 
-from fairserve.platform.control.live import MAX_WHOLE, refusal_fields
-from fairserve.platform.control.record import CallRecord, plain_of
+from fairserve.platform.control.live import MAX_WHOLE
+from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.ledger import ThrottlingEvent
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
-from fairserve.platform.throttling import events
-from fairserve.platform.throttling.schemas import EventOut, EventQuery
+from fairserve.platform.throttling.schemas import EventOut
 from fairserve.platform.usage.repository import upsert_calls
 from fairserve.scheduling.circumstances import Circumstances
-from fairserve.scheduling.events import Refuse
 from fairserve.throttling.base import Budget, Decision
-
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-STATE = Circumstances(
-    system="fairserve",
-    overloaded=True,
-    demand_tokens=2360,
-    capacity_tokens=1000,
-    high_watermark=2.0,
-    low_watermark=1.2,
-    queued_calls=7,
-    call_tokens=120,
-    run_calls=0,
-    run_tokens=0,
-    expected_calls=4.0,
-    expected_tokens=1200.0,
-    immunity_factor=4.0,
-    under_way=False,
-    immune=False,
-)
-DECISION = Decision(False, "overloaded_user_limit", "user", 20, 60.0, 21, 11.2)
-
-
-def refused(call_id, decision=DECISION, state=STATE, *, mid_run=False, at_s=0.0, **more):
-    values = {
-        "tenant": "tn_a",
-        "app": "app_a",
-        "user": "u",
-        "model": "small",
-        "served_model": "small-v2",
-        "interaction_id": "run",
-        "agent": "planner",
-        "stage": 1,
-    } | more
-    at = START.timestamp() + at_s
-    return CallRecord(
-        call_id=call_id,
-        outcome="refused",
-        accepted_at=at,
-        ended_at=at,
-        **values,
-        **refusal_fields(Refuse("app/run/c", decision, mid_run, state)),
-    )
 
 
 @pytest.fixture
@@ -338,75 +293,3 @@ def test_refusals_of_the_same_moment_have_an_order(management):
         "c1",
         "c0",
     ]
-
-
-MANY = 20_000
-
-
-@pytest.fixture(scope="module")
-def drawn():
-    """Rows of many refusals: half of them one tenant's."""
-    rng = random.Random(1)
-    found = []
-    for number in range(MANY):
-        tenant = "tn_big" if number % 2 else f"tn_{number % 5}"
-        found.append(
-            {
-                "call_id": f"call_{rng.getrandbits(64):016x}",
-                "at": START + timedelta(seconds=number),
-                "tenant_id": tenant,
-                "app_id": f"app_{number % 10}",
-                "user_id": f"user{number % 2000}",
-                "interaction_id": f"run{number // 3}",
-                "reason": "overloaded_user_limit",
-                "mid_run": False,
-            }
-        )
-    return found
-
-
-@pytest.fixture
-def many(engine, drawn):
-    with engine.begin() as connection:
-        for begin in range(0, MANY, 5000):
-            connection.execute(insert(ThrottlingEvent), drawn[begin : begin + 5000])
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("ANALYZE throttling_events"))
-
-
-NEWEST = {
-    (): "ix_throttling_events_at_call_id",
-    ("tenant",): "ix_throttling_events_tenant_id_at",
-    ("tenant", "app"): "ix_throttling_events_",
-    ("app",): "ix_throttling_events_app_id_at",
-    ("since", "until"): "ix_throttling_events_at_call_id",
-}
-
-
-def test_a_page_of_many_refusals_is_read_in_the_order_of_an_index(engine, sessions, many):
-    values = {
-        "tenant": "tn_big",
-        "app": "app_1",
-        "since": START + timedelta(hours=1),
-        "until": START + timedelta(hours=4),
-    }
-    with sessions() as session:
-        for names, index in NEWEST.items():
-            query = EventQuery(limit=100, **{name: values[name] for name in names})
-            asked = {"tenant_id": query.tenant, "app_id": query.app}
-            page = events.page(session, query, **asked)
-            assert len(page.items) == 100
-            assert page.items == sorted(page.items, key=lambda item: item.at, reverse=True)
-            plan = _plan(session, events.rows(query, **asked))
-            if session.get_bind().dialect.name == "postgresql":  # it weighs how rare a tenant is
-                assert "Seq Scan on throttling_events" not in plan
-                index = "using ix_throttling_events_"
-            assert index in plan, plan
-
-
-def _plan(session, statement):
-    dialect = session.get_bind().dialect
-    prefix = "EXPLAIN QUERY PLAN" if dialect.name == "sqlite" else "EXPLAIN"
-    compiled = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
-    found = session.connection().exec_driver_sql(f"{prefix} {compiled}")
-    return "\n".join(str(row[-1]) for row in found)
