@@ -4,7 +4,8 @@ A recording has accepted calls only. A refused run is known by its ledger rows: 
 first, how often it was tried. It comes again as a run of its app that was accepted, drawn by a seeded
 generator; where none was, as its app's profile says. Blocks of the drawn run that other runs have, too,
 stay shared, the others become the new run's own. A run that was accepted when it was tried again is in
-the recording; it arrives when it was first refused.
+the recording; it arrives when it was first refused. One that was refused on its way, and then no more
+accepted, goes on as a longer run of its app did.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Demand:
     """Of these, runs made of their app's profile."""
     came_earlier: int
     """Accepted runs that arrive when they were first refused."""
+    continued: frozenset[str]
+    """Accepted runs that were refused on their way: what follows is estimated."""
     retries: int
     """How often a refused call is tried again, as its clients did."""
     cut: bool
@@ -86,8 +89,10 @@ def demand_of(
     users = {(row.tenant, row.user) for row in served}
     names = {pseudonym(tenant, user): user for tenant, user in users}
     found = _Matching(served, pseudonym).runs(recorded)
-    asked = _asked(refused, model, lead_at, left_out)
+    asked, broken = _asked(refused, model, lead_at, left_out)
+    last_at = _last_accepted(served)
     runs: list[Interaction] = []
+    unfinished: set[str] = set()
     came_earlier = 0
     for run in made.trace.interactions:
         seen = found.get(run.interaction_id)
@@ -101,12 +106,15 @@ def demand_of(
         if seen is not None and (tries := asked.get(seen.run)) and tries[0].at < at:
             at = tries[0].at
             came_earlier += 1
+        if seen is not None and broken.pop(seen.run, 0.0) > last_at[seen.run]:
+            unfinished.add(run.interaction_id)
         user = names.get(run.user.removeprefix("user-"), run.user)
         runs.append(replace(run, user=user, arrival_s=round(at - lead_at, 6)))
-    accepted = {(row.tenant, row.app, row.run) for row in served}
-    never = {run: tries for run, tries in asked.items() if run not in accepted}
-    again = {run: tries for run, tries in asked.items() if run in accepted}
+    never = {run: tries for run, tries in asked.items() if run not in last_at}
+    again = {run: tries for run, tries in asked.items() if run in last_at}
+    left_out["refusals_mid_run"] = sum(at > last_at.get(run, 0.0) for run, at in broken.items())
     estimates = _Estimates(runs, profiles, block_tokens, kv_capacity_tokens, seed)
+    runs = [estimates.continued(run) if run.interaction_id in unfinished else run for run in runs]
     more = [estimates.run(tries, lead_at) for tries in sorted(never.values())]
     ordered = sorted(runs + more, key=lambda each: (each.arrival_s, each.interaction_id))
     kept, cut = _newest(ordered, max_calls)
@@ -119,6 +127,7 @@ def demand_of(
         frozenset(ids & estimates.ids),
         len(ids & estimates.of_profiles),
         came_earlier,
+        frozenset(ids & unfinished),
         _retries(never, again),
         cut,
         {name: number for name, number in sorted(left_out.items()) if number},
@@ -127,9 +136,12 @@ def demand_of(
 
 def _asked(
     refused: Sequence[RefusedCall], model: str, lead_at: float, left_out: Counter[str]
-) -> dict[Run, list[RefusedCall]]:
-    """The refusals of each run that was refused as a new one, oldest first."""
+) -> tuple[dict[Run, list[RefusedCall]], dict[Run, float]]:
+    """The refusals of each run that was refused as a new one, oldest first; and when those that were
+    refused on their way were so last.
+    """
     asked: dict[Run, list[RefusedCall]] = defaultdict(list)
+    broken: dict[Run, float] = {}
     for row in sorted(refused, key=lambda row: (row.at, row)):
         if row.at < lead_at:
             continue
@@ -138,10 +150,18 @@ def _asked(
         elif row.reason in NO_DEMAND:
             left_out["refusals_by_other_reasons"] += 1
         elif row.mid_run:
-            left_out["refusals_mid_run"] += 1
+            broken[row.tenant, row.app, row.run] = row.at
         else:
             asked[row.tenant, row.app, row.run].append(row)
-    return asked
+    return asked, broken
+
+
+def _last_accepted(served: Sequence[ServedCall]) -> dict[Run, float]:
+    last: dict[Run, float] = {}
+    for row in served:
+        run = (row.tenant, row.app, row.run)
+        last[run] = max(row.at, last.get(run, row.at))
+    return last
 
 
 def _retries(
@@ -227,6 +247,7 @@ class _Estimates:
         self.ids: set[str] = set()
         self.of_profiles: set[str] = set()
         self._profiles = profiles
+        self._block_tokens = block_tokens
         self._most_tokens = kv_capacity_tokens - 1
         self._random = Random(seed)  # noqa: S311  which run is typical is no secret
         self._by_app: dict[str, list[Interaction]] = defaultdict(list)
@@ -252,6 +273,34 @@ class _Estimates:
         return Interaction(
             run_id, first.tenant, first.app, first.user, round(first.at - lead_at, 6), calls
         )
+
+    def continued(self, run: Interaction) -> Interaction:
+        """A run that was refused on its way, with the calls that a longer one made after as many."""
+        made, last = len(run.calls), run.calls[-1]
+        longer = [each for each in self._by_app[run.app] if len(each.calls) > made]
+        more = longer[self._random.randrange(len(longer))].calls[made:] if longer else (last,)
+        names = {call.call_id: f"more-{number}" for number, call in enumerate(more, start=1)}
+        calls = [
+            replace(
+                call,
+                call_id=names[call.call_id],
+                deps=tuple(names[dep] for dep in call.deps if dep in names) or (last.call_id,),
+                blocks=self._begin(last.blocks, call.prompt_tokens // self._block_tokens),
+            )
+            for call in more
+        ]
+        return replace(run, calls=(*run.calls, *calls))
+
+    @staticmethod
+    def _begin(blocks: Sequence[tuple[int, int]], most: int) -> tuple[tuple[int, int], ...]:
+        """What a prompt has in common with the one before it, at most."""
+        found: list[tuple[int, int]] = []
+        for start, count in blocks:
+            if most <= 0:
+                break
+            found.append((start, min(count, most)))
+            most -= count
+        return tuple(found)
 
     def _own(self, calls: Sequence[TraceCall]) -> tuple[TraceCall, ...]:
         """Like these, with blocks of its own where only the one run has them."""

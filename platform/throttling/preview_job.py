@@ -103,6 +103,7 @@ def preview(job: PreviewJob) -> Figures:
             "estimated_calls": sum(len(run.calls) for run in estimated),
             "estimated_by_profile": demand.estimated_by_profile,
             "came_earlier_runs": demand.came_earlier,
+            "continued_runs": sum(run.interaction_id in demand.continued for run in seen),
             "retries": demand.retries,
         },
         "workers": _workers(job, fit),

@@ -37,6 +37,8 @@ class WindowOut(BaseModel):
     """Estimated runs of apps of which no run was accepted: as their profile says."""
     came_earlier_runs: int
     """Accepted after a refusal: they arrive when they were first refused."""
+    continued_runs: int
+    """Refused on their way: what they would have gone on to do is estimated."""
     retries: int
     """How often a refused call is tried again, after its ``Retry-After``, as clients did."""
 

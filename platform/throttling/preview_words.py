@@ -14,7 +14,7 @@ _LEFT_OUT = {
     "runs_too_large": "{} runs with a call that does not fit into a worker",
     "refusals_of_other_models": "{} refused calls of other models",
     "refusals_by_other_reasons": "{} calls refused by budgets, an allowed list or a stopping server",
-    "refusals_mid_run": "what {} runs refused on their way would have gone on to do",
+    "refusals_mid_run": "what {} runs that are not in the recording would have gone on to do",
 }
 ALWAYS_LEFT_OUT = (
     "runs that began before the window, or are under way",
@@ -68,7 +68,10 @@ def sentences(
     if users:
         more = sum(user["refused"]["proposed"] > user["refused"]["current"] for user in users)
         less = sum(user["refused"]["proposed"] < user["refused"]["current"] for user in users)
-        found.append(f"Of {more} users more calls would have been refused, of {less} fewer.")
+        told = [f"more calls of {more} users"] if more else []
+        told += [f"fewer calls of {less} users"] if less else []
+        if told:
+            found.append(f"It would have refused {' and '.join(told)}.")
     if estimated_runs:
         found.append(
             f"{estimated_runs} refused runs never ran: what they would have used is estimated."
@@ -93,10 +96,17 @@ def _distributions(current: Figures, proposed: Figures) -> list[str]:
         ("interaction_latency_s", "p50", "median time of a run"),
         ("interaction_latency_s", "p99", "p99 time of a run"),
     ):
-        was, will = _seconds(current[name][part]), _seconds(proposed[name][part])
-        if was != will:
-            found.append(f"The {text} would have been {will} instead of {was}.")
-    return found or ["Delays and latencies would have been the same."]
+        was, will = current[name][part], proposed[name][part]
+        if _differ(was, will):
+            found.append(f"The {text} would have been {_seconds(will)} instead of {_seconds(was)}.")
+    return found or ["Delays and latencies would have been about the same."]
+
+
+def _differ(one: float | None, other: float | None) -> bool:
+    """By more than is worth telling."""
+    if one is None or other is None:
+        return one is not other
+    return abs(one - other) > max(0.05 * max(one, other), 0.005)
 
 
 def _interactions(current: Figures, proposed: Figures) -> list[str]:
@@ -116,7 +126,7 @@ def _interactions(current: Figures, proposed: Figures) -> list[str]:
 def _shares(current: Figures, proposed: Figures) -> list[str]:
     found = []
     for name, text, least, unit in (
-        ("jain_index", "Jain's index of the users' service", 0.01, ""),
+        ("jain_index", "fairness of the users' service (Jain's index)", 0.01, ""),
         ("prefix_hit_rate", "share of prompt tokens found in caches", 0.01, ""),
         (
             "throughput_tokens_per_s",
