@@ -118,19 +118,33 @@ def preview(job: PreviewJob) -> Figures:
 
 
 class _Watcher:
-    """Counts refusals by reason, and calls by user."""
+    """Counts refusals by reason, and calls by user. A call that is tried again arrives anew, as in the
+    ledger; of its run nothing changes.
+    """
 
     def __init__(self, lead_s: float) -> None:
         self._lead_s = lead_s
         self.reasons: Counter[str] = Counter()
         self.users: PerUser = {}
+        self.calls: list[CallSample] = []
+        self._again_s: dict[str, float] = {}
+        """When refused calls are tried again."""
 
     def call_ended(
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
         """See :class:`~fairserve.engine.simulated.replay_watcher.ReplayWatcher`."""
+        again_s = self._again_s.pop(call.call_id, sample.arrival_s)
+        if refusal is not None:
+            self._again_s[call.call_id] = sample.end_s + (refusal.decision.retry_after_s or 1.0)
+        waited_s = again_s - sample.arrival_s
+        delay_s = sample.queue_delay_s
+        if waited_s > 0:
+            delay_s = None if delay_s is None else delay_s - waited_s
+            sample = replace(sample, arrival_s=again_s, queue_delay_s=delay_s)
         if sample.arrival_s < self._lead_s:
             return
+        self.calls.append(sample)
         counts = self.users.setdefault((call.tenant, call.user), [0, 0])
         if refusal is not None:
             self.reasons[refusal.decision.reason] += 1
@@ -147,9 +161,8 @@ def _replayed(
 ) -> tuple[Figures, PerUser]:
     watcher = _Watcher(lead_s)
     result = Replay(demand.trace, system, costs, options, watcher).run()
-    calls = [call for call in result.calls if call.arrival_s >= lead_s]
     runs = [run for run in result.runs if run.start_s >= lead_s]
-    found = summarise(calls, runs)
+    found = summarise(watcher.calls, runs)
     figures = {
         "refused_calls": found["refused_calls"],
         "refused_by_reason": dict(sorted(watcher.reasons.items())),

@@ -32,6 +32,7 @@ from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.fleet import merge
 from fairserve.platform.cluster.fleet_endpoints import router as fleet
 from fairserve.platform.completions.models import Models
+from fairserve.platform.control.port import ClusterView, WorkerView
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
@@ -268,6 +269,10 @@ class RecordingControl:
 
     def apply_throttling(self, system, parameters) -> None:
         self.applied.append((system, parameters))
+
+    async def cluster(self) -> ClusterView:
+        workers = (WorkerView("w0", False, 8000, 0, 0, 0, "m"),)
+        return ClusterView("fairserve", False, False, 0, 8000, 0, 0, 0, workers)
 
 
 class RecordingPrograms:

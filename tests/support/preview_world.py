@@ -78,7 +78,7 @@ class History:
         self.settings = [AppChanged("app", profile, limits or Limits())]
         self.system = SYSTEMS[system] if isinstance(system, str) else system
         self._opened = {run.interaction_id: run.arrival_s for run in trace.interactions}
-        self._keys = {}
+        self._again_s = {}
         options = ReplayOptions(workers=workers, settings=self.settings, retries=retries)
         self.result = Replay(trace, self.system, costs, options, self).run()
         SegmentWriter(
@@ -90,9 +90,12 @@ class History:
         if refusal is not None:
             reason, mid_run = refusal.decision.reason, refusal.mid_run
             at = EPOCH + sample.end_s
+            self._again_s[call.call_id] = sample.end_s + refusal.decision.retry_after_s
             self.refused.append(RefusedCall(*who, MODEL, call.interaction_id, at, reason, mid_run))
             return
-        at = EPOCH + sample.arrival_s
+        asked_s = self._again_s.get(call.call_id, sample.arrival_s)
+        at = EPOCH + asked_s
+        delay_s = sample.queue_delay_s
         first_s = sample.first_token_s
         self.served.append(
             ServedCall(
@@ -106,9 +109,9 @@ class History:
                 sample.usage.system_tokens,
                 sample.usage.cached_tokens,
                 sample.usage.output_tokens,
-                sample.queue_delay_s,
-                None if first_s is None else first_s - sample.arrival_s,
-                sample.end_s - sample.arrival_s,
+                None if delay_s is None else delay_s - (asked_s - sample.arrival_s),
+                None if first_s is None else first_s - asked_s,
+                sample.end_s - asked_s,
                 worker,
             )
         )
