@@ -40,7 +40,7 @@ from fairserve.platform.traffic.segments import recording_folder, segment_paths
 
 logger = logging.getLogger(__name__)
 
-TIME_LIMIT_S = 20.0
+TIME_LIMIT_S = 30.0
 MAX_CALLS = 5_000
 MAX_SERVED_ROWS = 10_000
 MAX_REFUSED_ROWS = 20_000

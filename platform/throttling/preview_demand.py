@@ -181,6 +181,12 @@ def _newest(runs: Sequence[Interaction], max_calls: int) -> tuple[list[Interacti
     return list(runs[first:]), first > 0
 
 
+def newest(trace: Trace, calls: int) -> Trace:
+    """The newest runs with at most so many calls, or the newest run."""
+    kept, _ = _newest(trace.interactions, calls)
+    return trace.with_interactions(kept or trace.interactions[-1:])
+
+
 def _most_tokens(run: Interaction) -> int:
     return max(call.prompt_tokens + call.output_tokens * call.samples for call in run.calls)
 

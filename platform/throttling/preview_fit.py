@@ -10,6 +10,8 @@ by the prompts that were computed beside it:
 with ``n`` prompts of others begun meanwhile and ``b`` calls decoding on average. The times are fitted by
 least squares of relative errors, none below zero, calls that do not fit weighing less (Huber).
 
+The way to a worker and back is what the least delayed calls waited, which found nobody before them.
+
 Weakness: what is outside the engine (HTTP, the client's own pace) counts as the engine's time; contexts
 and samples of different lengths are not told apart. How far it can be trusted shows when the present
 settings are replayed.
@@ -33,6 +35,8 @@ FALLBACK = "a100-llama3-8b"
 MIN_CALLS = 20
 """Fewer are not fitted."""
 LEAST_STEP_S = 1e-5
+MOST_WAY_S = 0.25
+WAY_QUANTILE = 0.05
 _HUBER = 1.345
 _ROUNDS = 8
 _SCALES = (1e-4, 1e4)
@@ -49,6 +53,8 @@ class Fit:
     """``fitted``, ``scaled``, or ``assumed``."""
     calls: int
     """Of which it was made."""
+    way_s: float
+    """From control's grant to the news of the start."""
     typical_error: float | None
     """Half of the modelled times are closer than this share of the measured ones."""
 
@@ -57,6 +63,7 @@ class Fit:
 class _Call:
     """Of one worker. Epoch seconds."""
 
+    waited_s: float
     start: float
     first: float
     end: float
@@ -72,8 +79,9 @@ def fit_costs(rows: Iterable[ServedCall], workers: Workers) -> Fit:
         if call is not None:
             by_worker[row.worker or ""].append(call)
     calls = [call for own in by_worker.values() for call in own]
+    way_s = _way(calls)
     if len(calls) < MIN_CALLS:
-        return _scaled(calls, workers)
+        return _scaled(calls, workers, way_s)
     equations = [_equations(own) for own in by_worker.values()]
     rows_, times = (np.concatenate(part) for part in zip(*equations, strict=True))
     found, error = _solve(rows_, times)
@@ -91,7 +99,7 @@ def fit_costs(rows: Iterable[ServedCall], workers: Workers) -> Fit:
         max_running=workers.max_running,
         loop="mixed",
     )
-    return Fit(costs, "fitted", len(calls), error)
+    return Fit(costs, "fitted", len(calls), way_s, error)
 
 
 def _timed(row: ServedCall) -> _Call | None:
@@ -104,6 +112,7 @@ def _timed(row: ServedCall) -> _Call | None:
         return None
     computed = max(0, row.input_tokens + row.system_tokens - row.cached_tokens)
     return _Call(
+        row.queue_s,
         row.at + row.queue_s,
         row.at + row.ttft_s,
         row.at + row.duration_s,
@@ -112,7 +121,14 @@ def _timed(row: ServedCall) -> _Call | None:
     )
 
 
-def _scaled(calls: Sequence[_Call], workers: Workers) -> Fit:
+def _way(calls: Sequence[_Call]) -> float:
+    if not calls:
+        return 0.0
+    least_s = float(np.quantile([call.waited_s for call in calls], WAY_QUANTILE))
+    return min(least_s, MOST_WAY_S)
+
+
+def _scaled(calls: Sequence[_Call], workers: Workers, way_s: float) -> Fit:
     """The fallback: a named model, made slower or faster until a lone call takes as long as measured."""
     named = replace(
         COST_MODELS[FALLBACK],
@@ -127,10 +143,16 @@ def _scaled(calls: Sequence[_Call], workers: Workers) -> Fit:
         for call in calls
     ]
     if not ratios:
-        return Fit(named, "assumed", 0, None)
+        return Fit(named, "assumed", 0, way_s, None)
     factor = min(max(median(ratios), _SCALES[0]), _SCALES[1])
+    errors = [abs(factor / ratio - 1) for ratio in ratios]
+    return Fit(slower(named, factor), "scaled", len(calls), way_s, median(errors))
+
+
+def slower(costs: CostModel, factor: float) -> CostModel:
+    """All passes take so many times as long."""
     times = {
-        name: getattr(named, name) * factor
+        name: getattr(costs, name) * factor
         for name in (
             "prefill_base_s",
             "prefill_s_per_token",
@@ -140,8 +162,7 @@ def _scaled(calls: Sequence[_Call], workers: Workers) -> Fit:
             "decode_s_per_held_token",
         )
     }
-    errors = [abs(factor / ratio - 1) for ratio in ratios]
-    return Fit(replace(named, **times), "scaled", len(calls), median(errors))
+    return replace(costs, **times)
 
 
 def _equations(calls: Sequence[_Call]) -> tuple[Array, Array]:

@@ -7,15 +7,17 @@ why there is nothing to replay. The same job, recording and salt give the same b
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import orjson
 
 from fairserve.engine.simulated.cost_model import CostModel
@@ -24,8 +26,8 @@ from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.interactions.call import Call
 from fairserve.interactions.run_end import RunEnd
-from fairserve.platform.throttling.preview_demand import NO_DEMAND, Demand, demand_of
-from fairserve.platform.throttling.preview_fit import Fit, fit_costs
+from fairserve.platform.throttling.preview_demand import NO_DEMAND, Demand, demand_of, newest
+from fairserve.platform.throttling.preview_fit import Fit, fit_costs, slower
 from fairserve.platform.throttling.preview_input import PreviewJob
 from fairserve.platform.throttling.preview_words import left_out_sentences, sentences, trust
 from fairserve.platform.traffic.lines import Pseudonyms
@@ -38,6 +40,14 @@ from fairserve.scheduling.system import SystemConfig
 NICENESS = 10
 MOST_USERS = 20
 """That are named in an answer."""
+
+CALIBRATION_CALLS = 1000
+"""The newest, by which passes are made slower or faster."""
+CALIBRATION_REPLAYS = 4
+CLOSE = 0.1
+MOST_FACTOR = 4.0
+"""A model that was not fitted may be so many times too fast, or too slow; one that was, twice as far as
+the calls of which it was made typically are."""
 
 Figures = dict[str, Any]
 PerUser = dict[tuple[str, str], list[int]]
@@ -83,11 +93,14 @@ def preview(job: PreviewJob) -> Figures:
     options = ReplayOptions(
         workers=job.workers.number,
         seed=job.seed,
+        dispatch_delay_s=fit.way_s,
         retries=demand.retries,
         settings=_patient(job.settings, demand),
     )
-    current, users_before = _replayed(demand, job.current, fit.costs, options, lead_s)
-    proposed, users_after = _replayed(demand, job.proposed, fit.costs, options, lead_s)
+    factor = _factor(job, demand, fit, options)
+    costs = slower(fit.costs, factor)
+    current, users_before = _replayed(demand, job.current, costs, options, lead_s)
+    proposed, users_after = _replayed(demand, job.proposed, costs, options, lead_s)
     fidelity = _fidelity(job, demand.from_at, current)
     affected = _affected(users_before, users_after)
     estimated = [run for run in seen if run.interaction_id in demand.estimated]
@@ -106,7 +119,7 @@ def preview(job: PreviewJob) -> Figures:
             "continued_runs": sum(run.interaction_id in demand.continued for run in seen),
             "retries": demand.retries,
         },
-        "workers": _workers(job, fit),
+        "workers": _workers(job, replace(fit, costs=costs), factor),
         "left_out": left_out_sentences(demand.left_out, damaged, job.notes),
         "current": current,
         "proposed": proposed,
@@ -181,6 +194,52 @@ def _replayed(
     return figures, watcher.users
 
 
+def _factor(job: PreviewJob, demand: Demand, fit: Fit, options: ReplayOptions) -> float:
+    """By how much passes must be slower for calls to take as long, on average, as they did.
+
+    Near saturation small errors of the costs are large ones of the delays, which this takes back. It
+    replays the newest calls under the present settings, and goes no further than the fit is unsure.
+    """
+    most = MOST_FACTOR
+    if fit.source == "fitted":
+        most = min(most, 1 + 2 * (fit.typical_error or 0.0))
+    if most <= 1 + CLOSE:
+        return 1.0
+    part = replace(demand, trace=newest(demand.trace, CALIBRATION_CALLS))
+    begin_s = part.trace.interactions[0].arrival_s
+    target = _mean(
+        row.duration_s
+        for row in job.served
+        if row.model == job.workers.model
+        and row.outcome == "completed"
+        and row.duration_s is not None
+        and row.at >= job.lead_at + begin_s
+    )
+    if not target:
+        return 1.0
+    tried: dict[float, float] = {}
+    low, high, factor = 1 / most, most, 1.0
+    for _ in range(CALIBRATION_REPLAYS):
+        watcher = _Watcher(begin_s)
+        Replay(part.trace, job.current, slower(fit.costs, factor), options, watcher).run()
+        took = [c.end_s - c.arrival_s for c in watcher.calls if c.outcome == "completed"]
+        ratio = _mean(took) / target
+        if not ratio:
+            return 1.0
+        tried[factor] = abs(math.log(ratio))
+        if abs(ratio - 1) <= CLOSE:
+            break
+        low, high = (factor, high) if ratio < 1 else (low, factor)
+        factor = math.sqrt(low * high)
+    return min(tried, key=lambda each: (tried[each], each))
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Of all but the longest hundredth, which counts as long as the next; 0 of nothing."""
+    x = np.asarray(list(values), dtype=np.float64)
+    return float(np.minimum(x, np.quantile(x, 0.99)).mean()) if len(x) else 0.0
+
+
 def _patient(settings: Sequence[Setting], demand: Demand) -> list[Setting]:
     """No run of the trace expires in one of its gaps: those that did came again as others."""
     needed = profiles_of(demand.trace)
@@ -211,11 +270,12 @@ def _fidelity(job: PreviewJob, from_at: float, current: Figures) -> Figures:
         "queue_delay_p99_s": (delays["p99"], current["queue_delay_s"]["p99"]),
         "ttft_p99_s": (first["p99"], current["ttft_s"]["p99"]),
     }
+    calls = len(own) + len(refused)
     figures: Figures = {
         name: {"measured": measured, "simulated": simulated}
         for name, (measured, simulated) in pairs.items()
     }
-    return {**figures, "trust": trust(figures)}
+    return {**figures, "trust": trust(figures, calls)}
 
 
 def _affected(before: PerUser, after: PerUser) -> list[Figures]:
@@ -241,7 +301,7 @@ def _change(user: Figures) -> int:
     )
 
 
-def _workers(job: PreviewJob, fit: Fit) -> Figures:
+def _workers(job: PreviewJob, fit: Fit, factor: float) -> Figures:
     costs = fit.costs
     return {
         "model": job.workers.model,
@@ -251,6 +311,8 @@ def _workers(job: PreviewJob, fit: Fit) -> Figures:
             "source": fit.source,
             "calls": fit.calls,
             "typical_error": fit.typical_error,
+            "way_s": fit.way_s,
+            "factor": factor,
             "pass_s": costs.prefill_base_s,
             "prompt_token_s": costs.prefill_s_per_token,
             "step_s": costs.decode_base_s,

@@ -51,6 +51,10 @@ class CostsOut(BaseModel):
     calls: int
     typical_error: float | None
     """Half of the modelled times are closer than this share of the measured ones."""
+    way_s: float
+    """To a worker and back."""
+    factor: float
+    """All passes were made so many times slower, for calls to take as long as they did."""
     pass_s: float
     prompt_token_s: float
     step_s: float

@@ -33,9 +33,12 @@ def left_out_sentences(
     return [*found, *ALWAYS_LEFT_OUT, *notes]
 
 
-def trust(figures: Figures) -> str:
-    """``good``, ``fair`` or ``poor``: the worst of refusals and of the queue delays."""
-    refused = _near(figures["refused_calls"], ((_GOOD, 1.25, 5.0), (_FAIR, 2.0, 10.0)))
+def trust(figures: Figures, calls: int) -> str:
+    """``good``, ``fair`` or ``poor``: the worst of refusals, among so many calls, and queue delays."""
+    refused = _near(
+        figures["refused_calls"],
+        ((_GOOD, 1.25, max(5.0, 0.01 * calls)), (_FAIR, 2.0, max(10.0, 0.03 * calls))),
+    )
     delays = [
         _near(figures[name], ((_GOOD, 1.5, 0.25), (_FAIR, 3.0, 1.0)))
         for name in ("queue_delay_p50_s", "queue_delay_p99_s")

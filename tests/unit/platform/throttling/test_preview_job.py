@@ -167,4 +167,4 @@ def test_trust_is_that_of_the_worst(refusals, delay, expected):
         "queue_delay_p99_s": delay,
     }
     told = {name: {"measured": a, "simulated": b} for name, (a, b) in pairs.items()}
-    assert trust(told) == expected
+    assert trust(told, 500) == expected
