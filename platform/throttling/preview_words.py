@@ -71,16 +71,19 @@ def sentences(
     if users:
         more = sum(user["refused"]["proposed"] > user["refused"]["current"] for user in users)
         less = sum(user["refused"]["proposed"] < user["refused"]["current"] for user in users)
-        told = [f"more calls of {more} users"] if more else []
-        told += [f"fewer calls of {less} users"] if less else []
+        told = [f"more calls of {_users(more)}"] if more else []
+        told += [f"fewer calls of {_users(less)}"] if less else []
         if told:
             found.append(f"It would have refused {' and '.join(told)}.")
     if estimated_runs:
-        found.append(
-            f"{estimated_runs} refused runs never ran: what they would have used is estimated."
-        )
+        runs = "refused run" if estimated_runs == 1 else "refused runs"
+        found.append(f"{estimated_runs} {runs} never ran: what they would have used is estimated.")
     found.append(_trust(fidelity))
     return found
+
+
+def _users(number: int) -> str:
+    return f"{number} user{'' if number == 1 else 's'}"
 
 
 def _refused(current: Figures, proposed: Figures) -> str:

@@ -69,7 +69,16 @@ class History:
     """What a server would have of a trace, were it served by workers of these costs."""
 
     def __init__(
-        self, folder, trace, *, system="fairserve", costs=TRUTH, workers=1, limits=None, retries=0
+        self,
+        folder,
+        trace,
+        *,
+        system="fairserve",
+        costs=TRUTH,
+        workers=1,
+        limits=None,
+        retries=0,
+        way_s=0.0,
     ):
         self.folder, self.trace = folder, trace
         self.served, self.refused, self._ended = [], [], []
@@ -79,7 +88,9 @@ class History:
         self.system = SYSTEMS[system] if isinstance(system, str) else system
         self._opened = {run.interaction_id: run.arrival_s for run in trace.interactions}
         self._again_s = {}
-        options = ReplayOptions(workers=workers, settings=self.settings, retries=retries)
+        options = ReplayOptions(
+            workers=workers, settings=self.settings, retries=retries, dispatch_delay_s=way_s
+        )
         self.result = Replay(trace, self.system, costs, options, self).run()
         SegmentWriter(
             folder, max_bytes=1 << 28, retention_s=1e9, block_tokens=BLOCK, wall=lambda: EPOCH

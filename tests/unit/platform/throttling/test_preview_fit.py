@@ -5,7 +5,12 @@ import random
 import pytest
 from preview_world import MODEL, TRUTH, History, traffic
 
-from fairserve.platform.throttling.preview_fit import FALLBACK, MIN_CALLS, fit_costs
+from fairserve.platform.throttling.preview_fit import (
+    FALLBACK,
+    MIN_CALLS,
+    MOST_WAY_S,
+    fit_costs,
+)
 from fairserve.platform.throttling.preview_input import ServedCall, Workers
 
 TIMES = ("prefill_base_s", "prefill_s_per_token", "decode_base_s", "decode_s_per_sequence")
@@ -32,6 +37,20 @@ def test_the_truth_is_found(tmp_path, workers):
     for name in TIMES:
         assert getattr(fit.costs, name) == pytest.approx(getattr(TRUTH, name), rel=0.05)
     assert fit.costs.kv_capacity_tokens == TRUTH.kv_capacity_tokens
+
+
+def test_the_way_to_the_workers_is_found(tmp_path):
+    history = History(tmp_path, traffic(100), system="fcfs", way_s=0.05)
+    fit = fit_costs(history.served, history.workers)
+    assert fit.way_s == pytest.approx(0.05, rel=0.1)
+    assert fit.costs.decode_base_s == pytest.approx(TRUTH.decode_base_s, rel=0.1)
+
+
+def test_a_way_is_not_as_long_as_a_queue():
+    fit = fit_costs(
+        [served(n, queue_s=9.0, ttft_s=9.2, duration_s=10.2) for n in range(30)], WORKERS
+    )
+    assert fit.way_s == MOST_WAY_S
 
 
 def test_the_order_of_the_rows_does_not_matter(history):

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from preview_world import EPOCH, TRUTH, History, traffic
 
-from fairserve.platform.throttling.preview_job import MOST_USERS, preview
+from fairserve.platform.throttling.preview_job import MOST_FACTOR, MOST_USERS, preview
 from fairserve.platform.throttling.preview_schemas import PreviewOut
 from fairserve.platform.throttling.preview_words import trust
 from fairserve.scheduling.registry import SYSTEMS
@@ -89,6 +89,26 @@ def test_clients_that_try_again_do_so_in_the_replay(tmp_path):
     assert found["window"]["retries"] == 2
     assert found["window"]["came_earlier_runs"] > 0
     assert found["fidelity"]["trust"] != "poor"
+
+
+def test_where_few_times_are_known_calls_take_as_long_as_they_did(overloaded):
+    """Of ten calls all times are known; those are made a model that is nothing like the truth."""
+    served = [
+        row if number < 10 else row._replace(ttft_s=None)
+        for number, row in enumerate(overloaded.served)
+    ]
+    found = preview(overloaded.job(FAIRSERVE, seconds=1000, served=served))
+    costs = found["workers"]["costs"]
+    assert costs["source"] == "scaled"
+    assert 1 / MOST_FACTOR <= costs["factor"] <= MOST_FACTOR
+    assert costs["factor"] != 1
+    measured, simulated = found["fidelity"]["queue_delay_p50_s"].values()
+    assert simulated == pytest.approx(measured, rel=1.0)
+
+
+def test_a_good_fit_is_not_stretched(overloaded):
+    found = preview(overloaded.job(FAIRSERVE, seconds=1000))
+    assert found["workers"]["costs"]["factor"] == 1
 
 
 def test_users_are_named_and_not_more_than_are_read(limited):
