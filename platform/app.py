@@ -45,6 +45,7 @@ from fairserve.platform.settings import Settings
 from fairserve.platform.tenants import endpoints as tenants
 from fairserve.platform.tenants import users
 from fairserve.platform.throttling import endpoints as throttling
+from fairserve.platform.throttling.preview import Previews
 from fairserve.platform.usage import endpoints as usage
 from fairserve.platform.user_data import endpoints as user_data
 from fairserve.platform.webhooks import endpoints as webhooks
@@ -67,6 +68,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         openapi_url="/openapi.json" if settings.api_docs else None,
     )
     app.state.settings = settings
+    app.state.previews = Previews()
     management = (
         apps,
         audit,

@@ -112,6 +112,8 @@ class Replay:
         for tenant, user in sorted(users):
             if user in options.weights:
                 handle(ev.UserChanged(tenant, user, weight=options.weights[user]), 0.0)
+        for setting in options.settings:
+            handle(setting, 0.0)
         for number, worker in enumerate(self._workers):
             handle(ev.WorkerJoined(_name(number), worker.kv_capacity_tokens), 0.0)
 

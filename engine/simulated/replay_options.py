@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairserve.engine.simulated.plans import Isolation
 from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.scheduling.directory import NO_LIMITS
+from fairserve.scheduling.directory import NO_LIMITS, Setting
 from fairserve.throttling.base import Limits
 
 
@@ -36,6 +36,9 @@ class ReplayOptions:
     """By user; others have 1."""
     profiles: Mapping[str, AppProfile] = field(default_factory=dict)
     """By app, as declared; others have the trace's own means."""
+    settings: Sequence[Setting] = ()
+    """Of apps, tenants, users and contracts, told after all of the above and over it. Budgets do not
+    bind: nothing has a price."""
     learning: LearningOptions | None = None
     """Profiles are learned from what the calls use; None: they stay as declared."""
     learning_interval_s: float = 30.0

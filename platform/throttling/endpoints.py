@@ -13,6 +13,8 @@ from fairserve.platform.auth import AdminPrincipal, require_admin
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
 from fairserve.platform.throttling import events, repository, service
+from fairserve.platform.throttling.preview import Previews, PreviewWorld
+from fairserve.platform.throttling.preview_schemas import PreviewIn, PreviewOut
 from fairserve.platform.throttling.schemas import (
     EventOut,
     EventQuery,
@@ -45,6 +47,25 @@ def change_throttling(
     after_commit(session, lambda: control.apply_throttling(current.system, options))
     report = service.report(settings, current)
     return ThrottlingChanged(**report.model_dump(), after_worker_restart=kept)
+
+
+@router.post("/admin/throttling/preview", dependencies=[Depends(require_admin)])
+async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
+    """What a change would have made of the last minutes: they are replayed with and without it.
+
+    Nothing changes. 409 while another preview is made, or where nothing was recorded.
+    """
+    state = request.app.state
+    ledger = getattr(state, "ledger", None)
+    world = PreviewWorld(
+        settings=state.settings,
+        sessions=state.session_factory,
+        cluster=await state.control.cluster(),
+        embedded=getattr(state, "supervisor", None) is not None,
+        flush=None if ledger is None else ledger.flush,
+    )
+    previews: Previews = state.previews
+    return await previews.make(world, body, request.is_disconnected)
 
 
 @router.get("/admin/throttling/history", dependencies=[Depends(require_admin)])

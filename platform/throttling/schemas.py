@@ -23,13 +23,18 @@ InteractionId = Annotated[
 """A run's id as its client writes it."""
 
 
-class ThrottlingPut(Strict):
-    """What shall hold. Parameters that are left out return to their defaults."""
+class ThrottlingChoice(Strict):
+    """A system and its parameters. Those that are left out have their defaults."""
 
     system: ObjectId
     parameters: dict[Annotated[str, StringConstraints(min_length=1, max_length=100)], Scalar] = (
         Field(default_factory=dict, max_length=MAX_PARAMETERS)
     )
+
+
+class ThrottlingPut(ThrottlingChoice):
+    """What shall hold. Parameters that are left out return to their defaults."""
+
     expected_version: int | None = Field(None, ge=0)
     """If given, the change is refused with 409 unless this is the version in force."""
 

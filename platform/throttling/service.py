@@ -22,7 +22,12 @@ from fairserve.platform.throttling.parameters import (
     effective_options,
     system_config,
 )
-from fairserve.platform.throttling.schemas import ParameterOut, ThrottlingOut, ThrottlingPut
+from fairserve.platform.throttling.schemas import (
+    ParameterOut,
+    ThrottlingChoice,
+    ThrottlingOut,
+    ThrottlingPut,
+)
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
@@ -63,12 +68,7 @@ def change(
     before = load_current(session, settings)
     if body.expected_version is not None and body.expected_version != before.version:
         raise ConflictError(f"version {before.version} is in force", param="expected_version")
-    try:
-        after = system_config(settings, body.system, body.parameters)
-        options = effective_options(settings, body.system, body.parameters)
-    except ValueError as error:
-        known = body.system in SYSTEMS
-        raise InvalidRequestError(str(error), param="parameters" if known else "system") from error
+    after, options = checked(settings, body)
     row = ThrottlingSetting(
         version=before.version + 1,
         system=body.system,
@@ -88,10 +88,20 @@ def change(
     )
     current = Current(row.system, row.parameters, row.version, row.author, row.created_at)
     was = system_config(settings, before.system, before.parameters)
-    return current, options, _kept_by_workers(was, after)
+    return current, options, kept_by_workers(was, after)
 
 
-def _kept_by_workers(before: SystemConfig, after: SystemConfig) -> list[str]:
+def checked(settings: Settings, body: ThrottlingChoice) -> tuple[SystemConfig, dict[str, Any]]:
+    """What a choice leads to, and all its options. Raises InvalidRequestError naming a parameter."""
+    try:
+        after = system_config(settings, body.system, body.parameters)
+        return after, effective_options(settings, body.system, body.parameters)
+    except ValueError as error:
+        known = body.system in SYSTEMS
+        raise InvalidRequestError(str(error), param="parameters" if known else "system") from error
+
+
+def kept_by_workers(before: SystemConfig, after: SystemConfig) -> list[str]:
     """What running workers do not learn: their scheduler is chosen when they start."""
     if before.local != after.local:
         return ["local"]

@@ -32,6 +32,7 @@ from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.fleet import merge
 from fairserve.platform.cluster.fleet_endpoints import router as fleet
 from fairserve.platform.completions.models import Models
+from fairserve.platform.control.port import ClusterView, WorkerView
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
@@ -45,6 +46,7 @@ from fairserve.platform.settings import Settings
 from fairserve.platform.tenants.endpoints import router as tenants
 from fairserve.platform.tenants.users import router as users
 from fairserve.platform.throttling.endpoints import router as throttling
+from fairserve.platform.throttling.preview import Previews
 from fairserve.platform.usage.endpoints import router as usage
 from fairserve.platform.webhooks.endpoints import router as webhooks
 
@@ -269,6 +271,10 @@ class RecordingControl:
     def apply_throttling(self, system, parameters) -> None:
         self.applied.append((system, parameters))
 
+    async def cluster(self) -> ClusterView:
+        workers = (WorkerView("w0", False, 8000, 0, 0, 0, "m"),)
+        return ClusterView("fairserve", False, False, 0, 8000, 0, 0, 0, workers)
+
 
 class RecordingPrograms:
     """Stands in for the programs under way: remembers which are to end."""
@@ -339,6 +345,7 @@ class Management:
         self.state.control = self.control = RecordingControl()
         self.state.programs = self.programs = RecordingPrograms()
         self.state.fleet = self.fleet = RecordingFleet()
+        self.state.previews = Previews()
         self.state.pool = self.pool = {}
         self.state.jobs = self.jobs = RecordingJobs()
         self.state.models = Models(lambda worker_id: True)

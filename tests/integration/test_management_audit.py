@@ -60,6 +60,8 @@ CHANGES = [
     ("POST", "/admin/tenants/{tenant_id}/restore", None, "tenant.restore"),
 ]
 
+CHANGE_NOTHING = {("POST", "/admin/throttling/preview")}
+
 
 def test_every_route_that_changes_something_is_walked(management):
     found = {
@@ -68,7 +70,8 @@ def test_every_route_that_changes_something_is_walked(management):
         for method in methods.keys() - {"get"}
     }
     walked = {(method, path.replace("tenant_key_id", "key_id")) for method, path, _, _ in CHANGES}
-    assert found == walked
+    assert found - CHANGE_NOTHING == walked
+    assert found >= CHANGE_NOTHING
 
 
 def test_every_change_has_a_row_and_no_row_has_a_secret(management):

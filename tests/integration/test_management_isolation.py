@@ -54,6 +54,7 @@ BODIES = {
     ("PATCH", "/v1/apps/{app_id}"): {"name": "taken over"},
     ("PUT", "/admin/users/{tenant_id}/{user:path}"): {"blocked": True},
     ("PUT", "/admin/throttling"): {"system": "fcfs"},
+    ("POST", "/admin/throttling/preview"): {"system": "fcfs"},
     ("PUT", "/admin/apps/{app_id}/profile"): {"mode": "pinned"},
     ("POST", "/admin/prices"): {"model": "m", "input": 1, "output": 2},
     ("POST", "/admin/cluster/workers"): {"id": "b", "url": "http://127.0.0.1:10"},
@@ -118,7 +119,7 @@ def fill(path, tenant, app):
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 75
+    assert len(ROUTES) == 76
     assert BODIES.keys() <= set(ROUTES)
 
 

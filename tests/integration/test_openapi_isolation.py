@@ -254,6 +254,7 @@ def bodies():
         ("POST", "/admin/tenants/{tenant_id}/keys/rotate"): [None],
         ("PUT", "/admin/users/{tenant_id}/{user}"): [{"blocked": True}],
         ("PUT", "/admin/throttling"): [{"system": "fcfs"}],
+        ("POST", "/admin/throttling/preview"): [{"system": "fcfs"}],
         ("PUT", "/admin/apps/{app_id}/profile"): [{"mode": "pinned", "profile": PROFILE}],
         ("POST", "/admin/prices"): [
             {"model": "scripted", "input_tokens": "1", "cached_tokens": "1", "output_tokens": "1"}

@@ -1,0 +1,312 @@
+"""``POST /admin/throttling/preview``: over HTTP on both databases, and on a running server."""
+
+import asyncio
+import threading
+import time
+
+import openai
+import pytest
+from live_server import LiveServer
+from preview_world import EPOCH, MODEL, History, traffic
+from processes import eventually
+from sqlalchemy import func, select
+
+from fairserve.platform.control.port import ClusterView, WorkerView
+from fairserve.platform.control.record import CallRecord
+from fairserve.platform.db.operations import AuditEntry, ThrottlingSetting
+from fairserve.platform.errors import FairServeError, UnavailableError
+from fairserve.platform.throttling import preview as previewing
+from fairserve.platform.throttling.preview import Previews, PreviewWorld, gather
+from fairserve.platform.throttling.preview_schemas import PreviewIn
+from fairserve.platform.traffic.segments import recording_folder
+from fairserve.platform.usage.repository import upsert_calls
+from fairserve.scheduling.registry import SYSTEMS
+
+PATH = "/admin/throttling"
+PREVIEW = f"{PATH}/preview"
+SECONDS = 300.0
+FREE = {"system": "rpm-1000"}
+
+
+def records(history):
+    """Rows as control would tell them; the history's worker served ``m``."""
+    rows = [
+        (
+            row,
+            {
+                "outcome": row.outcome,
+                "stage": row.stage,
+                "input_tokens": row.input_tokens,
+                "system_tokens": row.system_tokens,
+                "cached_tokens": row.cached_tokens,
+                "output_tokens": row.output_tokens,
+                "queue_delay_s": row.queue_s,
+                "ttft_s": row.ttft_s,
+                "duration_s": row.duration_s,
+                "worker": row.worker,
+            },
+        )
+        for row in history.served
+    ]
+    rows += [
+        (
+            row,
+            {
+                "outcome": "refused",
+                "stage": 1,
+                "refusal_reason": row.reason,
+                "refusal_scope": "user",
+                "mid_run": row.mid_run,
+            },
+        )
+        for row in history.refused
+    ]
+    return [
+        CallRecord(
+            call_id=f"c{number}",
+            tenant=row.tenant,
+            app=row.app,
+            user=row.user,
+            model="an-alias",
+            served_model=MODEL,
+            interaction_id=row.run,
+            agent=None,
+            accepted_at=row.at,
+            ended_at=row.at + (more.get("duration_s") or 0.0),
+            **more,
+        )
+        for number, (row, more) in enumerate(rows)
+    ]
+
+
+@pytest.fixture
+def happened(management, monkeypatch):
+    """Five minutes of a flood, recorded and in the ledger; they have just ended."""
+    folder = recording_folder(management.state.settings.data_dir)
+    history = History(folder, traffic(150), system=SYSTEMS["rpm-20"])
+    with management.state.session_factory.begin() as session:
+        upsert_calls(session, records(history))
+    monkeypatch.setattr(previewing.time, "time", lambda: EPOCH + SECONDS)
+    put = {"system": "rpm-20"}
+    management.call(management.admin, "PUT", PATH, put)
+    return history
+
+
+def preview(management, body=FREE, *, status=200, key=None):
+    return management.call(key or management.admin, "POST", PREVIEW, body, status=status)
+
+
+def rows(management):
+    with management.state.session_factory() as session:
+        return [
+            session.scalar(select(func.count()).select_from(table))
+            for table in (AuditEntry, ThrottlingSetting)
+        ]
+
+
+def test_a_preview_compares_and_changes_nothing(management, happened):
+    before = rows(management)
+    found = preview(management)
+    assert rows(management) == before
+    assert management.control.applied[1:] == []
+    assert found["window"]["runs"] == 150
+    assert found["workers"]["model"] == MODEL
+    assert found["fidelity"]["refused_calls"]["measured"] == len(happened.refused)
+    assert found["fidelity"]["trust"] == "good"
+    assert found["proposed"]["refused_calls"] == 0 < found["current"]["refused_calls"]
+    assert found["users"][0]["user"] == "u0"
+    assert found["sentences"][0].startswith("With this setting 0 calls would have been refused")
+    assert preview(management) == found
+
+
+def test_minutes_bound_the_window(management, happened):
+    short = preview(management, {**FREE, "minutes": 2})["window"]
+    assert 0 < short["runs"] < 100
+    assert short["from"] == "2023-11-14T22:16:20Z"
+    assert short["until"] == "2023-11-14T22:18:20Z"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"system": "nothing"}, 400, "system"),
+        ({"system": "rpm-0"}, 400, "system"),
+        ({"system": "fairserve", "parameters": {"nothing": 1}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feeder.max_bypass": "x"}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"low_watermark": 9}}, 400, "parameters"),
+        ({"system": "fairserve", "parameters": {"feeder.charge": ["finish"]}}, 422, None),
+        ({"system": "fairserve", "policy": "oit"}, 422, None),
+        ({"parameters": {}}, 422, None),
+        ({"system": "fcfs", "minutes": 0}, 422, None),
+        ({"system": "fcfs", "minutes": 61}, 422, None),
+        ({"system": "fcfs", "expected_version": 0}, 422, None),
+    ],
+)
+def test_what_a_change_refuses_a_preview_refuses(management, body, status, param):
+    answer = preview(management, body, status=status)
+    if param:
+        assert answer["error"]["param"] == param
+        change = management.call(management.admin, "PUT", PATH, body, status=status)
+        assert change["error"] == answer["error"]
+
+
+def test_only_admins_may(management):
+    tenant = management.tenant("acme")
+    error = preview(management, key=tenant["api_key"], status=403)["error"]
+    assert error["code"] == "insufficient_scope"
+
+
+def test_without_traffic_it_says_so(management):
+    error = preview(management, status=409)["error"]
+    assert error["code"] == "nothing_recorded"
+    assert "no traffic is recorded yet" in error["message"]
+
+
+def test_old_traffic_is_none(management, happened, monkeypatch):
+    monkeypatch.setattr(previewing.time, "time", lambda: EPOCH + 86_400)
+    error = preview(management, status=409)["error"]
+    assert error["code"] == "nothing_recorded"
+    assert "in the last 10 min" in error["message"]
+
+
+def test_where_nothing_is_recorded_by_choice_it_says_what_to_do(management):
+    settings = management.state.settings
+    management.state.settings = settings.model_copy(update={"trace_recording": False})
+    error = preview(management, status=409)["error"]
+    assert error["code"] == "nothing_recorded"
+    assert "--trace-recording" in error["message"]
+
+
+def test_without_a_worker_it_says_so(management, happened):
+    async def cluster():
+        draining = WorkerView("w0", True, 8000, 0, 0, 0, MODEL)
+        return ClusterView("fairserve", False, False, 0, 0, 0, 0, 0, (draining,))
+
+    management.control.cluster = cluster
+    assert preview(management, status=409)["error"]["code"] == "no_worker"
+
+
+def test_only_as_many_rows_as_are_allowed_are_looked_at(management, happened, monkeypatch):
+    monkeypatch.setattr(previewing, "MAX_SERVED_ROWS", 120)
+    monkeypatch.setattr(previewing.preview_rows, "PAGE_ROWS", 50)
+    window = preview(management)["window"]
+    assert window["cut"]
+    newest = sorted((row.at for row in happened.served), reverse=True)[119]
+    assert window["from"] >= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(newest - 1))
+    assert 0 < window["calls"] < 250
+
+
+def test_pages_leave_no_row_out(management, happened, monkeypatch):
+    monkeypatch.setattr(previewing.preview_rows, "PAGE_ROWS", 7)
+    monkeypatch.setattr(previewing.preview_rows, "LOOKED_UP", 2)
+    job = gather(world(management), PreviewIn(**FREE), EPOCH + SECONDS)
+    assert len(job.served) == sum(row.at <= EPOCH + SECONDS for row in happened.served)
+    assert len(job.refused) == len(happened.refused)
+    assert len({*job.served}) == len(job.served)
+
+
+def world(management):
+    cluster = asyncio.run(management.control.cluster())
+    state = management.state
+    return PreviewWorld(state.settings, state.session_factory, cluster, embedded=False)
+
+
+def made(management, previews, *, gone):
+    """The error of a preview, and how long it took."""
+
+    async def make():
+        begin_s = time.monotonic()
+        with pytest.raises(FairServeError) as caught:
+            await previews.make(given, PreviewIn(**FREE), gone)
+        return caught.value, time.monotonic() - begin_s
+
+    given = world(management)
+    return asyncio.run(make())
+
+
+async def stays():
+    return False
+
+
+def test_it_stops_when_its_time_is_over(management, happened):
+    error, took_s = made(management, Previews(time_limit_s=0.01), gone=stays)
+    assert isinstance(error, UnavailableError)
+    assert error.code == "preview_timeout"
+    assert took_s < 10
+
+
+def test_it_stops_when_nobody_waits(management, happened):
+    async def gone():
+        return True
+
+    error, _ = made(management, Previews(), gone=gone)
+    assert error.status == 499
+
+
+def test_a_second_one_is_told_to_wait(management, happened, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+    whole = previewing.gather
+
+    def held(*given):
+        begun.set()
+        assert go_on.wait(60)
+        return whole(*given)
+
+    monkeypatch.setattr(previewing, "gather", held)
+    answers = []
+    first = threading.Thread(target=lambda: answers.append(preview(management)))
+    first.start()
+    assert begun.wait(60)
+    error = preview(management, status=409)["error"]
+    assert error["code"] == "preview_busy"
+    go_on.set()
+    first.join(60)
+    assert answers[0]["proposed"]["refused_calls"] == 0
+    assert preview(management)["window"]["runs"] == 150
+
+
+PROFILE = {
+    "stages": [{"input_tokens": 120, "system_tokens": 0, "output_tokens": 24}],
+    "calls_per_interaction": 1,
+}
+
+
+def test_a_running_server_previews_its_own_traffic(tmp_path):
+    """A limit refused some of it; without one nothing would have been refused."""
+    with LiveServer(tmp_path, workers=1) as server:
+        app = server.new_app(profile=PROFILE)
+        server.admin("PUT", PATH, json={"system": "rpm-5"})
+        client = server.openai(app["api_key"])
+        refused = 0
+        for number in range(12):
+            try:
+                client.chat.completions.create(
+                    model="fairserve-tiny-random",
+                    user="flooder",
+                    messages=[{"role": "user", "content": f"{number}: how do tides work?"}],
+                    max_tokens=8,
+                )
+            except openai.RateLimitError:
+                refused += 1
+        client.close()
+        assert refused == 7
+        server.wait_for_usage(calls=12)
+        folder = server.folder / "data" / "recording"
+        eventually(
+            lambda: sum(p.read_bytes().count(b"\n") for p in folder.glob("*.jsonl")) == 1 + 5,
+            "the calls were not recorded",
+        )
+        found = server.admin("POST", PREVIEW, json=FREE)
+        assert found["window"]["runs"] == 12
+        assert found["window"]["estimated_runs"] == 7
+        assert (found["window"]["users"], found["workers"]["number"]) == (1, 1)
+        assert found["workers"]["costs"]["source"] == "scaled"
+        assert found["current"]["refused_calls"] == 7
+        assert found["current"]["refused_by_reason"] == {"rpm_user_limit": 7}
+        assert found["proposed"]["refused_calls"] == 0
+        assert found["proposed"]["completed_interactions"] == 12
+        assert found["users"][0]["user"] == "flooder"
+        assert found["sentences"][0] == (
+            "With this setting 0 calls would have been refused instead of 7."
+        )
+        assert server.admin("GET", PATH)["system"] == "rpm-5"
