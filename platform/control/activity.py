@@ -107,9 +107,10 @@ class Activity:
         more = service - live.counted_service
         if more:
             live.counted_service = service
-            clients = self._open.clients
-            owner = live.owner
-            clients[owner] = clients.get(owner, 0.0) + more
+            served = live.served
+            if served.number != self._open.number:
+                served = live.served = self._open.served(live.owner)
+            served.service += more
 
     def left(self, live: LiveCall) -> None:
         """It is no longer under way."""
@@ -242,7 +243,8 @@ class Activity:
 
     def service(self, owner: Client) -> tuple[float, float, float]:
         """What a client was served in the last 1, 5 and 30 minutes, the present bucket included."""
-        now = self._open.clients.get(owner, 0.0)
+        served = self._open.clients.get(owner)
+        now = 0.0 if served is None else served.service
         entry = self._known.get(owner)
         if entry is None:
             return now, now, now

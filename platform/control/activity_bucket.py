@@ -38,6 +38,23 @@ Weight = Callable[[str, str, str], float]
 """Of a client."""
 
 
+class Served:
+    """The service of one client in one bucket. A live call keeps it at hand, so that a progress does not
+    look it up.
+    """
+
+    __slots__ = ("number", "service")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Of the bucket."""
+        self.service = 0.0
+
+
+NOT_SERVED = Served(-1)
+"""In no bucket."""
+
+
 class UnderWay:
     """How many calls of a client are queued and running."""
 
@@ -145,12 +162,18 @@ class OpenBucket:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.clients: dict[Client, float] = {}
-        """Service."""
+        self.clients: dict[Client, Served] = {}
         self.refused: dict[Client, int] = {}
         self.tenants: dict[str, Counts] = {}
         self.workers: dict[str, tuple[int, int]] = {}
         """Prompt tokens, and the cached ones among them, of calls that ended there."""
+
+    def served(self, owner: Client) -> Served:
+        """Where the service of a client is counted."""
+        found = self.clients.get(owner)
+        if found is None:
+            found = self.clients[owner] = Served(self.number)
+        return found
 
     def of(self, tenant: str) -> Counts:
         """The counts of a tenant."""
@@ -161,9 +184,10 @@ class OpenBucket:
 
     def close(self, under_way: Mapping[Client, UnderWay], weight: Weight) -> ClosedBucket:
         """It is over; ``under_way`` are the clients with calls now."""
-        named = largest(self.clients, MAX_CLIENTS)
+        services = {owner: served.service for owner, served in self.clients.items()}
+        named = largest(services, MAX_CLIENTS)
         shares: dict[str, list[float]] = {}
-        for owner, service in self.clients.items():
+        for owner, service in services.items():
             counts = self.of(owner[0])
             counts.service += service
             counts.clients += 1
@@ -183,7 +207,7 @@ class OpenBucket:
 class ClosedBucket:
     """A bucket that is over; ``whole`` is what happened to all calls. To be read only."""
 
-    __slots__ = ("clients", "number", "refused", "tenants", "whole", "workers")
+    __slots__ = ("clients", "number", "other_tenants", "refused", "tenants", "whole", "workers")
 
     def __init__(self, bucket: OpenBucket, named: dict[Client, float], jain: float | None) -> None:
         self.number = bucket.number
@@ -195,6 +219,8 @@ class ClosedBucket:
         self.whole.jain = jain
         weights = {tenant: counts.weight for tenant, counts in bucket.tenants.items()}
         self.tenants = {tenant: bucket.tenants[tenant] for tenant in largest(weights, MAX_TENANTS)}
+        self.other_tenants = len(bucket.tenants) - len(self.tenants)
+        """How many there were that have no name here."""
         self.workers = bucket.workers
 
     @property
