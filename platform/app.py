@@ -26,6 +26,7 @@ from fairserve.platform.cluster import endpoints as cluster
 from fairserve.platform.cluster import fleet_endpoints as fleet
 from fairserve.platform.completions import endpoints as completions
 from fairserve.platform.completions.limit_headers import LimitHeaders
+from fairserve.platform.control import endpoints as live
 from fairserve.platform.errors import (
     BodyTooLargeError,
     FairServeError,
@@ -33,6 +34,7 @@ from fairserve.platform.errors import (
     NotFoundError,
 )
 from fairserve.platform.exports import endpoints as exports
+from fairserve.platform.interactions import admin_endpoints as all_interactions
 from fairserve.platform.interactions import endpoints as interactions
 from fairserve.platform.jobs import endpoints as jobs
 from fairserve.platform.prices import endpoints as prices
@@ -64,12 +66,14 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     )
     app.state.settings = settings
     management = (
+        all_interactions,
         apps,
         audit,
         cluster,
         exports,
         fleet,
         jobs,
+        live,
         prices,
         profiles,
         tenants,

@@ -10,8 +10,10 @@ from sqlalchemy.exc import DBAPIError
 
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
+from fairserve.platform.control.endpoints import router as live
 from fairserve.platform.exports.endpoints import router as exports
 from fairserve.platform.exports.work import make_exports
+from fairserve.platform.interactions.admin_endpoints import router as all_interactions
 from fairserve.platform.jobs.endpoints import router as jobs
 from fairserve.platform.prices.endpoints import router as prices
 from fairserve.platform.profiles.endpoints import router as profiles
@@ -22,10 +24,12 @@ from fairserve.platform.usage.endpoints import router as usage
 from fairserve.platform.webhooks.endpoints import router as webhooks
 
 ROUTERS = (
+    all_interactions,
     apps,
     audit,
     exports,
     jobs,
+    live,
     prices,
     profiles,
     tenants,
@@ -83,11 +87,12 @@ def fill(path, tenant, app):
         .replace("{event_id}", tenant["event_id"])
         .replace("{export_id}", app["export_id"])
         .replace("{user:path}", "anna")
+        .replace("{interaction_id:path}", "a/run")
     )
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 63
+    assert len(ROUTES) == 68
     assert BODIES.keys() <= set(ROUTES)
 
 
