@@ -20,10 +20,10 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from control_world import MemoryJournal
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
-from control_world import MemoryJournal
 from processes import eventually, free_port
 from sqlalchemy import Engine
 from virtual_cluster import make_call
