@@ -7,7 +7,8 @@ A tenant's page says nothing of other tenants: its shares are those among the te
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from fairserve.interactions.call import owner_path
 from fairserve.platform.control.activity import BUCKET_S, BUCKETS, Activity
@@ -24,14 +25,28 @@ from fairserve.platform.control.client_views import (
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.scheduling.dispatcher import Dispatcher
 
-SORTS: dict[ClientSort, Callable[[Activity, Client], float]] = {
-    "service_1m": lambda activity, owner: activity.service(owner)[0],
-    "service_5m": lambda activity, owner: activity.service(owner)[1],
-    "service_30m": lambda activity, owner: activity.service(owner)[2],
-    "queued_calls": lambda activity, owner: activity.under_way(owner)[0],
-    "running_calls": lambda activity, owner: activity.under_way(owner)[1],
-    "refused_calls": lambda activity, owner: activity.refusals(owner),
-    "name": lambda activity, owner: 0,
+
+class _Seen(NamedTuple):
+    """A client with what is asked of every one."""
+
+    owner: Client
+    service: tuple[float, float, float]
+    under_way: tuple[int, int]
+
+    @property
+    def active(self) -> bool:
+        """Served in the last five minutes, or with calls under way."""
+        return self.service[1] > 0 or self.under_way != (0, 0)
+
+
+_BY: dict[ClientSort, Callable[[Activity, _Seen], float]] = {
+    "service_1m": lambda activity, seen: seen.service[0],
+    "service_5m": lambda activity, seen: seen.service[1],
+    "service_30m": lambda activity, seen: seen.service[2],
+    "queued_calls": lambda activity, seen: seen.under_way[0],
+    "running_calls": lambda activity, seen: seen.under_way[1],
+    "refused_calls": lambda activity, seen: activity.refusals(seen.owner),
+    "name": lambda activity, seen: 0,
 }
 """Descending; ties, and ``name``, by tenant, app and user."""
 
@@ -58,17 +73,17 @@ class Clients:
     ) -> ClientPage:
         """A tenant's clients, or all; ``query`` is a part of an id in whatever case."""
         self._activity.settle(self._clock())
-        owners = self._owners(tenant)
-        shares = self._shares(owners)
+        found = self._seen(tenant)
+        shares = self._shares(found)
         if query:
             word = query.casefold()
-            owners = [owner for owner in owners if any(word in part.casefold() for part in owner)]
-        value, activity = SORTS[sort], self._activity
+            found = [seen for seen in found if any(word in part.casefold() for part in seen.owner)]
+        value, activity = _BY[sort], self._activity
         first = heapq.nsmallest(
-            offset + limit, owners, key=lambda owner: (-value(activity, owner), owner)
+            offset + limit, found, key=lambda seen: (-value(activity, seen), seen.owner)
         )
-        items = [self._view(owner, shares) for owner in first[offset:]]
-        return ClientPage(items, len(owners), limit, offset)
+        items = [self._view(seen, shares) for seen in first[offset:]]
+        return ClientPage(items, len(found), limit, offset)
 
     def one(self, owner: Client, *, within: str | None) -> ClientDetail | None:
         """A client with everything; None if it is not one of the last half hour.
@@ -76,24 +91,25 @@ class Clients:
         Its shares are those among the clients of the tenant ``within``, or of all.
         """
         self._activity.settle(self._clock())
-        owners = self._owners(within)
-        if owner not in set(owners):
+        found = self._seen(within)
+        seen = next((each for each in found if each.owner == owner), None)
+        if seen is None:
             return None
         now_s, now_at = self._clock(), self._wall()
         buckets = self._activity.buckets()
         last = self._activity.number
         numbers = range(last - BUCKETS, last)
-        found = [buckets.get(number) for number in numbers]
+        closed = [buckets.get(number) for number in numbers]
         of_tenant, of_app, of_user = self._dispatcher.directory.weights(*owner)
         return ClientDetail(
-            client=self._view(owner, self._shares(owners)),
+            client=self._view(seen, self._shares(found)),
             tenant_weight=of_tenant,
             app_weight=of_app,
             user_weight=of_user,
             bucket_s=BUCKET_S,
             at=[now_at - now_s + (number + 1) * BUCKET_S for number in numbers],
-            service=[_service(bucket, owner) for bucket in found],
-            refused=[0 if each is None else each.refused.get(owner, 0) for each in found],
+            service=[_service(bucket, owner) for bucket in closed],
+            refused=[0 if each is None else each.refused.get(owner, 0) for each in closed],
             levels=self._levels(owner),
             limits=self._dispatcher.limits_in_use(owner, now_s, now_at),
             calls=self._under_way(owner, now_s, now_at),
@@ -101,27 +117,28 @@ class Clients:
 
     # --- parts ------------------------------------------------------------------------------------
 
-    def _owners(self, tenant: str | None) -> list[Client]:
-        clients = self._activity.clients()
-        return [owner for owner in clients if tenant is None or owner[0] == tenant]
+    def _seen(self, tenant: str | None) -> list[_Seen]:
+        activity = self._activity
+        return [
+            _Seen(owner, activity.service(owner), activity.under_way(owner))
+            for owner in activity.clients()
+            if tenant is None or owner[0] == tenant
+        ]
 
-    def _active(self, owner: Client) -> bool:
-        return self._activity.service(owner)[1] > 0 or any(self._activity.under_way(owner))
-
-    def _shares(self, owners: list[Client]) -> tuple[float, float]:
+    def _shares(self, found: Iterable[_Seen]) -> tuple[float, float]:
         """Service of the last five minutes, and weight of those who are active."""
         service = weight = 0.0
-        for owner in owners:
-            if self._active(owner):
-                service += self._activity.service(owner)[1]
-                weight += self._dispatcher.directory.weight(*owner)
+        for seen in found:
+            if seen.active:
+                service += seen.service[1]
+                weight += self._dispatcher.directory.weight(*seen.owner)
         return service, weight
 
-    def _view(self, owner: Client, shares: tuple[float, float]) -> ClientView:
-        activity, directory = self._activity, self._dispatcher.directory
+    def _view(self, seen: _Seen, shares: tuple[float, float]) -> ClientView:
+        directory, owner = self._dispatcher.directory, seen.owner
         tenant, app, user = owner
-        one, five, thirty = activity.service(owner)
-        queued, running = activity.under_way(owner)
+        one, five, thirty = seen.service
+        queued, running = seen.under_way
         service, weights = shares
         weight = directory.weight(*owner)
         limits = directory.limits(app, tenant, user)
@@ -133,11 +150,11 @@ class Clients:
             service_5m=five,
             service_30m=thirty,
             service_share=five / service if service > 0 else None,
-            entitled_share=weight / weights if self._active(owner) else None,
+            entitled_share=weight / weights if seen.active else None,
             weight=weight,
             queued_calls=queued,
             running_calls=running,
-            refused_calls=activity.refusals(owner),
+            refused_calls=self._activity.refusals(owner),
             blocked=directory.blocked(tenant, user),
             user_rpm=limits.user_rpm,
             app_rpm=limits.app_rpm,
@@ -185,5 +202,5 @@ def _service(bucket: ClosedBucket | None, owner: Client) -> float | None:
     """In a bucket."""
     if bucket is None:
         return 0.0
-    unnamed, _ = bucket.others
+    unnamed = bucket.whole.clients > len(bucket.clients)
     return bucket.clients.get(owner, None if unnamed else 0.0)
