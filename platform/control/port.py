@@ -185,10 +185,6 @@ class ControlPort(Protocol):
         """A run that is live, or ended so lately that the database may not have it; else None."""
         ...
 
-    async def interactions(self, app: str, limit: int) -> list[RunView]:
-        """The live runs of an app, the latest opened first."""
-        ...
-
     async def runs(
         self, tenant: str | None, app: str | None, limit: int, *, user: str | None = None
     ) -> list[RunView]:

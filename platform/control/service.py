@@ -281,10 +281,6 @@ class ControlService:
         """See the port."""
         return self._runs.view(run_id)
 
-    async def interactions(self, app: str, limit: int) -> list[RunView]:
-        """See the port."""
-        return self._runs.latest(limit, app=app)
-
     async def runs(
         self, tenant: str | None, app: str | None, limit: int, *, user: str | None = None
     ) -> list[RunView]:
