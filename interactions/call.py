@@ -120,11 +120,16 @@ class Call:
 
 def client_path(call: Call, levels: str) -> ClientPath:
     """The call's path under one of ``LEVELS``. A user is always a user of its tenant."""
+    return owner_path(call.tenant, call.app, call.user, levels)
+
+
+def owner_path(tenant: str, app: str, user: str, levels: str) -> ClientPath:
+    """The path of the calls that a tenant's app makes for a user."""
     if levels == "tenant > user":
-        return (call.tenant, call.user)
+        return (tenant, user)
     if levels == "tenant > app > user":
-        return (call.tenant, call.app, call.user)
-    return (client_id((call.tenant, call.user)),)
+        return (tenant, app, user)
+    return (client_id((tenant, user)),)
 
 
 @lru_cache(maxsize=16_384)

@@ -30,6 +30,7 @@ from fairserve.platform.console.errors import error_page, is_console
 from fairserve.platform.console.router import router as console
 from fairserve.platform.console.security_headers import ConsoleHeaders
 from fairserve.platform.console.state import ConsoleState
+from fairserve.platform.control import endpoints as live
 from fairserve.platform.errors import (
     BodyTooLargeError,
     FairServeError,
@@ -37,6 +38,7 @@ from fairserve.platform.errors import (
     NotFoundError,
 )
 from fairserve.platform.exports import endpoints as exports
+from fairserve.platform.interactions import admin_endpoints as all_interactions
 from fairserve.platform.interactions import endpoints as interactions
 from fairserve.platform.jobs import endpoints as jobs
 from fairserve.platform.prices import endpoints as prices
@@ -70,12 +72,14 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     app.state.settings = settings
     app.state.previews = Previews()
     management = (
+        all_interactions,
         apps,
         audit,
         cluster,
         exports,
         fleet,
         jobs,
+        live,
         prices,
         profiles,
         tenants,

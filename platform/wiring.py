@@ -38,6 +38,7 @@ from fairserve.platform.completions.idempotency import IdempotentAnswers
 from fairserve.platform.completions.models import Models
 from fairserve.platform.completions.service import Completions
 from fairserve.platform.contracts.spent import SpentBudgets, retry_openings
+from fairserve.platform.control.history import History
 from fairserve.platform.control.record import (
     CallRecord,
     InteractionRecord,
@@ -168,6 +169,7 @@ class Platform:
             local_scheduler=system.local,
             local_options=system.local_options,
         )
+        self.history = History(self.control, self.pool.members)
         self.answers = IdempotentAnswers(
             retention_s=settings.idempotency_retention_s,
             max_entries=settings.idempotency_max_entries,
@@ -192,7 +194,8 @@ class Platform:
         await self._start_fleet(stored, system)
         await self.programs.start()
         self.jobs.start()
-        background = (self.profile_news.run(), retry_openings(self.control.openings))
+        openings = retry_openings(self.control.openings)
+        background = (self.profile_news.run(), openings, self.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
 
@@ -343,6 +346,7 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         await running.start()
         state = app.state
         state.control = running.control
+        state.history = running.history
         state.pool = running.pool
         state.fleet = running.fleet
         state.fleet_watch = running.fleet_watch

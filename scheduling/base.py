@@ -14,7 +14,7 @@ a thread or randomness of its own. Ties break by arrival, then by client id, eve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -217,6 +217,20 @@ class Feeder(Protocol):
         """The queued calls, in no particular order."""
         ...
 
+    def counter(self, path: ClientPath) -> float | None:
+        """What a client, or a level above it, has received, in the policy's own unit; changes nothing.
+
+        Among siblings the smaller one is served first. None where the policy counts nothing.
+        """
+        ...
+
+    def least_counter(self, path: ClientPath = ()) -> float | None:
+        """The smallest counter one level below the end of the path, of those with calls queued.
+
+        None if there are none, or the policy counts nothing; changes nothing.
+        """
+        ...
+
     def __len__(self) -> int: ...
 
     def snapshot(self) -> dict[str, Any]:
@@ -257,6 +271,13 @@ class Router(Protocol):
 
     def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
         """The call ended on that worker (or left it); None if the worker is gone meanwhile."""
+        ...
+
+    def credits(self, path: ClientPath) -> Mapping[str, float]:
+        """The deficit by worker of a client, or of a level above it, above 0 where it is in credit.
+
+        Empty where the policy has none, or does not know the client; changes nothing.
+        """
         ...
 
     def snapshot(self) -> dict[str, Any]:

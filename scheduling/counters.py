@@ -115,6 +115,11 @@ class VirtualCounters:
         node = self._find(path)
         return 0 if node is None else node.queued
 
+    def queued_below(self, path: ClientPath) -> bool:
+        """Whether the end of the path is a level with something queued below, and no client."""
+        node = self._find(path)
+        return node is not None and bool(node.active)
+
     def outstanding(self, path: ClientPath) -> float:
         """Predictions that are charged to the end of the path and have not come true."""
         node = self._find(path)

@@ -84,14 +84,18 @@ class Directory:
         """1 / E_i: calls of weight 2 are entitled to twice the service. The product of the weights of
         tenant, app and user.
         """
-        weight = 1.0
-        if (own := self._users.get((tenant, user))) is not None:
-            weight = own.weight
-        if (settings := self._apps.get(app)) is not None:
-            weight *= settings.weight
-        if (settled := self._tenants.get(tenant)) is not None:
-            weight *= settled.weight
-        return weight
+        of_tenant, of_app, of_user = self.weights(tenant, app, user)
+        return of_user * of_app * of_tenant
+
+    def weights(self, tenant: str, app: str, user: str) -> tuple[float, float, float]:
+        """Of the tenant, the app and the user, each by itself."""
+        settled, settings = self._tenants.get(tenant), self._apps.get(app)
+        own = self._users.get((tenant, user))
+        return (
+            1.0 if settled is None else settled.weight,
+            1.0 if settings is None else settings.weight,
+            1.0 if own is None else own.weight,
+        )
 
     def quota(self, holder: Holder) -> Quota:
         """What a holder's own contract says."""

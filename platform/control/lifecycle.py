@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairserve.interactions.call import Call
+from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.live import LiveCall
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
@@ -68,25 +69,25 @@ class CallLifecycle:
         journal: Journal,
         options: ControlOptions,
         runs: LiveRuns,
+        activity: Activity,
         *,
         prices: PriceBook,
         on_ended: OnEnded | None,
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s)
+        self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s, activity)
         """To be read only."""
         self.watchers: Watchers[str, RunNews] = Watchers()
         """Followers of runs, by the core's ids."""
         self.draining = False
-        self._dispatcher = dispatcher
-        self._journal = journal
+        self._dispatcher, self._journal = dispatcher, journal
         self._options = options
         self._runs = runs
+        self._activity = activity
         self._prices = prices
-        self._clock = clock
-        self._wall = wall
-        self._recorder = CallRecorder(journal, clock, wall, on_ended)
+        self._clock, self._wall = clock, wall
+        self._recorder = CallRecorder(journal, clock, wall, activity, on_ended)
 
     def use_prices(self, prices: PriceBook) -> None:
         """Calls that are submitted from now on cost what this says."""
@@ -154,11 +155,12 @@ class CallLifecycle:
         if live is None:
             return False
         now_s = self._clock()
-        self.calls.renew(live, now_s)
         before, live.usage = live.usage, message.usage
+        self.calls.renew(live, now_s)
         if message.started and not live.started:
             live.started = True
             live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
+            self._activity.started(live, now_s)
             cached = message.usage.cached_tokens if message.cached_told else None
             self.take(ev.CallStarted(message.call_id, cached))
         grew = message.usage.output_tokens > before.output_tokens

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
 from fairserve.interactions.identity import client_call_id, client_run_id
+from fairserve.platform.control.activity_bucket import NOT_SERVED, Client, Served
 from fairserve.platform.control.messages import Grant, RefuseCall
 from fairserve.platform.control.port import OnCancel
 from fairserve.platform.control.record import CallRecord, plain_of
@@ -50,6 +51,13 @@ class LiveCall:
     price: TokenPrice = FREE
     superseded: bool = False
     """Its client has repeated it: charged only if it delivers something after all."""
+    counted_service: float = 0.0
+    """What of its service is counted by now, and where it was last."""
+    served: Served = NOT_SERVED
+    owner: Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.owner = (self.call.tenant, self.call.app, self.call.user)
 
     def charged(self, delivered: bool) -> bool:
         """Whether its end is charged; ``delivered``: its client was sent something of the answer."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.deadlines import Leases, QueueWaits
 from fairserve.platform.control.live import LiveCall
 
@@ -15,7 +16,8 @@ from fairserve.platform.control.live import LiveCall
 class LiveCalls:
     """Calls by id; each either waits for a grant or has one. O(log waiting) per step of a call."""
 
-    def __init__(self, max_queue_wait_s: float, lease_s: float) -> None:
+    def __init__(self, max_queue_wait_s: float, lease_s: float, activity: Activity) -> None:
+        self._activity = activity
         self._calls: dict[str, LiveCall] = {}
         self._waits = QueueWaits(max_queue_wait_s)
         self._leases = Leases(lease_s)
@@ -61,6 +63,7 @@ class LiveCalls:
         self._calls[live.call.call_id] = live
         self._none.clear()
         self._waits.begin(live.call.call_id, now_s)
+        self._activity.accepted(live, now_s)
 
     def grant(self, call_id: str, worker_id: str, now_s: float) -> LiveCall:
         """It waits no longer and holds a lease."""
@@ -70,11 +73,13 @@ class LiveCalls:
         live.journaled_s = now_s
         self._waits.end(call_id)
         self._leases.renew(call_id, now_s)
+        self._activity.granted(live)
         return live
 
     def renew(self, live: LiveCall, now_s: float) -> None:
-        """It made progress."""
+        """It made progress: its usage is the present one."""
         self._leases.renew(live.call.call_id, now_s)
+        self._activity.used(live, now_s)
 
     def wait_again(self, live: LiveCall, now_s: float) -> None:
         """Its worker failed it: the grant is over, and it waits for another."""
@@ -85,6 +90,7 @@ class LiveCalls:
         live.started = False
         live.turn = asyncio.get_running_loop().create_future()
         self._waits.begin(call_id, now_s)
+        self._activity.returned(live)
 
     def forget(self, live: LiveCall) -> None:
         """It ended."""
@@ -93,6 +99,7 @@ class LiveCalls:
         self._waits.end(call_id)
         self._leases.end(call_id)
         self._decoded.pop(call_id, None)
+        self._activity.left(live)
         if not self._calls:
             self._none.set()
 

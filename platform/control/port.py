@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from fairserve.interactions.run import RestoredCall
+from fairserve.platform.control.client_views import (
+    CallView,
+    ClientDetail,
+    ClientPage,
+    ClientSort,
+)
 from fairserve.platform.control.messages import (
     Cancel,
     Grant,
@@ -20,7 +26,6 @@ from fairserve.platform.control.messages import (
     Release,
     Submit,
 )
-from fairserve.platform.control.record import CallRecord
 from fairserve.platform.control.watch import Tell
 from fairserve.scheduling.admission import LimitsInUse
 
@@ -47,15 +52,6 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True)
-class CallView:
-    """A call under way."""
-
-    state: Literal["queued", "running"]
-    record: CallRecord
-    """As far as it is known; its outcome is not."""
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerView:
     """A worker as control sees it."""
 
@@ -79,6 +75,9 @@ class ModelView:
     demand_tokens: int
     capacity_tokens: int
     queued_calls: int
+    high_watermark: float = 0.0
+    """Load, demand over capacity, at which it becomes overloaded; ``low``: at which it is no longer."""
+    low_watermark: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +185,39 @@ class ControlPort(Protocol):
         """A run that is live, or ended so lately that the database may not have it; else None."""
         ...
 
-    async def interactions(self, app: str, limit: int) -> list[RunView]:
-        """The live runs of an app, the latest opened first."""
+    async def runs(
+        self, tenant: str | None, app: str | None, limit: int, *, user: str | None = None
+    ) -> list[RunView]:
+        """Live runs of a tenant, an app and a user where they are given, the latest opened first."""
         ...
 
     async def interaction_calls(self, run_id: str) -> list[CallView]:
         """The calls of a run that are under way, in the order of their acceptance."""
+        ...
+
+    async def clients(
+        self,
+        tenant: str | None,
+        *,
+        limit: int,
+        offset: int = 0,
+        sort: ClientSort = "service_5m",
+        query: str = "",
+    ) -> ClientPage:
+        """The clients of the last half hour of a tenant, or of all; ``query`` is a part of an id.
+
+        The largest first, ties and ``name`` by tenant, app and user. Shares are those among the clients
+        of the tenant, or of all.
+        """
+        ...
+
+    async def client(
+        self, tenant: str, app: str, user: str, *, within: str | None = None
+    ) -> ClientDetail | None:
+        """One of them with everything; None if it is none of them.
+
+        ``within`` is the tenant among whose clients it has its shares; None: all.
+        """
         ...
 
     async def cluster(self) -> ClusterView:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.live import LiveCall, refusal_fields
 from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.retries import RecentAttempts
@@ -27,9 +28,11 @@ class CallRecorder:
         journal: Journal,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        activity: Activity,
         on_ended: OnEnded | None = None,
     ) -> None:
         self._journal = journal
+        self._activity = activity
         self._on_ended = on_ended
         self._clock = clock
         self._wall = wall
@@ -61,7 +64,9 @@ class CallRecorder:
 
     def refused(self, live: LiveCall, refusal: Refuse) -> None:
         """A call was refused and never was live."""
-        record = live.record("refused", now_s=self._clock(), ended_at=self._wall())
+        now_s = self._clock()
+        self._activity.refused(live, refusal.decision.reason, now_s)
+        record = live.record("refused", now_s=now_s, ended_at=self._wall())
         self._close(replace(record, **refusal_fields(refusal)))
 
     def ended(
@@ -76,6 +81,7 @@ class CallRecorder:
         """An accepted call ended; called once."""
         self.forget(live)
         now_s = self._clock()
+        self._activity.ended(live, outcome, now_s)
         record = live.record(
             outcome,
             now_s=now_s,

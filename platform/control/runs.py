@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.identity import client_run_id
+from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.port import RunView
 from fairserve.platform.control.record import InteractionRecord
 from fairserve.scheduling.events import InteractionEnded
@@ -34,9 +35,11 @@ class _Run:
 
 
 class LiveRuns:
-    """Runs by core id. All operations but :meth:`of_app` are O(1)."""
+    """Runs by core id. All operations but :meth:`latest` are O(1)."""
 
-    def __init__(self) -> None:
+    def __init__(self, activity: Activity | None = None) -> None:
+        """``activity`` is told of runs that begin and end."""
+        self._activity = activity
         self._runs: dict[str, _Run] = {}
         self._ended: OrderedDict[str, RunView] = OrderedDict()
 
@@ -55,6 +58,7 @@ class LiveRuns:
         tokens: int = 0,
     ) -> RunView:
         """A run was opened before its first call, or taken back with so many."""
+        self._begun(tenant)
         run = self._runs[run_id] = _Run(tenant, app, user, at, at, calls, tokens=tokens)
         return _view(run_id, run)
 
@@ -64,6 +68,7 @@ class LiveRuns:
         if run is None:
             run = _Run(call.tenant, call.app, call.user, opened_at=at, last_active_at=at)
             self._runs[call.interaction_id] = run
+            self._begun(call.tenant)
             before = self._ended.pop(call.interaction_id, None)
             if before is not None:  # the call has reopened it
                 run.opened_at, run.calls, run.tokens = before.opened_at, before.calls, before.tokens
@@ -101,6 +106,8 @@ class LiveRuns:
         )
         self._ended[run_id] = view
         self._ended.move_to_end(run_id)
+        if self._activity is not None:
+            self._activity.run_ended(event.tenant)
         if len(self._ended) > MAX_ENDED:
             self._ended.popitem(last=False)
         return InteractionRecord(
@@ -122,15 +129,34 @@ class LiveRuns:
         run = self._runs.get(run_id)
         return self._ended.get(run_id) if run is None else _view(run_id, run)
 
-    def of_app(self, app: str, limit: int) -> list[RunView]:
-        """An app's live runs, the latest opened first. O(live runs)."""
+    def latest(
+        self,
+        limit: int,
+        *,
+        tenant: str | None = None,
+        app: str | None = None,
+        user: str | None = None,
+    ) -> list[RunView]:
+        """Live runs, of a tenant, app and user where these are given, the latest opened first.
+
+        O(live runs).
+        """
         views: list[RunView] = []
         for run_id in reversed(self._runs):
             if len(views) >= limit:
                 break
-            if self._runs[run_id].app == app:
-                views.append(_view(run_id, self._runs[run_id]))
+            run = self._runs[run_id]
+            if (
+                (app is None or run.app == app)
+                and (tenant is None or run.tenant == tenant)
+                and (user is None or run.user == user)
+            ):
+                views.append(_view(run_id, run))
         return views
+
+    def _begun(self, tenant: str) -> None:
+        if self._activity is not None:
+            self._activity.run_begun(tenant)
 
 
 def _view(run_id: str, run: _Run) -> RunView:

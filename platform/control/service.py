@@ -18,7 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fairserve.interactions.run import RestoredCall
+from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
+from fairserve.platform.control.client_views import (
+    CallView,
+    ClientDetail,
+    ClientPage,
+    ClientSort,
+)
+from fairserve.platform.control.clients import Clients
 from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
 from fairserve.platform.control.messages import (
     Cancel,
@@ -29,7 +37,6 @@ from fairserve.platform.control.messages import (
     Submit,
 )
 from fairserve.platform.control.port import (
-    CallView,
     ClusterView,
     ModelView,
     OnCancel,
@@ -89,17 +96,21 @@ class ControlService:
         self._journal = journal
         self._clock = clock
         self._wall = wall
-        self._runs = LiveRuns()
+        self.activity = Activity(self._dispatcher.directory.weight, clock)
+        """To be read only."""
+        self._runs = LiveRuns(self.activity)
         self._lifecycle = CallLifecycle(
             self._dispatcher,
             journal,
             options,
             self._runs,
+            self.activity,
             prices=PriceBook() if prices is None else prices,
             on_ended=on_ended,
             clock=clock,
             wall=wall,
         )
+        self._clients = Clients(self._dispatcher, self.activity, self._lifecycle.calls, clock, wall)
         self.openings = BudgetOpenings(spent, self.post)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticker: asyncio.Task[None] | None = None
@@ -270,9 +281,11 @@ class ControlService:
         """See the port."""
         return self._runs.view(run_id)
 
-    async def interactions(self, app: str, limit: int) -> list[RunView]:
+    async def runs(
+        self, tenant: str | None, app: str | None, limit: int, *, user: str | None = None
+    ) -> list[RunView]:
         """See the port."""
-        return self._runs.of_app(app, limit)
+        return self._runs.latest(limit, tenant=tenant, app=app, user=user)
 
     async def interaction_calls(self, run_id: str) -> list[CallView]:
         """See the port."""
@@ -297,6 +310,24 @@ class ControlService:
     def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
         """See the port."""
         return self._dispatcher.directory.model_allowed(tenant, app, user, model)
+
+    async def clients(
+        self,
+        tenant: str | None,
+        *,
+        limit: int,
+        offset: int = 0,
+        sort: ClientSort = "service_5m",
+        query: str = "",
+    ) -> ClientPage:
+        """See the port."""
+        return self._clients.page(tenant, limit=limit, offset=offset, sort=sort, query=query)
+
+    async def client(
+        self, tenant: str, app: str, user: str, *, within: str | None = None
+    ) -> ClientDetail | None:
+        """See the port."""
+        return self._clients.one((tenant, app, user), within=within)
 
     async def cluster(self) -> ClusterView:
         """See the port."""
@@ -326,7 +357,14 @@ class ControlService:
                 for worker in each.pool.workers.values()
             ),
             models=tuple(
-                ModelView(model, each.overload.overloaded, *each.load(), len(each.feeder))
+                ModelView(
+                    model,
+                    each.overload.overloaded,
+                    *each.load(),
+                    len(each.feeder),
+                    each.overload.watermarks.high,
+                    each.overload.watermarks.low,
+                )
                 for model, each in dispatcher.pools.items()
             ),
             parameters=dict(self._parameters),

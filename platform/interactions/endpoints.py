@@ -30,9 +30,16 @@ router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 
 
 def _service(request: Request, principal: AppPrincipal) -> Interactions:
+    assert principal.tenant_id is not None, "only app keys have runs"
+    assert principal.app_id is not None, "only app keys have runs"
+    return service_of(request, principal.tenant_id, principal.app_id)
+
+
+def service_of(request: Request, tenant: str, app: str) -> Interactions:
+    """The runs of one app."""
     state = request.app.state
     return Interactions(
-        state.control, state.session_factory, state.ledger, state.programs, principal
+        state.control, state.session_factory, state.ledger, state.programs, tenant, app
     )
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from fairserve.interactions.graph import InteractionGraph
 from fairserve.interactions.run import MOST_PARENTS
-from fairserve.platform.control.port import CallView
+from fairserve.platform.control.client_views import CallView
 from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.programs.schemas import ProgramNodeOut, ProgramOut

@@ -18,13 +18,34 @@ def find(sessions: SessionFactory, tenant: str, app: str, run_id: str) -> Intera
 
 
 def latest(
-    sessions: SessionFactory, tenant: str, app: str, *, limit: int, offset: int
+    sessions: SessionFactory,
+    tenant: str | None,
+    app: str | None,
+    *,
+    limit: int,
+    offset: int,
+    user: str | None = None,
+    state: str | None = None,
 ) -> list[Interaction]:
-    """Ended runs, the latest opened first."""
+    """Ended runs, the latest opened first; None: of all tenants, apps, users or states.
+
+    An index gives them in this order, of an app, a tenant or all; users and states are looked for in it.
+    """
+    wanted = (
+        (Interaction.tenant_id, tenant),
+        (Interaction.app_id, app),
+        (Interaction.user_id, user),
+        (Interaction.state, state),
+    )
     query = (
         select(Interaction)
-        .where(Interaction.tenant_id == tenant, Interaction.app_id == app)
-        .order_by(Interaction.opened_at.desc(), Interaction.id)
+        .where(*(column == value for column, value in wanted if value is not None))
+        .order_by(
+            Interaction.opened_at.desc(),
+            Interaction.id,
+            Interaction.app_id,
+            Interaction.tenant_id,
+        )
         .limit(limit)
         .offset(offset)
     )

@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 from fairserve.interactions.identity import MAX_ID_CHARS, client_run_id
 from fairserve.platform.control.port import RunView
 from fairserve.platform.db.ledger import Interaction
-from fairserve.platform.db.schemas import Paging, Strict, UserId
+from fairserve.platform.db.schemas import ObjectId, Paging, Strict, UserId
+from fairserve.platform.interactions.listing import ListedState
 from fairserve.platform.programs.schemas import NodeIn, ProgramOut
 
 
@@ -70,6 +71,31 @@ class InteractionList(BaseModel):
 
     object: str = "list"
     data: list[InteractionOut]
+
+
+class AnyInteractionQuery(Paging):
+    """Runs of every tenant, or of a tenant, an app and a user. A state other than ``all``, ``live`` and
+    ``ended`` is that of ended ones.
+    """
+
+    tenant: ObjectId | None = None
+    app: ObjectId | None = None
+    user: UserId | None = None
+    state: ListedState = "all"
+
+
+class AnyInteractionOut(InteractionOut):
+    """A run with its owners."""
+
+    tenant: str
+    app: str
+
+
+class AnyInteractionList(BaseModel):
+    """Live runs first, then ended ones, the latest first."""
+
+    object: str = "list"
+    data: list[AnyInteractionOut]
 
 
 def of_view(view: RunView) -> InteractionOut:

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from sqlalchemy.exc import OperationalError
 
 from fairserve.interactions.identity import core_call_id, core_run_id
-from fairserve.platform.auth import Principal
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
@@ -17,6 +16,7 @@ from fairserve.platform.errors import ConflictError, NotFoundError
 from fairserve.platform.interactions import repository
 from fairserve.platform.interactions.events import RunEvents
 from fairserve.platform.interactions.graph_view import GraphOut, graph_of
+from fairserve.platform.interactions.listing import RunFilter, list_runs
 from fairserve.platform.interactions.opening import Opening, checked
 from fairserve.platform.interactions.schemas import (
     InteractionOut,
@@ -26,7 +26,7 @@ from fairserve.platform.interactions.schemas import (
 )
 from fairserve.platform.ledger import Ledger
 from fairserve.platform.programs.repository import ProgramKey
-from fairserve.platform.programs.service import Programs
+from fairserve.platform.programs.service import BY_CLIENT, Programs
 from fairserve.platform.programs.task_calls import Owner
 
 FLUSH_S = 5.0
@@ -34,7 +34,7 @@ FLUSH_S = 5.0
 
 
 class Interactions:
-    """What an app key may do with its app's runs. Another app's runs do not exist for it."""
+    """What may be done with the runs of one app. Another app's runs do not exist here."""
 
     def __init__(
         self,
@@ -42,16 +42,15 @@ class Interactions:
         sessions: SessionFactory,
         ledger: Ledger,
         programs: Programs,
-        principal: Principal,
+        tenant: str,
+        app: str,
     ) -> None:
-        assert principal.tenant_id is not None, "only app keys have runs"
-        assert principal.app_id is not None, "only app keys have runs"
         self._control = control
         self._sessions = sessions
         self._ledger = ledger
         self._programs = programs
-        self._tenant = principal.tenant_id
-        self._app = principal.app_id
+        self._tenant = tenant
+        self._app = app
 
     async def open(self, opening: Opening) -> InteractionOut:
         """Open a run; the id is the client's, or a new one. Raises ConflictError if it is used."""
@@ -74,24 +73,9 @@ class Interactions:
 
         A run that ended less than a second ago may be in neither part yet.
         """
-        found: list[InteractionOut] = []
-        if query.state != "ended" and query.offset == 0:
-            views = await self._control.interactions(self._app, query.limit)
-            found = [of_view(view) for view in views]
-        if query.state != "live" and len(found) < query.limit:
-            try:
-                rows = await asyncio.to_thread(
-                    repository.latest,
-                    self._sessions,
-                    self._tenant,
-                    self._app,
-                    limit=query.limit - len(found),
-                    offset=query.offset,
-                )
-            except OperationalError as error:
-                raise unavailable() from error
-            found += [of_row(row) for row in rows]
-        return found
+        of = RunFilter(self._tenant, self._app, state=query.state)
+        live, ended = await list_runs(self._control, self._sessions, of, query)
+        return [*map(of_view, live), *map(of_row, ended)]
 
     async def get(self, run_id: str) -> InteractionOut:
         """One run, with its program if it has one. Raises NotFoundError."""
@@ -154,11 +138,11 @@ class Interactions:
         view = await self._control.interaction(core_id)
         return 0 if view is None else view.live_calls
 
-    async def cancel(self, run_id: str) -> None:
-        """Cancel a run with all its calls. Raises NotFound- or ConflictError."""
+    async def cancel(self, run_id: str, reason: str = BY_CLIENT) -> None:
+        """Cancel a run with all its calls; a program tells why. Raises NotFound- or ConflictError."""
         core_id = core_run_id(self._app, checked(run_id))
         if self._programs.is_live(self._key(run_id)):
-            await self._programs.cancel(self._key(run_id))
+            await self._programs.cancel(self._key(run_id), reason)
         else:
             await self._control.close_interaction(core_id, cancel=True)
 

@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 Tell = Callable[[ProgramNews], None]
 
+BY_CLIENT = "cancelled by its client"
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramOptions:
@@ -176,14 +178,14 @@ class Programs:
             self._coming.discard(key)
         return view
 
-    async def cancel(self, key: ProgramKey) -> None:
+    async def cancel(self, key: ProgramKey, reason: str = BY_CLIENT) -> None:
         """Cancel a program, and wait until that is saved. No effect if it is not live.
 
         Raises UnavailableError if it takes too long: its calls are stopped, and it will be cancelled.
         """
         live = self._live.get(key)
         if live is not None:
-            await self._end([live], "cancelled by its client")
+            await self._end([live], reason)
 
     async def cancel_of_user(self, reason: str, tenant_id: str, user: str) -> None:
         """Cancel what is live of a user, and wait as :meth:`cancel` does."""

@@ -97,6 +97,20 @@ class CentralDlpm:
         """``q`` of a client now, or of an outer level by its id; 0 for one that is not known."""
         return self._deficits.value(path_of_id(client))
 
+    def counter(self, path: ClientPath) -> float | None:
+        """What a client or a level above has received beyond its refills: ``-q``."""
+        return -self._deficits.value(path)
+
+    def least_counter(self, path: ClientPath = ()) -> float | None:
+        """``-q`` of those with most credit among the queued one level below."""
+        depth = len(path)
+        below = {
+            client.path[: depth + 1]
+            for client in self._queues
+            if len(client.path) > depth and client.path[:depth] == path
+        }
+        return min((-self._deficits.value(each) for each in below), default=None)
+
     def waiting(self) -> Iterable[Call]:
         """The queued calls."""
         return [entry.call for entry in self._queued.values()]

@@ -9,6 +9,7 @@ _SLACK = 64
 """The heap is made anew when it has so many more entries than twice the calls."""
 
 
+K = TypeVar("K")
 Key = TypeVar("Key", bound=Any)
 """What a call's place is told by: its sequence number, or a tuple that ends with it."""
 
@@ -45,3 +46,12 @@ class Earliest(Generic[Key]):
         while self._keys.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0]
+
+
+def discard_from(sets: dict[K, Any], key: K, call_id: str) -> None:
+    """Take a call out of one of the sets; an empty set goes, too."""
+    found = sets.get(key)
+    if found is not None:
+        found.discard(call_id)
+        if not found:
+            del sets[key]

@@ -86,6 +86,14 @@ class FcfsFeeder:
         """The queued calls."""
         return self._queue.values()
 
+    def counter(self, path: ClientPath) -> float | None:
+        """Nobody is charged."""
+        return None
+
+    def least_counter(self, path: ClientPath = ()) -> float | None:
+        """Nobody is charged."""
+        return None
+
     def __len__(self) -> int:
         """Number of queued calls."""
         return len(self._queue)

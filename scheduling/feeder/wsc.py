@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.scheduling.base import Feeder
@@ -37,14 +37,12 @@ from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.counter_node import Node
 from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.feeder.earliest import Earliest
+from fairserve.scheduling.feeder.earliest import Earliest, discard_from
 from fairserve.scheduling.feeder.slice_charges import SliceCharges
 from fairserve.scheduling.feeder.under_way import UnderWay, Within
 from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.waiting_index import WaitingIndex
-
-K = TypeVar("K")
 
 _AS_WELL_CACHED = 0.1
 """Shares of prompts that are cached differ by so much at most."""
@@ -97,6 +95,10 @@ class WscFeeder:
         """The counter of a client or of a level above, in typical calls; 0 if it is not known."""
         return self._counters.value(path)
 
+    def least_counter(self, path: ClientPath = ()) -> float | None:
+        """The smallest counter of the queued ones one level below."""
+        return self._counters.minimum(path) if self._counters.queued_below(path) else None
+
     def waiting(self) -> Iterable[Call]:
         """The queued calls."""
         return [entry.call for node in self._clients for entry in node.queue.values()]
@@ -138,8 +140,8 @@ class WscFeeder:
         self._index.remove(call_id)
         node = self._homes.pop(call_id)
         entry: _Queued = node.queue.pop(call_id)
-        _discard(self._runs, entry.call.interaction_id, call_id)
-        _discard(self._ways, entry.call.interaction_id, call_id)
+        discard_from(self._runs, entry.call.interaction_id, call_id)
+        discard_from(self._ways, entry.call.interaction_id, call_id)
         self._under_way.discard(node, call_id)
         if node.queue:
             return entry, _first(node).seq
@@ -388,12 +390,3 @@ def _first(node: Node) -> _Queued:
     """The earliest queued call of a client that has one."""
     entry: _Queued = next(iter(node.queue.values()))
     return entry
-
-
-def _discard(sets: dict[K, Any], key: K, call_id: str) -> None:
-    """Take a call out of one of the sets; an empty set goes, too."""
-    found = sets.get(key)
-    if found is not None:
-        found.discard(call_id)
-        if not found:
-            del sets[key]

@@ -24,7 +24,7 @@ a client whose credit is spent leaves the worker with all its runs' contexts (``
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -91,6 +91,14 @@ class D2lpm:
         if credit is None or worker_id not in self._loads.calls:
             return 0.0
         return credit.value(self._locality.workers.slot(worker_id))
+
+    def credits(self, path: ClientPath) -> Mapping[str, float]:
+        """``q[i, w]`` by worker, as of the last refill."""
+        credit = self._credits.get(path)
+        if credit is None:
+            return {}
+        slot = self._locality.workers.slot
+        return {worker_id: credit.value(slot(worker_id)) for worker_id in self._loads.calls}
 
     def add_worker(self, worker_id: str) -> None:
         """A worker joins; clients are there as they are at their best worker."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from fairserve.interactions.call import Call
+from fairserve.interactions.call import Call, ClientPath
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.loads import Loads
 
@@ -42,6 +42,10 @@ class LeastLoaded:
     def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
         """Count it no longer."""
         self._loads.finished(worker_id)
+
+    def credits(self, path: ClientPath) -> Mapping[str, float]:
+        """Nobody has a deficit."""
+        return {}
 
     def snapshot(self) -> dict[str, Any]:
         """Outstanding calls per worker."""

@@ -21,11 +21,11 @@ nodes), each with a binary search. Weakness: no fairness whatever; who shares a 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.call import Call
+from fairserve.interactions.call import Call, ClientPath
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.preble_loads import PrebleLoads
 from fairserve.scheduling.routers.preble_options import PrebleOptions
@@ -311,6 +311,10 @@ class Preble:
                     self._loads.recount(below)
 
     # --- state ------------------------------------------------------------------------------------
+
+    def credits(self, path: ClientPath) -> Mapping[str, float]:
+        """Nobody has a deficit."""
+        return {}
 
     def snapshot(self) -> dict[str, Any]:
         """State as plain JSON values. Tick just before, and just after ``restore``."""

@@ -13,11 +13,11 @@ are spread, too. Weakness: blind to load and to caches; the hit rate falls with 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.interactions.call import Call, client_id
+from fairserve.interactions.call import Call, ClientPath, client_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,10 @@ class RoundRobin:
         workers = list(self._workers)
         first = self._begun % len(workers) if workers else 0
         return dict.fromkeys(workers[first:] + workers[:first])
+
+    def credits(self, path: ClientPath) -> Mapping[str, float]:
+        """Nobody has a deficit."""
+        return {}
 
     def snapshot(self) -> dict[str, Any]:
         """State as plain JSON values."""

@@ -77,6 +77,65 @@ def test_generated_tokens_are_charged_after_a_restore(name, options):
     assert amounts(feeder) == amounts(restored)
 
 
+PATHS = [(), ("t",), ("t", "alice"), ("t", "nobody"), ("nobody", "alice"), ("nobody",)]
+
+
+def ask(feeder):
+    """Every question about counters."""
+    return [(feeder.counter(path), feeder.least_counter(path)) for path in PATHS if path]
+
+
+def test_every_feeder_is_here():
+    assert {name for name, _ in CONFIGURATIONS} == set(FEEDERS)
+
+
+@pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
+def test_asking_for_counters_changes_nothing(name, options):
+    """The same calls, charges and ends with questions between them and without: the same state, the same
+    selections.
+    """
+    (asked, _), (other, _) = made(name, options), made(name, options)
+    ask(asked)
+    assert asked.snapshot() == other.snapshot()
+    for number in range(30):
+        for feeder in (asked, other):
+            call = make_call(
+                f"c{number}", user=f"u{number % 4}", app="app", tokens=TOKENS, output=10
+            )
+            call.stage, call.expected_output_tokens = 1, 10
+            feeder._locality.register(call) if name != "fcfs" else None
+            feeder.add(call)
+        before = asked.snapshot()
+        ask(asked)
+        assert asked.snapshot() == before == other.snapshot()
+        if number % 3 == 2:
+            chosen = asked.peek(["w0"])
+            assert chosen.call_id == other.peek(["w0"]).call_id
+            for feeder in (asked, other):
+                feeder.dispatch(chosen.call_id, 0)
+                ask(asked)
+                feeder.charge(chosen.call_id, TokenUsage(100, 0, 0, number))
+                feeder.finish(chosen.call_id, TokenUsage(100, 0, 0, 2 * number))
+            assert asked.snapshot() == other.snapshot()
+
+
+@pytest.mark.parametrize(("name", "options"), CONFIGURATIONS)
+def test_counters_tell_who_has_received_more(name, options):
+    feeder, _ = made(name, options)
+    feeder.finish("a", TokenUsage(100, 0, 16, 10))
+    if name == "fcfs":
+        assert ask(feeder) == [(None, None)] * (len(PATHS) - 1)
+        return
+    counter = feeder.counter(("t", "alice"))
+    assert counter == pytest.approx(feeder.counter(("t",)))
+    assert counter != 0
+    assert feeder.least_counter() == feeder.least_counter(("t",)) == pytest.approx(counter)
+    assert feeder.least_counter(("t", "alice")) is None, "there is nothing below a client"
+    assert feeder.least_counter(("nobody",)) is None
+    feeder.remove("b")
+    assert feeder.least_counter() is feeder.least_counter(("t",)) is None, "nobody waits"
+
+
 @pytest.mark.parametrize("name", [name for name in FEEDERS if name != "fcfs"])
 def test_generated_tokens_of_a_call_that_was_not_dispatched_are_an_error(name):
     feeder, _ = made(name, {})

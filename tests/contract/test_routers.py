@@ -6,6 +6,7 @@ import random
 import pytest
 from virtual_cluster import make_call, prompt
 
+from fairserve.scheduling import registry
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
 from fairserve.scheduling.routers.d2lpm import D2lpm, D2lpmOptions
@@ -161,6 +162,27 @@ def test_same_history_same_decisions(name):
     for event in history(7):
         assert apply(first, event) == apply(second, event)
     assert first.state() == second.state()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_asking_for_credits_changes_nothing(name):
+    first, second = Cluster(name), Cluster(name)
+    paths = [("t",), *(("t", f"u{number}") for number in range(6)), ("nobody",), ()]
+    told = 0
+    for event in history(9):
+        before = first.state()
+        credits = [first.router.credits(path) for path in paths]
+        assert first.state() == before
+        assert all(found.keys() <= set(first.workers) for found in credits)
+        assert apply(first, event) == apply(second, event)
+        told += any(credits)
+    assert first.state() == second.state()
+    assert bool(told) == name.startswith("d2lpm")
+
+
+def test_every_router_is_here():
+    for name in registry.ROUTERS:
+        assert any(each.startswith(name) for each in NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,11 +20,13 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from control_world import MemoryJournal
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from processes import eventually, free_port
 from sqlalchemy import Engine
+from virtual_cluster import make_call
 from webhook_world import Receiver, WebhookWorld
 
 from fairserve.platform.apps.endpoints import router as apps
@@ -32,13 +35,18 @@ from fairserve.platform.auth import Authenticator
 from fairserve.platform.cluster.fleet import merge
 from fairserve.platform.cluster.fleet_endpoints import router as fleet
 from fairserve.platform.completions.models import Models
-from fairserve.platform.control.port import ClusterView, WorkerView
+from fairserve.platform.control.endpoints import router as live
+from fairserve.platform.control.history import History
+from fairserve.platform.control.live import LiveCall
+from fairserve.platform.control.port import ClusterView, RunView, WorkerView
+from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.engine import SessionFactory, connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.db.schema import upgrade
 from fairserve.platform.errors import FairServeError
 from fairserve.platform.exports.endpoints import router as exports
+from fairserve.platform.interactions.admin_endpoints import router as all_interactions
 from fairserve.platform.jobs.endpoints import router as jobs
 from fairserve.platform.prices.endpoints import router as prices
 from fairserve.platform.profiles.endpoints import router as profiles
@@ -49,6 +57,7 @@ from fairserve.platform.throttling.endpoints import router as throttling
 from fairserve.platform.throttling.preview import Previews
 from fairserve.platform.usage.endpoints import router as usage
 from fairserve.platform.webhooks.endpoints import router as webhooks
+from fairserve.scheduling.registry import SYSTEMS
 
 START_TIMEOUT_S = 60
 
@@ -256,6 +265,30 @@ class RecordingControl:
         self.events: list = []
         self.reopened: list = []
         self.applied: list = []
+        self.closed: list = []
+        self.real = ControlService(SYSTEMS["fairserve"], MemoryJournal())
+        """Without workers."""
+
+    async def runs(self, tenant, app, limit, *, user=None):
+        return []
+
+    async def interaction(self, run_id):
+        """Every run is live."""
+        app = run_id.partition("/")[0]
+        return RunView(run_id, "tn_1", app, "anna", "under_way", 1.0, 2.0, 3, 1, 30)
+
+    async def close_interaction(self, run_id, *, cancel, failed=False):
+        self.closed.append((run_id, cancel))
+
+    async def clients(self, tenant, **page):
+        return await self.real.clients(tenant, **page)
+
+    async def client(self, tenant, app, user, *, within=None):
+        """Every client has been refused something."""
+        call = make_call("c", tenant=tenant, app=app, user=user)
+        refused = LiveCall(call, "row", "", 0.0, 0.0, print, None)
+        self.real.activity.refused(refused, "rpm_user_limit", time.monotonic())
+        return await self.real.client(tenant, app, user, within=within)
 
     def post(self, event) -> None:
         self.events.append(event)
@@ -281,6 +314,9 @@ class RecordingPrograms:
 
     def __init__(self) -> None:
         self.cancelled: list = []
+
+    def is_live(self, key) -> bool:
+        return False
 
     def cancel_of(self, reason, *, app_id="", tenant_id="") -> None:
         self.cancelled.append((reason, app_id or tenant_id))
@@ -321,11 +357,13 @@ class Management:
     def __init__(self, engine: Engine, data_dir: Path) -> None:
         self.app = FastAPI()
         routers = (
+            all_interactions,
             apps,
             audit,
             exports,
             fleet,
             jobs,
+            live,
             prices,
             profiles,
             tenants,
@@ -343,6 +381,8 @@ class Management:
         self.hasher = key_hasher(self.state.settings)
         self.state.authenticator = Authenticator(self.state.session_factory, self.hasher)
         self.state.control = self.control = RecordingControl()
+        self.state.history = History(self.control.real, lambda: ())
+        self.state.ledger = None
         self.state.programs = self.programs = RecordingPrograms()
         self.state.fleet = self.fleet = RecordingFleet()
         self.state.previews = Previews()

@@ -11,9 +11,11 @@ from sqlalchemy.exc import DBAPIError
 from fairserve.platform.apps.endpoints import router as apps
 from fairserve.platform.audit.endpoints import router as audit
 from fairserve.platform.cluster.fleet_endpoints import router as fleet
+from fairserve.platform.control.endpoints import router as live
 from fairserve.platform.control.record import CallRecord
 from fairserve.platform.exports.endpoints import router as exports
 from fairserve.platform.exports.work import make_exports
+from fairserve.platform.interactions.admin_endpoints import router as all_interactions
 from fairserve.platform.jobs.endpoints import router as jobs
 from fairserve.platform.prices.endpoints import router as prices
 from fairserve.platform.profiles.endpoints import router as profiles
@@ -25,11 +27,13 @@ from fairserve.platform.usage.repository import upsert_calls
 from fairserve.platform.webhooks.endpoints import router as webhooks
 
 ROUTERS = (
+    all_interactions,
     apps,
     audit,
     exports,
     fleet,
     jobs,
+    live,
     prices,
     profiles,
     tenants,
@@ -115,11 +119,12 @@ def fill(path, tenant, app):
         .replace("{user:path}", "anna")
         .replace("{worker_id}", "a")
         .replace("{name:path}", "org/chat")
+        .replace("{interaction_id:path}", "a/run")
     )
 
 
 def test_the_walk_finds_the_routes():
-    assert len(ROUTES) == 76
+    assert len(ROUTES) == 81
     assert BODIES.keys() <= set(ROUTES)
 
 

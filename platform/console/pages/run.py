@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -18,7 +17,9 @@ from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
+from fairserve.platform.interactions.admin_endpoints import cancel_any_interaction
 from fairserve.platform.interactions.drawing import draw
+from fairserve.platform.interactions.endpoints import service_of
 from fairserve.platform.interactions.graph_view import GraphOut
 from fairserve.platform.interactions.schemas import InteractionOut
 from fairserve.platform.interactions.service import Interactions
@@ -39,8 +40,7 @@ def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> I
         app = read_only(session).get(App, app_id)
     if app is None or app.tenant_id != tenant_id:
         raise not_there(request)
-    owner = replace(viewer.principal, tenant_id=tenant_id, app_id=app_id)
-    return Interactions(state.control, state.session_factory, state.ledger, state.programs, owner)
+    return service_of(request, tenant_id, app_id)
 
 
 Runs = Annotated[Interactions, Depends(_runs)]
@@ -82,10 +82,10 @@ async def follow(
 
 @router.post("/{run_id:path}/cancel")
 async def cancel(
-    tenant_id: str, app_id: str, run_id: str, request: Request, form: OwnForm, runs: Runs
+    app_id: str, run_id: str, request: Request, viewer: AnyViewer, form: OwnForm, runs: Runs
 ) -> Response:
     """End the run with all its calls."""
-    await runs.cancel(run_id)
+    await cancel_any_interaction(app_id, run_id, request, viewer.principal)
     own = request.url.path.removesuffix("/cancel")
     return RedirectResponse(f"{own}?done=cancelled", status_code=303)
 

@@ -49,13 +49,13 @@ async def test_a_cancelled_run_stops_queued_and_running_calls(world):
 
 async def test_an_open_run_is_listed_until_it_is_closed(world):
     await world.control.open_interaction("app/r", "t", "app", "u")
-    assert [view.state for view in await world.control.interactions("app", 10)] == ["open"]
-    assert await world.control.interactions("other", 10) == []
+    assert [view.state for view in await world.control.runs(None, "app", 10)] == ["open"]
+    assert await world.control.runs(None, "other", 10) == []
     await world.release(await world.submit("c1", run="r"))
     view = await world.control.interaction("app/r")
     assert (view.state, view.calls, view.live_calls, view.tokens) == ("under_way", 1, 0, 105)
     await world.control.close_interaction("app/r", cancel=False)
-    assert await world.control.interactions("app", 10) == []
+    assert await world.control.runs(None, "app", 10) == []
     view = await world.control.interaction("app/r")  # until the ledger surely has it
     assert (view.state, view.calls, view.live_calls, view.tokens) == ("complete", 1, 0, 105)
     assert view.ended_at is not None

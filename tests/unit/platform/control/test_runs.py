@@ -29,7 +29,7 @@ def test_an_ended_run_is_read_as_it_ended():
     assert (view.calls, view.tokens, view.wasted_tokens) == (2, 30, 7)
     assert view.waste_cause == "app_failure"
     assert len(runs) == 0
-    assert runs.of_app("app", 10) == []
+    assert runs.latest(10, app="app") == []
 
 
 def test_a_live_run_hides_an_ended_one_of_its_id():

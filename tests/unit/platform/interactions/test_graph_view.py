@@ -7,7 +7,7 @@ import pytest
 
 from fairserve.interactions.program import parse_program
 from fairserve.interactions.program_run import ProgramRun
-from fairserve.platform.control.port import CallView
+from fairserve.platform.control.client_views import CallView
 from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.interactions.drawing import COLOURS, MOST_DRAWN, draw

@@ -1,0 +1,247 @@
+"""Five seconds of what control did: service by client, and counts by tenant.
+
+A bucket is open while it is counted in, and closed after that. A closed one keeps by name the clients
+that were served most and those that were refused most; the others are a number and a sum. Of tenants
+likewise: what is missing in them is the difference to the whole.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import TypeVar
+
+from fairserve.scheduling.metrics import jain_index
+
+Client = tuple[str, str, str]
+"""Tenant, app and user."""
+
+MAX_CLIENTS = 500
+"""Served clients that a closed bucket keeps by name."""
+MAX_REFUSED = 100
+"""Refused ones."""
+MAX_TENANTS = 100
+MAX_REASONS = 24
+"""Of refusals, in one tenant's counts; the codes are ours, and fewer."""
+OTHER_REASON = "other"
+
+_LEAST_DELAY_S = 0.001
+_STEP = math.log(1.25)
+_LAST_STEP = 80
+
+K = TypeVar("K")
+V = TypeVar("V", int, float, tuple[float, int])
+
+Weight = Callable[[str, str, str], float]
+"""Of a client."""
+
+
+class Served:
+    """The service of one client in one bucket. A live call keeps it at hand, so that a progress does not
+    look it up.
+    """
+
+    __slots__ = ("number", "service")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Of the bucket."""
+        self.service = 0.0
+
+
+NOT_SERVED = Served(-1)
+"""In no bucket."""
+
+
+class UnderWay:
+    """How many calls of a client are queued and running."""
+
+    __slots__ = ("queued", "running")
+
+    def __init__(self) -> None:
+        self.queued = 0
+        self.running = 0
+
+
+class Counts:
+    """What happened to the calls of one tenant, or of all, in one bucket. Delays by logarithmic steps
+    of 25 %, so that a quantile is within 12 %.
+    """
+
+    __slots__ = (
+        "accepted",
+        "cached_tokens",
+        "clients",
+        "delays",
+        "ended",
+        "jain",
+        "prompt_tokens",
+        "queued",
+        "refused",
+        "running",
+        "runs_begun",
+        "runs_ended",
+        "service",
+    )
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.refused: dict[str, int] = {}
+        """By reason."""
+        self.ended: dict[str, int] = {}
+        """Accepted calls that ended, by outcome."""
+        self.runs_begun = 0
+        self.runs_ended = 0
+        self.prompt_tokens = 0
+        """Of calls that ended, as are the cached ones among them."""
+        self.cached_tokens = 0
+        self.delays: dict[int, int] = {}
+        # What follows is known once the bucket is closed.
+        self.service = 0.0
+        self.clients = 0
+        """That were served something."""
+        self.queued = 0
+        """Calls at the end of the bucket."""
+        self.running = 0
+        self.jain: float | None = None
+
+    def refuse(self, reason: str) -> None:
+        """A call was refused."""
+        if reason not in self.refused and len(self.refused) >= MAX_REASONS:
+            reason = OTHER_REASON
+        self.refused[reason] = self.refused.get(reason, 0) + 1
+
+    def delay(self, seconds: float) -> None:
+        """A call has waited so long."""
+        step = 0
+        if seconds >= _LEAST_DELAY_S:
+            step = min(_LAST_STEP, 1 + int(math.log(seconds / _LEAST_DELAY_S) / _STEP))
+        self.delays[step] = self.delays.get(step, 0) + 1
+
+    def delay_quantile(self, share: float) -> float | None:
+        """The delay that this share of the calls did not pass; None without any."""
+        rank, seen = share * sum(self.delays.values()), 0
+        for step in sorted(self.delays):
+            seen += self.delays[step]
+            if seen >= rank:
+                return 0.0 if step == 0 else _LEAST_DELAY_S * math.exp(_STEP * (step - 0.5))
+        return None
+
+    @property
+    def weight(self) -> tuple[float, int]:
+        """By which tenants are kept."""
+        return self.service, self.accepted + sum(self.refused.values())
+
+    def add(self, other: Counts) -> None:
+        """Count in what happened to other calls; not their index, which is no sum."""
+        for name in (
+            "accepted",
+            "runs_begun",
+            "runs_ended",
+            "prompt_tokens",
+            "cached_tokens",
+            "service",
+            "clients",
+            "queued",
+            "running",
+        ):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        _add(self.ended, other.ended)
+        _add(self.delays, other.delays)
+        for reason, count in other.refused.items():
+            known = reason in self.refused or len(self.refused) < MAX_REASONS
+            _add(self.refused, {reason if known else OTHER_REASON: count})
+
+
+class OpenBucket:
+    """The bucket of now. As large as what was served and refused in its five seconds."""
+
+    __slots__ = ("clients", "number", "refused", "tenants", "workers")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.clients: dict[Client, Served] = {}
+        self.refused: dict[Client, int] = {}
+        self.tenants: dict[str, Counts] = {}
+        self.workers: dict[str, tuple[int, int]] = {}
+        """Prompt tokens, and the cached ones among them, of calls that ended there."""
+
+    def served(self, owner: Client) -> Served:
+        """Where the service of a client is counted."""
+        found = self.clients.get(owner)
+        if found is None:
+            found = self.clients[owner] = Served(self.number)
+        return found
+
+    def of(self, tenant: str) -> Counts:
+        """The counts of a tenant."""
+        counts = self.tenants.get(tenant)
+        if counts is None:
+            counts = self.tenants[tenant] = Counts()
+        return counts
+
+    def close(self, under_way: Mapping[Client, UnderWay], weight: Weight) -> ClosedBucket:
+        """It is over; ``under_way`` are the clients with calls now."""
+        services = {owner: served.service for owner, served in self.clients.items()}
+        named = largest(services, MAX_CLIENTS)
+        shares: dict[str, list[float]] = {}
+        for owner, service in services.items():
+            counts = self.of(owner[0])
+            counts.service += service
+            counts.clients += 1
+            if owner in named:
+                shares.setdefault(owner[0], []).append(service / weight(*owner))
+        for owner, calls in under_way.items():
+            counts = self.of(owner[0])
+            counts.queued += calls.queued
+            counts.running += calls.running
+            if owner not in self.clients:
+                shares.setdefault(owner[0], []).append(0.0)
+        for tenant, own in shares.items():
+            self.of(tenant).jain = index(own)
+        return ClosedBucket(self, named, index([x for own in shares.values() for x in own]))
+
+
+class ClosedBucket:
+    """A bucket that is over; ``whole`` is what happened to all calls. To be read only."""
+
+    __slots__ = ("clients", "number", "other_tenants", "refused", "tenants", "whole", "workers")
+
+    def __init__(self, bucket: OpenBucket, named: dict[Client, float], jain: float | None) -> None:
+        self.number = bucket.number
+        self.clients = named
+        self.refused = largest(bucket.refused, MAX_REFUSED)
+        self.whole = Counts()
+        for counts in bucket.tenants.values():
+            self.whole.add(counts)
+        self.whole.jain = jain
+        weights = {tenant: counts.weight for tenant, counts in bucket.tenants.items()}
+        self.tenants = {tenant: bucket.tenants[tenant] for tenant in largest(weights, MAX_TENANTS)}
+        self.other_tenants = len(bucket.tenants) - len(self.tenants)
+        """How many there were that have no name here."""
+        self.workers = bucket.workers
+
+    @property
+    def others(self) -> tuple[int, float]:
+        """How many clients were served that have no name here, and what they were served."""
+        named = sum(self.clients.values())
+        return self.whole.clients - len(self.clients), self.whole.service - named
+
+
+def index(shares: list[float]) -> float | None:
+    """Jain's index of services by weight; None where nobody was served."""
+    return jain_index(shares) if any(shares) else None
+
+
+def largest(values: Mapping[K, V], most: int) -> dict[K, V]:
+    """The entries with the largest values; ties go to those that came first."""
+    if len(values) <= most:
+        return dict(values)
+    return dict(heapq.nlargest(most, values.items(), key=itemgetter(1)))
+
+
+def _add(counts: dict[K, int], more: Mapping[K, int]) -> None:
+    for key, count in more.items():
+        counts[key] = counts.get(key, 0) + count

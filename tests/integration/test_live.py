@@ -1,0 +1,128 @@
+"""What operators see of a server at work, over HTTP: arrays by time, clients, all tenants' runs."""
+
+import pytest
+from processes import eventually
+from sqlalchemy import select
+from whole_server import WholeServer
+
+from fairserve.platform.db.ledger import LedgerCall
+
+NODE = {"id": "one", "messages": [{"role": "user", "content": "hold"}]}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with WholeServer(tmp_path_factory.mktemp("server") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def worlds(server):
+    """Two tenants: one with an ended run, a live one and a live program, the other with an ended run."""
+    (one, app), (other, foreign) = server.new_tenant("one"), server.new_tenant("other")
+    named = {"X-Interaction-Id": "ended/run", "X-Interaction-Final": "true"}
+    server.chat(app["api_key"], "say hello", user="anna", headers=named)
+    server.chat(app["api_key"], "say hello", user="bert", headers={"X-Interaction-Id": "live"})
+    server.chat(foreign["api_key"], "say hello", user="carl", headers=named)
+    body = {"id": "program", "user": "anna", "model": "scripted", "nodes": [NODE]}
+    server.call(app["api_key"], "POST", "/v1/interactions", body)
+    eventually(lambda: any("hold" in str(body) for body in server.worker.bodies), "it does not run")
+    assert server.platform.ledger.flush(10)
+    return one, app, other, foreign
+
+
+def runs(server, **query):
+    found = server.call(server.admin_key, "GET", "/admin/interactions", **query)["data"]
+    return [(run["id"], run["state"]) for run in found]
+
+
+def test_runs_of_all_tenants_are_listed(server, worlds):
+    one, app, other, _ = worlds
+    live = [("program", "under_way"), ("live", "under_way")]
+    ended = ("ended/run", "complete")
+    assert runs(server) == [*live, ended, ended]
+    assert runs(server, limit=3) == [*live, ended]
+    assert runs(server, offset=1) == [ended]
+    assert runs(server, state="live") == live
+    assert runs(server, state="ended") == runs(server, state="complete") == [ended, ended]
+    assert runs(server, state="aborted") == []
+    assert runs(server, tenant=one["id"]) == [*live, ended]
+    assert runs(server, tenant=other["id"]) == runs(server, user="carl") == [ended]
+    assert runs(server, app=app["id"], user="anna") == [live[0], ended]
+    (found,) = server.call(server.admin_key, "GET", "/admin/interactions", user="bert")["data"]
+    assert (found["tenant"], found["app"]) == (one["id"], app["id"])
+    wrong = server.send(server.admin_key, "GET", "/admin/interactions", params={"state": "x"})
+    assert wrong.status_code == 400
+
+
+def test_clients_are_listed_with_what_they_used(server, worlds):
+    one, app, _, _ = worlds
+    page = server.call(server.admin_key, "GET", "/admin/clients", sort="name", tenant=one["id"])
+    assert [item["user"] for item in page["items"]] == ["anna", "bert"]
+    anna, bert = page["items"]
+    assert (page["total"], anna["running_calls"], bert["running_calls"]) == (2, 1, 0)
+    assert server.platform.ledger.flush(10)
+    with server.platform.sessions() as session:
+        row = session.scalars(select(LedgerCall).where(LedgerCall.user_id == "bert")).one()
+        assert bert["service_30m"] == row.service > 0
+    everybody = server.call(server.admin_key, "GET", "/admin/clients")
+    assert everybody["total"] == 3
+    shares = [item["service_share"] for item in everybody["items"]]
+    assert sum(shares) == pytest.approx(1.0)
+    path = f"/admin/clients/{one['id']}/{app['id']}"
+    found = server.call(server.admin_key, "GET", f"{path}/anna")
+    assert [level["path"] for level in found["levels"]] == [[one["id"]], [one["id"], "anna"]]
+    assert [call["interaction"] for call in found["calls"]] == ["program"]
+    assert found["weights"] == {"tenant": 1.0, "app": 1.0, "user": 1.0}
+    answer = server.send(server.admin_key, "GET", f"{path}/nobody")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "client_not_found")
+
+
+def test_the_live_arrays_have_what_happened(server, worlds):
+    one, _, other, _ = worlds
+
+    def sampled():
+        found = server.call(server.admin_key, "GET", "/admin/live")
+        return found if sum(found["activity"]["accepted"]) == 4 else None
+
+    found = eventually(sampled, "no sample has the calls", deadline_s=30)
+    entries = len(found["at"])
+    assert {len(found["activity"][name]) for name in ("service", "queue_p50_s", "jain_index")} == {
+        entries
+    }
+    assert {client["user"] for client in found["clients"]} >= {"bert", "carl"}
+    (worker,) = found["cluster"]["workers"].values()
+    assert worker["state"] == "ready"
+    assert worker["kv_capacity_tokens"][-1] > 0
+    own = server.call(server.admin_key, "GET", "/admin/live", tenant=other["id"], clients=1)
+    assert own["cluster"] is None
+    assert [client["user"] for client in own["clients"]] == ["carl"]
+    assert sum(own["activity"]["accepted"]) == 1
+    assert one["id"] not in str(own)
+    assert len(server.call(server.admin_key, "GET", "/admin/live", buckets=1)["at"]) == 1
+
+
+def test_a_run_of_any_tenant_is_cancelled_and_logged(server, worlds):
+    one, app, _, _ = worlds
+    for run in ("live", "program"):
+        path = f"/admin/interactions/{app['id']}/{run}"
+        assert server.call(server.admin_key, "DELETE", path)["cancelled"]
+        row = server.call(server.admin_key, "GET", "/admin/audit", action="interaction.cancel")
+        assert row["items"][0]["target"] == f"{app['id']}/{run}"
+        assert row["items"][0]["tenant"] == one["id"]
+        found = server.call(app["api_key"], "GET", f"/v1/interactions/{run}")
+        assert found["state"] == "cancelled"
+        again = server.send(server.admin_key, "DELETE", path)
+        assert again.status_code in (404, 409), again.text
+    assert found["program"]["reason"] == "cancelled by an operator"
+    missing = server.send(server.admin_key, "DELETE", f"/admin/interactions/{app['id']}/nothing")
+    assert missing.status_code == 404
+    ended = server.send(server.admin_key, "DELETE", f"/admin/interactions/{app['id']}/ended/run")
+    assert ended.status_code in (404, 409)
+    log = server.call(server.admin_key, "GET", "/admin/audit", action="interaction.cancel")
+    assert log["total"] == 2, "what could not be cancelled is not in the log"
+    assert server.platform.ledger.flush(10)
+    assert sorted(runs(server, state="cancelled")) == [
+        ("live", "cancelled"),
+        ("program", "cancelled"),
+    ]
