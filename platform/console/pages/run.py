@@ -85,7 +85,10 @@ async def cancel(
     app_id: str, run_id: str, request: Request, viewer: AnyViewer, form: OwnForm, runs: Runs
 ) -> Response:
     """End the run with all its calls."""
-    await cancel_any_interaction(app_id, run_id, request, viewer.principal)
+    if viewer.is_admin:
+        await cancel_any_interaction(app_id, run_id, request, viewer.principal)
+    else:
+        await runs.cancel(run_id)
     own = request.url.path.removesuffix("/cancel")
     return RedirectResponse(f"{own}?done=cancelled", status_code=303)
 
