@@ -57,6 +57,8 @@ class Ledger:
         self._stopping = threading.Event()
         self._caught_up = threading.Condition()
         self._position = _load_position(self._state_path)
+        self.waits_since_s: float | None = None
+        """Since when the database does not take rows, of the monotonic clock; None: it does."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -156,7 +158,9 @@ class Ledger:
                     logger.warning("the ledger waits for the database: %s", type(error).__name__)
                     logger.debug("the ledger's database error", exc_info=error)
                 failing = True
+                self.waits_since_s = began_s
             else:
+                self.waits_since_s = None
                 if failing:
                     waited_s = time.monotonic() - began_s
                     logger.warning("the database is back after %.1f s", waited_s)

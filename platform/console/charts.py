@@ -29,6 +29,8 @@ class Chart(TypedDict):
     stacked: NotRequired[bool]
     bars: NotRequired[bool]
     limits: NotRequired[list[Limit]]
+    top: NotRequired[float]
+    """Where the axis ends; else a little above the highest value."""
 
 
 def series(label: str, values: Sequence[float | None]) -> Series:

@@ -1,9 +1,11 @@
-"""What the console keeps in memory: wrong sign-ins by address, and how many live pages are open."""
+"""What the console keeps in memory: wrong sign-ins by address, how many live pages are open, and what
+they all show.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from fairserve.platform.errors import RateLimitedError, UnavailableError
@@ -12,6 +14,7 @@ from fairserve.throttling.window import SlidingLog
 
 WINDOW_S = 300.0
 MAX_ADDRESSES = 10_000
+MAX_SHARED = 100
 
 
 class SignInLimit:
@@ -73,9 +76,31 @@ class Streams:
             self.open -= 1
 
 
+class Shared:
+    """What all live pages of one kind show of a moment, made once. Only the last moment is kept."""
+
+    def __init__(self) -> None:
+        self._moment = -1
+        self._made: dict[Hashable, bytes] = {}
+
+    async def get(self, moment: int, key: Hashable, make: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Of this moment, made if it is not there."""
+        if moment > self._moment:
+            self._moment, self._made = moment, {}
+        if moment < self._moment:
+            return await make()
+        if key not in self._made:
+            made = await make()
+            if moment == self._moment and len(self._made) < MAX_SHARED:
+                self._made[key] = made
+            return made
+        return self._made[key]
+
+
 class ConsoleState:
-    """Both, of one server."""
+    """All of it, of one server."""
 
     def __init__(self, settings: Settings) -> None:
+        self.overviews = Shared()
         self.sign_ins = SignInLimit(settings.console_sign_ins)
         self.streams = Streams(settings.console_streams)

@@ -1,17 +1,190 @@
-"""The first page."""
+"""The first page: load, service, refusals and alarms of the last minutes, live."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import select
 from starlette.responses import Response
 
+from fairserve.platform.cluster.endpoints import read_cluster
+from fairserve.platform.console import live_charts, overview_charts
+from fairserve.platform.console.alarms import Alarm, Health, alarms
+from fairserve.platform.console.charts import Chart
 from fairserve.platform.console.guard import AnyViewer
-from fairserve.platform.console.rendering import page
+from fairserve.platform.console.rendering import page, render
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.state import ConsoleState
+from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.control.activity import BUCKET_S
+from fairserve.platform.control.history import History
+from fairserve.platform.control.live_snapshot import LiveSnapshot, Sample
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.identity import App
+from fairserve.platform.jobs.endpoints import list_jobs
+from fairserve.platform.jobs.schemas import JobOut
 
 router = APIRouter(prefix="/console/overview")
 
+Minutes = Annotated[int, Query(ge=1, le=30)]
+CLIENTS_LOOKED_AT = 10
+WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the page shows of a moment."""
+
+    live: LiveSnapshot
+    charts: dict[str, Chart]
+    alarms: list[Alarm]
+    now: dict[str, Any] = field(default_factory=dict)
+    """The figures on top."""
+
 
 @router.get("")
-def show(request: Request, viewer: AnyViewer) -> Response:
-    """Load, service, refusals, alarms."""
-    return page(request, viewer, "overview")
+async def show(request: Request, viewer: AnyViewer, minutes: Minutes = 10) -> Response:
+    """The page as it is now."""
+    seen = await _look(request, viewer, minutes)
+    return page(
+        request,
+        viewer,
+        "overview",
+        minutes=minutes,
+        alarms=seen.alarms,
+        now=seen.now,
+        charts=seen.charts,
+        is_admin=viewer.is_admin,
+    )
+
+
+@router.get("/stream")
+async def follow(request: Request, viewer: AnyViewer, minutes: Minutes = 10) -> Response:
+    """The same, whenever there is a new sample."""
+    history: History = request.app.state.history
+    console: ConsoleState = request.app.state.console
+
+    async def make() -> bytes:
+        seen = await _look(request, viewer, minutes)
+        text = render("overview_part", alarms=seen.alarms, now=seen.now, is_admin=viewer.is_admin)
+        return event("charts", orjson.dumps(seen.charts)) + event("part", text)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        changed = asyncio.Event()
+        latest: list[int] = []
+
+        def tell(sample: Sample) -> None:
+            latest[:] = [sample.number]
+            changed.set()
+
+        stop = history.watch(tell)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(WAIT_S):
+                        await changed.wait()
+                except TimeoutError:
+                    yield KEEP_ALIVE
+                    continue
+                changed.clear()
+                key = (viewer.is_admin, viewer.tenant_id, minutes)
+                yield await console.overviews.get(latest[0], key, make)
+        finally:
+            stop()
+
+    return stream(request, viewer, pieces)
+
+
+async def _look(request: Request, viewer: Viewer, minutes: int) -> Overview:
+    state = request.app.state
+    history: History = state.history
+    tenant = viewer.tenant_id
+    live = history.snapshot(tenant, buckets=round(minutes * 60 / BUCKET_S))
+    busiest = await state.control.clients(
+        tenant, limit=CLIENTS_LOOKED_AT, offset=0, sort="service_5m", query=""
+    )
+    names, jobs = await asyncio.to_thread(_stored, request, live, viewer.is_admin)
+    health = Health(live=live, clients=busiest.items, draining=state.draining.is_set())
+    if viewer.is_admin:
+        cluster = await read_cluster(request)
+        file = cluster["fleet_file"] or {}
+        waits_since_s = state.ledger.waits_since_s
+        health = Health(
+            live=live,
+            members=state.pool.members(),
+            clients=busiest.items,
+            jobs=jobs,
+            models_without_worker=[m["model"] for m in cluster["models"] if not m["workers_up"]],
+            fleet_problem=file.get("problem") or "",
+            ledger_waits_s=None if waits_since_s is None else time.monotonic() - waits_since_s,
+            draining=state.draining.is_set(),
+        )
+    return Overview(live, _charts(live, names), alarms(health), _now(live))
+
+
+def _stored(
+    request: Request, live: LiveSnapshot, with_jobs: bool
+) -> tuple[dict[str, str], list[JobOut]]:
+    """Names of the apps that are shown, and how background jobs fare."""
+    ids = {each.app for each in live.clients}
+    with request.app.state.session_factory() as session:
+        read_only(session)
+        rows = session.execute(select(App.id, App.name).where(App.id.in_(ids)))
+        names = {app_id: name for app_id, name in rows}  # noqa: C416
+        return names, list_jobs(request, session).jobs if with_jobs else []
+
+
+def _charts(live: LiveSnapshot, names: dict[str, str]) -> dict[str, Chart]:
+    charts = {
+        "service": overview_charts.service(live, names),
+        "refusals": live_charts.refusals_chart(live),
+        "calls": overview_charts.calls(live),
+        "waits": overview_charts.waits(live),
+        "jain": overview_charts.jain(live),
+        "runs": overview_charts.runs(live),
+    }
+    if live.cluster is None:
+        return {**charts, "ended": overview_charts.ended(live)}
+    return {
+        **charts,
+        "load": live_charts.load_chart(live),
+        "kv": overview_charts.kv(live),
+        "hits": overview_charts.hits(live),
+    }
+
+
+def _now(live: LiveSnapshot) -> dict[str, Any]:
+    """The figures of the last minute, and of the last sample."""
+    activity, cluster = live.activity, live.cluster
+    minute = round(60 / live.bucket_s)
+
+    def over(values: list[float | None]) -> float:
+        return sum(each or 0.0 for each in values[-minute:])
+
+    def last(values: list[float | None]) -> float | None:
+        return values[-1] if values else None
+
+    prompts = over(activity.prompt_tokens)
+    waits = [each for each in activity.queue_p99_s[-minute:] if each is not None]
+    capacity = last(cluster.capacity_tokens) if cluster else None
+    demand = last(cluster.demand_tokens) if cluster else None
+    return {
+        "load": demand / capacity if demand is not None and capacity else None,
+        "overloaded": bool(live.overloaded and live.overloaded[-1]),
+        "running": last(activity.running_calls),
+        "waiting": last(activity.queued_calls),
+        "runs": last(cluster.live_interactions) if cluster else None,
+        "service": over(activity.service) / (minute * live.bucket_s),
+        "jain": live.minute_jain_index,
+        "refused": sum(over(each) for each in activity.refused.values()),
+        "accepted": over(activity.accepted),
+        "hits": over(activity.cached_tokens) / prompts if prompts else None,
+        "wait": max(waits, default=None),
+        "clients": last(activity.clients),
+    }

@@ -2,7 +2,7 @@
  *
  * A chart is <div class="chart" data-chart="NAME" data-unit="UNIT">. Its data are the page's element
  * <script type="application/json" id="chart-data">: {NAME: {time: [s], series: [{label, values}], stacked,
- * limits: [{label, value}]}}, and later the events "charts" of the page's stream, of the same shape. */
+ * bars, limits: [{label, value}], top}}, and later the events "charts" of the page's stream, of the same shape. */
 "use strict";
 
 (() => {
@@ -32,6 +32,18 @@
 
   function plain(value) {
     return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(3)));
+  }
+
+  // 24 hours, and days as they sort; the first of a day tells which it is.
+  function clock(seconds, step, before) {
+    const time = new Date(1000 * seconds);
+    const two = (value) => String(value).padStart(2, "0");
+    const day = `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())}`;
+    if (step >= 86400) return day;
+    const hour = `${two(time.getHours())}:${two(time.getMinutes())}`;
+    const shown = step < 60 ? `${hour}:${two(time.getSeconds())}` : hour;
+    const same = before !== undefined && new Date(1000 * before).getDate() === time.getDate();
+    return same ? shown : `${shown}\n${day}`;
   }
 
   function stacked(series) {
@@ -84,7 +96,7 @@
         stroke: colour(`series-${(at % COLOURS) + 1}`),
         width: 2,
         dash: at >= COLOURS ? [6, 4] : undefined,
-        points: { show: !this.data.bars && this.data.time.length < 40, size: 4 },
+        points: { show: !this.data.bars && this.data.time.length < 12, size: 4 },
       }));
       if (this.data.bars) {
         const width = this.data.time.length > 1 ? [0.7, 60] : [0.1, 60];
@@ -103,8 +115,9 @@
         ...this.size(),
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false } },
-        scales: { y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1] } },
-        axes: [axis, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, unit)) }],
+        scales: { y: { range: (_, low, high) => [Math.min(0, low), this.data.top || (high > 0 ? high * 1.08 : 1)] } },
+        axes: [{ ...axis, space: 80, values: (_, ticks, at, space, step) =>
+          ticks.map((tick, number_) => clock(tick, step, ticks[number_ - 1])) }, { ...axis, size: 62, values: (_, ticks) => ticks.map((tick) => number(tick, unit)) }],
         series: [{}, ...lines, ...bounds],
         bands,
         hooks: { setCursor: [(plot) => this.showValues(plot.cursor.idx)] },

@@ -1,0 +1,138 @@
+"""What an operator should look at now, the worst first. Found in what the server knows; none is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fairserve.platform.cluster.member import Member
+from fairserve.platform.control.client_views import ClientView
+from fairserve.platform.control.live_snapshot import LiveSnapshot, Series
+from fairserve.platform.jobs.schemas import JobOut
+
+Tone = Literal["bad", "warn"]
+
+LONG_OVERLOAD_S = 60.0
+REFUSED_SHARE = 0.2
+LEAST_CALLS = 20
+"""Calls of a minute before their refusals say anything."""
+FLOOD_FACTOR = 2.0
+FLOOD_SHARE = 0.3
+"""A client with so many times its entitled share, and so much of the service, takes it from others."""
+LONG_WAIT_S = 30.0
+MOST_FLOODERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A sentence, and the page that tells more."""
+
+    tone: Tone
+    text: str
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What alarms are found in."""
+
+    live: LiveSnapshot
+    members: Sequence[Member] = ()
+    clients: Sequence[ClientView] = ()
+    jobs: Sequence[JobOut] = ()
+    models_without_worker: Sequence[str] = ()
+    fleet_problem: str = ""
+    ledger_waits_s: float | None = None
+    draining: bool = False
+
+
+def alarms(health: Health) -> list[Alarm]:
+    """All of them, those that are worst first."""
+    found = [*_serving(health), *_load(health.live), *_floods(health), *_behind(health)]
+    return sorted(found, key=lambda alarm: alarm.tone != "bad")
+
+
+def _serving(health: Health) -> Iterator[Alarm]:
+    place = "/console/cluster"
+    if health.draining:
+        yield Alarm("bad", "The server is stopping: it takes no new calls.")
+    for model in health.models_without_worker:
+        yield Alarm(
+            "bad", f"No worker serves {model}: its calls wait, and are refused then.", place
+        )
+    for member in health.members:
+        reason = member.view(0.0)["reason"]
+        if member.state == "open circuit":
+            yield Alarm(
+                "bad", f"Worker {member.worker_id} is cut off: {reason or 'failing'}.", place
+            )
+        elif member.state == "joining" and reason:
+            yield Alarm("warn", f"Worker {member.worker_id} cannot join: {reason}.", place)
+    if health.fleet_problem:
+        yield Alarm("warn", f"The fleet file is not used as it is: {health.fleet_problem}", place)
+
+
+def _load(live: LiveSnapshot) -> Iterator[Alarm]:
+    long = 0
+    for overloaded in reversed(live.overloaded):
+        if not overloaded:
+            break
+        long += 1
+    seconds = long * live.bucket_s
+    if seconds >= LONG_OVERLOAD_S:
+        minutes = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+        yield Alarm(
+            "warn", f"Overloaded for {minutes}: new runs are throttled.", "/console/throttling"
+        )
+    minute = max(1, round(60 / live.bucket_s))
+    refused = sum(_sum(each, minute) for each in live.activity.refused.values())
+    calls = refused + _sum(live.activity.accepted, minute)
+    if calls >= LEAST_CALLS and refused >= REFUSED_SHARE * calls:
+        text = f"{refused:.0f} of {calls:.0f} calls were refused in the last minute."
+        yield Alarm("warn", text, "/console/refusals")
+    waits = [wait for wait in live.activity.queue_p99_s[-minute:] if wait is not None]
+    if waits and max(waits) >= LONG_WAIT_S:
+        yield Alarm("warn", f"Calls wait up to {max(waits):.0f} s in the queue.")
+
+
+def _floods(health: Health) -> Iterator[Alarm]:
+    floods = [each for each in health.clients if is_flood(each)]
+    for each in floods[:MOST_FLOODERS]:
+        assert each.service_share is not None
+        assert each.entitled_share is not None
+        text = (
+            f"User {each.user} gets {100 * each.service_share:.0f} % of the service, and is entitled"
+            f" to {100 * each.entitled_share:.0f} %."
+        )
+        yield Alarm("warn", text, "/console/clients")
+
+
+def is_flood(client: ClientView) -> bool:
+    """Whether a client has far more than its share while others want theirs."""
+    share, entitled = client.service_share, client.entitled_share
+    if share is None or entitled is None or entitled >= 1:
+        return False
+    return share >= FLOOD_SHARE and share >= FLOOD_FACTOR * entitled
+
+
+def _behind(health: Health) -> Iterator[Alarm]:
+    if health.ledger_waits_s is not None:
+        yield Alarm(
+            "bad",
+            f"The database has not taken the ledger's rows for {health.ledger_waits_s:.0f} s.",
+        )
+    for job in health.jobs:
+        if job.health in ("dead", "failing", "late"):
+            tone: Tone = "bad" if job.health == "dead" else "warn"
+            why = f": {job.error}" if job.error and job.health != "late" else ""
+            text = f"The background job {job.name} is {job.health}{why}"
+            yield Alarm(tone, text, "/console/cluster")
+
+
+def _sum(values: Series, last: int) -> float:
+    return sum(each for each in _known(values[-last:]))
+
+
+def _known(values: Iterable[float | None]) -> Iterator[float]:
+    return (each for each in values if each is not None)

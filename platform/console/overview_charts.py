@@ -1,0 +1,121 @@
+"""The overview's charts, from a snapshot of the last minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fairserve.platform.console.charts import Chart, series
+from fairserve.platform.control.live_snapshot import LiveSnapshot, Series
+
+NAME_CHARS = 28
+
+
+def service(live: LiveSnapshot, names: Mapping[str, str]) -> Chart:
+    """Service of those clients that were served most, and of all others, per second."""
+    lines = [
+        series(
+            _client(each.user, names.get(each.app, each.app)), _rate(each.service, live.bucket_s)
+        )
+        for each in live.clients
+    ]
+    if any(live.other_clients):
+        lines.append(series("all others", _rate(live.other_clients, live.bucket_s)))
+    return {"time": live.at, "series": lines}
+
+
+def calls(live: LiveSnapshot) -> Chart:
+    """Calls that run and that wait."""
+    return {
+        "time": live.at,
+        "series": [
+            series("running", live.activity.running_calls),
+            series("waiting", live.activity.queued_calls),
+        ],
+    }
+
+
+def waits(live: LiveSnapshot) -> Chart:
+    """Median and 99th percentile of what calls waited."""
+    return {
+        "time": live.at,
+        "series": [
+            series("p50", live.activity.queue_p50_s),
+            series("p99", live.activity.queue_p99_s),
+        ],
+    }
+
+
+def jain(live: LiveSnapshot) -> Chart:
+    """Jain's index of each five seconds."""
+    values = live.activity.jain_index
+    return {"time": live.at, "series": [series("Jain's index", values)], "top": 1.02}
+
+
+def runs(live: LiveSnapshot) -> Chart:
+    """Interactions under way, or begun and ended where those are not told."""
+    if live.cluster is not None:
+        return {"time": live.at, "series": [series("under way", live.cluster.live_interactions)]}
+    return {
+        "time": live.at,
+        "series": [
+            series("begun", live.activity.runs_begun),
+            series("ended", live.activity.runs_ended),
+        ],
+    }
+
+
+def ended(live: LiveSnapshot) -> Chart:
+    """Calls by what became of them, per bucket."""
+    named = live.activity.ended.items()
+    return {
+        "time": live.at,
+        "series": [series(name, values) for name, values in named],
+        "stacked": True,
+    }
+
+
+def kv(live: LiveSnapshot) -> Chart:
+    """Share of each worker's KV cache that is used."""
+    workers = live.cluster.workers if live.cluster else {}
+    return {
+        "time": live.at,
+        "series": [series(name, each.kv_used_share) for name, each in sorted(workers.items())],
+        "top": 1.02,
+    }
+
+
+def hits(live: LiveSnapshot) -> Chart:
+    """Cached share of the prompts that ended at each worker, smoothed over a minute."""
+    workers = live.cluster.workers if live.cluster else {}
+    last = max(1, round(60 / live.bucket_s))
+    return {
+        "time": live.at,
+        "series": [
+            series(name, share_over(each.cached_tokens, each.prompt_tokens, last))
+            for name, each in sorted(workers.items())
+        ],
+        "top": 1.02,
+    }
+
+
+def share_over(parts: Series, wholes: Series, last: int) -> Series:
+    """Of sums over the last so many entries; None where the whole is nothing."""
+    found: Series = []
+    part = whole = 0.0
+    for at, (one, other) in enumerate(zip(parts, wholes, strict=True)):
+        part += one or 0.0
+        whole += other or 0.0
+        if at >= last:
+            part -= parts[at - last] or 0.0
+            whole -= wholes[at - last] or 0.0
+        found.append(part / whole if whole > 0 else None)
+    return found
+
+
+def _rate(values: Sequence[float | None], bucket_s: float) -> Series:
+    return [None if each is None else round(each / bucket_s, 3) for each in values]
+
+
+def _client(user: str, app: str) -> str:
+    text = f"{user} ({app})"
+    return text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 1]}…"
