@@ -166,6 +166,8 @@ class ServerProcess:
             f"  workers {len(platform.pool.members())}, system {settings.system}",
             f"  data    {settings.data_dir}",
         ]
+        if settings.console:
+            lines.append(f"  console http://{host}:{self._port}/console")
         if settings.api_docs:
             lines.append(f"  docs    http://{host}:{self._port}/docs")
         if self._admin_key is not None:
