@@ -1,0 +1,147 @@
+"""Sign-ins to the console, on both databases: how they begin, and everything that ends them."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select
+
+from fairserve.platform.console import sessions
+from fairserve.platform.console.sessions import MOST_PER_KEY, begin, delete_over, end, find
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.console import ConsoleSession
+from fairserve.platform.retention import delete_old
+from fairserve.platform.settings import Settings
+
+
+class World:
+    """A tenant that signs in, at a time that moves when it is told to."""
+
+    def __init__(self, management):
+        self.management = management
+        self.sessions = management.state.session_factory
+        self.settings = Settings(
+            data_dir=management.state.settings.data_dir,
+            console_session_hours=8,
+            console_idle_minutes=60,
+        )
+        self.tenant = management.tenant("one")
+        self.now = utc_now()
+
+    def sign_in(self, key=None):
+        principal = self.management.state.authenticator.authenticate_sync(
+            key or self.tenant["api_key"]
+        )
+        with self.sessions.begin() as session:
+            return begin(session, principal, self.settings, self.now)
+
+    def viewer(self, token):
+        return find(self.sessions, token, self.settings, self.now)
+
+    def later(self, **passed):
+        self.now += timedelta(**passed)
+
+    @property
+    def rows(self):
+        with self.sessions() as session:
+            return session.scalar(select(func.count(ConsoleSession.id)))
+
+
+@pytest.fixture
+def world(management):
+    return World(management)
+
+
+def test_a_cookie_stands_for_its_key(world):
+    token = world.sign_in()
+    viewer = world.viewer(token)
+    assert viewer.tenant_id == world.tenant["id"]
+    assert viewer.tenant_name == "one"
+    assert not viewer.is_admin
+    assert token not in repr(viewer)
+    assert viewer.csrf not in repr(viewer)
+    assert world.viewer(world.sign_in(world.management.admin)).is_admin
+    for wrong in ("", token[:-1], token + "x", "x" * 1000, viewer.session_id, viewer.csrf):
+        assert world.viewer(wrong) is None
+
+
+def test_it_ends_when_nobody_looks(world):
+    token = world.sign_in()
+    for _ in range(7):
+        world.later(minutes=59)
+        assert world.viewer(token), "each look counts"
+    world.later(minutes=60)
+    assert world.viewer(token) is None
+
+
+def test_it_ends_after_its_hours_all_the_same(world):
+    token = world.sign_in()
+    viewer = world.viewer(token)
+    for _ in range(15):
+        world.later(minutes=30)
+        assert sessions.still_holds(world.sessions, viewer, world.settings, world.now)
+    world.later(minutes=30)
+    assert not sessions.still_holds(world.sessions, viewer, world.settings, world.now)
+    assert world.viewer(token) is None
+
+
+def test_an_open_page_counts_as_a_look(world):
+    token = world.sign_in()
+    viewer = world.viewer(token)
+    for _ in range(4):
+        world.later(minutes=50)
+        assert sessions.still_holds(world.sessions, viewer, world.settings, world.now)
+    assert world.viewer(token)
+
+
+def test_it_ends_with_its_key(world):
+    keys = f"/admin/tenants/{world.tenant['id']}/keys"
+    admin = world.management.admin
+    key = world.management.call(admin, "POST", keys, status=201)
+    token, other = world.sign_in(key["api_key"]), world.sign_in()
+    world.management.call(admin, "DELETE", f"{keys}/{key['id']}")
+    assert world.viewer(token) is None
+    assert world.viewer(other)
+
+
+@pytest.mark.parametrize("change", [("PATCH", {"suspended": True}), ("DELETE", None)])
+def test_it_ends_with_its_tenant(world, change):
+    token = world.sign_in()
+    method, body = change
+    path = f"/admin/tenants/{world.tenant['id']}"
+    world.management.call(world.management.admin, method, path, body)
+    assert world.viewer(token) is None
+
+
+def test_signing_out_ends_one(world):
+    token, other = world.sign_in(), world.sign_in()
+    with world.sessions.begin() as session:
+        end(session, world.viewer(token).session_id)
+    assert world.viewer(token) is None
+    assert world.viewer(other)
+
+
+def test_a_key_has_so_many_and_the_oldest_goes(world):
+    tokens = []
+    for _ in range(MOST_PER_KEY + 3):
+        world.later(seconds=1)
+        tokens.append(world.sign_in())
+    admin = world.sign_in(world.management.admin)
+    assert world.rows == MOST_PER_KEY + 1
+    assert [world.viewer(token) is None for token in tokens[:4]] == [True, True, True, False]
+    assert world.viewer(admin)
+
+
+def test_what_is_over_is_deleted(world):
+    world.sign_in()
+    world.later(minutes=61)
+    world.sign_in(world.management.admin)
+    assert world.rows == 1, "by the next sign-in"
+    world.later(hours=9)
+    with world.sessions.begin() as session:
+        assert delete_over(session, world.settings, world.now) == 1
+    assert world.rows == 0
+    world.now = utc_now() - timedelta(days=1)
+    world.sign_in()
+    while delete_old(world.sessions, world.settings):
+        pass
+    assert world.rows == 0, "and by the retention job"
