@@ -21,7 +21,7 @@ class JobState(Base):
     took_s: Mapped[float | None]
     """That pass."""
     done: Mapped[int] = mapped_column(BigInteger)
-    """What that pass did: rows, profiles, deliveries."""
+    """What that pass did: rows, profiles, deliveries, files; the rollup does not count."""
     failures: Mapped[int]
     """Passes in a row that failed."""
     failed_at: Mapped[datetime | None]

@@ -26,7 +26,7 @@ class JobOut(BaseModel):
     """When a pass of it ended well, to the minute."""
     took_s: float | None
     done: int
-    """What that pass did: rows, profiles, deliveries."""
+    """What that pass did: rows, profiles, deliveries, files; the rollup does not count."""
     failures: int
     """Passes in a row that failed."""
     failed_at: datetime | None
