@@ -1,0 +1,78 @@
+"""Charts of the last minutes, made of what control remembers, and their events as it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+import orjson
+
+from fairserve.platform.console.charts import Chart, Limit, series
+from fairserve.platform.console.streams import KEEP_ALIVE, event
+from fairserve.platform.control.history import History
+from fairserve.platform.control.live_snapshot import LiveSnapshot, ModelSeries
+
+LOOK_S = 2.0
+
+
+def load_chart(snapshot: LiveSnapshot) -> Chart:
+    """Demand over KV capacity, of each model, and where an overload begins and ends.
+
+    A tenant's snapshot has no load: the chart is without lines.
+    """
+    models = {} if snapshot.cluster is None else snapshot.cluster.models
+    one = len(models) == 1
+    return {
+        "time": snapshot.at,
+        "series": [series("load" if one else name, _load(model)) for name, model in models.items()],
+        "limits": [
+            *_limits("an overload begins", [each.high_watermark for each in models.values()]),
+            *_limits("an overload ends", [each.low_watermark for each in models.values()]),
+        ],
+    }
+
+
+def refusals_chart(snapshot: LiveSnapshot) -> Chart:
+    """Refused calls of each bucket, by reason; most first."""
+    refused = snapshot.activity.refused
+    sums = {reason: sum(count or 0 for count in counts) for reason, counts in refused.items()}
+    reasons = sorted((reason for reason, total in sums.items() if total), key=lambda r: -sums[r])
+    layers = [series(reason.replace("_", " "), refused[reason]) for reason in reasons]
+    return {
+        "time": snapshot.at,
+        "series": layers or [series("refused", [0.0] * len(snapshot.at))],
+        "stacked": True,
+        "bars": True,
+    }
+
+
+async def chart_events(
+    history: History, draw: Callable[[], Mapping[str, Chart]]
+) -> AsyncIterator[bytes]:
+    """The event ``charts`` with each new sample: a source for :func:`streams.stream`."""
+    fresh = asyncio.Event()
+    stop = history.watch(lambda _: fresh.set())
+    try:
+        yield event("charts", orjson.dumps(draw()))
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await fresh.wait()
+            except TimeoutError:
+                yield KEEP_ALIVE
+                continue
+            fresh.clear()
+            yield event("charts", orjson.dumps(draw()))
+    finally:
+        stop()
+
+
+def _load(model: ModelSeries) -> list[float | None]:
+    pairs = zip(model.demand_tokens, model.capacity_tokens, strict=True)
+    return [
+        None if demand is None or not capacity else demand / capacity for demand, capacity in pairs
+    ]
+
+
+def _limits(label: str, values: Sequence[float]) -> list[Limit]:
+    return [{"label": label, "value": value} for value in dict.fromkeys(values)]
