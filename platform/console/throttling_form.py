@@ -73,6 +73,12 @@ class Field:
         return bool(self.value != self.default)
 
     @property
+    def texts(self) -> dict[str, str]:
+        """The values in words."""
+        names = ("value", "default", "own_default")
+        return {name: text_of(getattr(self, name)) for name in names}
+
+    @property
     def part(self) -> str:
         """To which part of the system it belongs."""
         part, dot, _ = self.name.partition(".")
