@@ -124,17 +124,9 @@ async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Ch
                 "proposed": differences((current.system, current.parameters), proposed),
             }
         except FairServeError as error:
-            values = {"preview_problem": error}
-            if "hx-request" not in request.headers:
-                values["status"] = error.status
-        if "hx-request" in request.headers:
-            status = 200 if "preview" in values else values["preview_problem"].status
-            return page(
-                request,
-                viewer,
-                "throttling_preview",
-                **{**view.NO_PREVIEW, **values, "status": status},
-            )
+            values = {"preview_problem": error, "status": error.status}
+        if "hx-request" in request.headers and "again" not in form:
+            return page(request, viewer, "throttling_preview", **{**view.NO_PREVIEW, **values})
 
     def whole() -> Response:
         with request.app.state.session_factory() as session:
@@ -203,6 +195,7 @@ def _page(
     status = status or (200 if problem is None else problem.status)
     if "hx-request" in request.headers and request.method == "POST":
         answer = page(request, viewer, "throttling_settings", status=status, **values)
-        answer.headers.update({"HX-Retarget": "#settings", "HX-Reswap": "outerHTML"})
+        to = " show:#preview:top" if status == 200 else ""
+        answer.headers.update({"HX-Retarget": "#settings", "HX-Reswap": f"outerHTML{to}"})
         return answer
     return page(request, viewer, "throttling", status=status, charts=live, **values)
