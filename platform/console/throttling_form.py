@@ -14,6 +14,7 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from fairserve.interactions.call import LEVELS
+from fairserve.platform.db.base import ID_CHARS
 from fairserve.platform.settings import Settings
 from fairserve.platform.throttling.parameters import describe, parameters_of, system_config
 from fairserve.platform.throttling.service import Current
@@ -171,6 +172,8 @@ def sheet(
     A form's field that is missing means the default. Raises ValueError for an unknown system, and for
     a field of a parameter that the system does not have.
     """
+    if len(system) > ID_CHARS:
+        raise ValueError(f"the system's name is too long; allowed: {ID_CHARS} characters")
     stored = current.parameters if system == current.system else {}
     base = parameters_of(system_config(settings, system, {}))
     kinds = {name: kind_of(name, hint) for name, (_, hint) in base.items()}

@@ -177,7 +177,10 @@ def _kept(session: Session, settings: Settings, current: Current) -> list[str]:
     """What the newest version changed that running workers do not take up."""
     if current.version == 0:
         return []
-    before = system_config(settings, *version(session, settings, current.version - 1))
+    try:
+        before = system_config(settings, *version(session, settings, current.version - 1))
+    except (ValueError, InvalidRequestError):
+        return []  # it is not known any more, or by this release
     return service.kept_by_workers(
         before, system_config(settings, current.system, current.parameters)
     )

@@ -197,6 +197,7 @@ def test_another_system_brings_its_own_parameters(visit, put, holds):
     visit.page.wait_for_url("**/throttling?done=throttling")
     assert holds("throttle.limit") == ("rpm-7", 7)
     assert "local" in visit.page.locator(".alarm.warn").inner_text(), "workers keep their scheduler"
+    assert visit.go(f"{PAGE}?system=rpm&rpm=0") == 400
     assert visit.go(f"{PAGE}?system=nothing") == 400
     assert "unknown system" in visit.page.get_by_role("alert").inner_text()
 

@@ -1,6 +1,10 @@
 """Charts of the last minutes: load against its watermarks, and refusals by reason."""
 
-from fairserve.platform.console.live_charts import load_chart, refusals_chart
+import asyncio
+import json
+
+from fairserve.platform.console import live_charts
+from fairserve.platform.console.live_charts import chart_events, load_chart, refusals_chart
 from fairserve.platform.control.live_snapshot import (
     ActivitySeries,
     ClusterSeries,
@@ -76,3 +80,29 @@ def test_refusals_are_stacked_by_reason_the_most_first():
 def test_where_nothing_is_refused_the_line_is_at_nought():
     assert refusals_chart(snapshot())["series"] == [{"label": "refused", "values": [0.0] * 3}]
     assert refusals_chart(snapshot(at=[]))["series"] == [{"label": "refused", "values": []}]
+
+
+async def test_charts_are_sent_at_each_new_sample(monkeypatch):
+    monkeypatch.setattr(live_charts, "LOOK_S", 0.01)
+    told = []
+
+    class Samples:
+        def watch(self, tell):
+            told.append(tell)
+            return told.clear
+
+    drawn = iter(range(9))
+    events = chart_events(Samples(), lambda: {"load": next(drawn)})
+
+    async def charts():
+        async for piece in events:
+            if piece.startswith(b"event: charts"):
+                return json.loads(piece.partition(b"data: ")[2])
+        return None
+
+    assert await charts() == {"load": 0}
+    assert (await anext(events)).startswith(b":"), "it says that it is still here"
+    asyncio.get_running_loop().call_later(0.05, lambda: told[0](None))
+    assert await charts() == {"load": 1}
+    await events.aclose()
+    assert told == [], "nobody follows any more"

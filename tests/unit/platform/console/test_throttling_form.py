@@ -173,6 +173,8 @@ def test_unknown_systems_and_parameters_are_refused(settings):
         sheet(settings, current, "nothing")
     with pytest.raises(ValueError, match=r"has no parameter feeder\.x"):
         sheet(settings, current, "fairserve", {"p.feeder.x": "1"})
+    with pytest.raises(ValueError, match="too long"):
+        sheet(settings, current, "rpm-" + "9" * 200)
     assert sheet(settings, current, "rpm-7").fields
 
 
