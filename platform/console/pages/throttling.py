@@ -1,0 +1,201 @@
+"""The throttling page: what holds, changing it with a preview, and going back to what held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from sqlalchemy.orm import Session
+from starlette.responses import RedirectResponse, Response
+
+from fairserve.platform.console import throttling_view as view
+from fairserve.platform.console.charts import Chart
+from fairserve.platform.console.guard import AdminViewer, Form, OwnForm, acting_for
+from fairserve.platform.console.lists import asked
+from fairserve.platform.console.live_charts import chart_events, load_chart, refusals_chart
+from fairserve.platform.console.rendering import page
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.streams import stream
+from fairserve.platform.console.throttling_form import Sheet, differences, sheet
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.session import ReadSession, WriteSession
+from fairserve.platform.errors import ConflictError, FairServeError, InvalidRequestError
+from fairserve.platform.throttling.endpoints import change_throttling, preview_throttling
+from fairserve.platform.throttling.preview_schemas import PreviewIn
+from fairserve.platform.throttling.schemas import ThrottlingPut
+from fairserve.platform.throttling.service import Current, load_current
+
+router = APIRouter(prefix="/console/throttling")
+
+HERE = "/console/throttling"
+SHOWN_BUCKETS = 120
+"""Ten minutes."""
+
+
+def _draw(request: Request) -> dict[str, Chart]:
+    snapshot = request.app.state.history.snapshot(clients=0, buckets=SHOWN_BUCKETS)
+    return {"load": load_chart(snapshot), "refusals": refusals_chart(snapshot)}
+
+
+async def _charts(viewer: AdminViewer, request: Request) -> dict[str, Chart]:
+    return _draw(request)  # on the event loop, to which the history belongs
+
+
+Charts = Annotated[dict[str, Chart], Depends(_charts)]
+
+
+@router.get("")
+def show(
+    request: Request, viewer: AdminViewer, session: ReadSession, live: Charts, done: str = ""
+) -> Response:
+    """What holds, or the parameters of the system that the address names."""
+    query = asked(request, view.ThrottlingPageQuery)
+    current = load_current(session, request.app.state.settings)
+    try:
+        found = sheet(request.app.state.settings, current, query.chosen() or current.system)
+    except ValueError as error:
+        wrong = InvalidRequestError(str(error), param="system")
+        return _page(request, viewer, session, live, problem=wrong)
+    changed = done in ("throttling", "reverted")
+    return _page(request, viewer, session, live, shown=found, offset=query.offset, changed=changed)
+
+
+@router.get("/stream")
+async def follow(request: Request, viewer: AdminViewer) -> Response:
+    """Load and refusals as they go on."""
+
+    def pieces() -> AsyncIterator[bytes]:
+        return chart_events(request.app.state.history, lambda: _draw(request))
+
+    return stream(request, viewer, pieces)
+
+
+@router.post("")
+def apply(
+    request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession, live: Charts
+) -> Response:
+    """Let what the form says hold from now on."""
+    settings = request.app.state.settings
+    current = load_current(session, settings)
+    shown, problem = _read(request, current, form)
+    if problem is None and shown is not None:
+        body = ThrottlingPut(
+            system=shown.system,
+            parameters=dict(shown.parameters),
+            expected_version=view.version_of(form),
+        )
+        same = (current.system, current.parameters) == (body.system, body.parameters)
+        try:
+            if same and body.expected_version == current.version:
+                return _page(request, viewer, session, live, shown=shown, same=True)
+            change_throttling(body, request, session, acting_for(viewer))
+            return RedirectResponse(f"{HERE}?done=throttling", status_code=303)
+        except (ConflictError, InvalidRequestError) as error:
+            problem = error
+    return _page(request, viewer, session, live, shown=shown, problem=problem, form=form)
+
+
+@router.post("/preview")
+async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Charts) -> Response:
+    """What the form's settings would have made of the last minutes; nothing changes."""
+
+    def read() -> tuple[Current, Sheet | None, FairServeError | None]:
+        with request.app.state.session_factory() as session:
+            current = load_current(read_only(session), request.app.state.settings)
+        return current, *_read(request, current, form)
+
+    current, shown, problem = await asyncio.to_thread(read)
+    values: dict[str, Any] = {}
+    if problem is None and shown is not None:
+        try:
+            body = PreviewIn(
+                system=shown.system,
+                parameters=dict(shown.parameters),
+                minutes=view.minutes_of(form),
+            )
+            seen = await preview_throttling(body, request)
+            proposed = (body.system, body.parameters)
+            values = {
+                "preview": seen,
+                "figures": view.figures(seen),
+                "fidelity": view.fidelity(seen),
+                "proposed": differences((current.system, current.parameters), proposed),
+            }
+        except FairServeError as error:
+            values = {"preview_problem": error, "status": error.status}
+        if "hx-request" in request.headers and "again" not in form:
+            return page(request, viewer, "throttling_preview", **{**view.NO_PREVIEW, **values})
+
+    def whole() -> Response:
+        with request.app.state.session_factory() as session:
+            return _page(
+                request,
+                viewer,
+                read_only(session),
+                live,
+                shown=shown,
+                problem=problem,
+                form=form,
+                **values,
+            )
+
+    return await asyncio.to_thread(whole)
+
+
+@router.post("/revert")
+def revert(
+    request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession, live: Charts
+) -> Response:
+    """Let an earlier version hold again, as a new one."""
+    system, parameters = view.version(
+        session, request.app.state.settings, view.version_of(form, "to")
+    )
+    body = ThrottlingPut(
+        system=system, parameters=dict(parameters), expected_version=view.version_of(form)
+    )
+    try:
+        change_throttling(body, request, session, acting_for(viewer))
+    except (ConflictError, InvalidRequestError) as error:
+        return _page(request, viewer, session, live, problem=error, form=form)
+    return RedirectResponse(f"{HERE}?done=reverted", status_code=303)
+
+
+def _read(
+    request: Request, current: Current, form: Form
+) -> tuple[Sheet | None, FairServeError | None]:
+    """The form's parameters, and what is wrong with it, if anything."""
+    system = form.get("system", "") or current.system
+    try:
+        found = sheet(request.app.state.settings, current, system, form)
+    except ValueError as error:
+        return None, InvalidRequestError(str(error), param="system")
+    if not found.problems:
+        return found, None
+    names = ", ".join(field.name for field in found.problems)
+    return found, InvalidRequestError(f"nothing was changed: see {names}", param="parameters")
+
+
+def _page(
+    request: Request,
+    viewer: Viewer,
+    session: Session,
+    live: dict[str, Chart],
+    *,
+    shown: Sheet | None = None,
+    problem: FairServeError | None = None,
+    form: Form | None = None,
+    status: int | None = None,
+    **more: Any,
+) -> Response:
+    """The whole page; of a form that a script sent with something wrong, the form."""
+    settings = request.app.state.settings
+    values = view.values(session, settings, shown, problem, form, **more)
+    status = status or (200 if problem is None else problem.status)
+    if "hx-request" in request.headers and request.method == "POST":
+        answer = page(request, viewer, "throttling_settings", status=status, **values)
+        to = " show:#preview:top" if status == 200 else ""
+        answer.headers.update({"HX-Retarget": "#settings", "HX-Reswap": f"outerHTML{to}"})
+        return answer
+    return page(request, viewer, "throttling", status=status, charts=live, **values)

@@ -1,0 +1,273 @@
+"""Parameters of throttling as fields of a form: what may be entered, and what it stands for.
+
+The default of a parameter is what holds if it is left out: the server's settings over the system's own
+values. Stored is what differs from it, and what an operator stored before and did not change since.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Literal, NamedTuple, get_args, get_origin
+
+from fairserve.interactions.call import LEVELS
+from fairserve.platform.db.base import ID_CHARS
+from fairserve.platform.settings import Settings
+from fairserve.platform.throttling.parameters import describe, parameters_of, system_config
+from fairserve.platform.throttling.service import Current
+from fairserve.scheduling.system import SystemConfig
+
+FIELD = "p."
+"""What a field's name begins with, before its parameter's name."""
+PARTS = ("own", "throttle", "feeder", "router", "local")
+DEFAULT = "default"
+
+_TEXTS: Mapping[str, Sequence[str]] = {"levels": LEVELS}
+"""Choices of parameters whose type does not name them."""
+_SIMULATED = {"local.predict": ("oracle", "noisy")}
+"""Choices that need what only a simulator knows."""
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+_MAX_CHARS = 100
+
+
+class Kind(NamedTuple):
+    """What a field takes."""
+
+    type: Literal["yes or no", "choice", "whole", "number", "text"]
+    choices: tuple[str, ...] = ()
+    """All that may be selected, ``none`` included; empty: it is typed."""
+    nullable: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """In words."""
+        if self.choices:
+            return ", ".join(self.choices)
+        what = {"whole": "a whole number", "number": "a number such as 0.5, or inf"}
+        return what.get(self.type, f"{_MAX_CHARS} characters") + (", or none" * self.nullable)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One parameter on the page."""
+
+    name: str
+    unit: str
+    meaning: str
+    kind: Kind
+    default: Any
+    own_default: Any
+    """Of the system itself, without the server's settings."""
+    value: Any
+    """That holds, or would at a change to the system."""
+    text: str
+    """In the input."""
+    problem: str | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the value is not the default."""
+        return bool(self.value != self.default)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The values in words."""
+        names = ("value", "default", "own_default")
+        return {name: text_of(getattr(self, name)) for name in names}
+
+    @property
+    def part(self) -> str:
+        """To which part of the system it belongs."""
+        part, dot, _ = self.name.partition(".")
+        return part if dot else "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """All parameters of a system, with what somebody entered."""
+
+    system: str
+    config: SystemConfig
+    fields: Sequence[Field]
+    parameters: Mapping[str, Any]
+    """What is to be stored; empty if something is wrong."""
+
+    @property
+    def problems(self) -> list[Field]:
+        """The fields that are wrong."""
+        return [field for field in self.fields if field.problem]
+
+    def of(self, part: str) -> list[Field]:
+        """The fields of one part."""
+        return [field for field in self.fields if field.part == part]
+
+
+class Change(NamedTuple):
+    """A setting that is not what it was, in texts."""
+
+    name: str
+    old: str
+    new: str
+
+
+def kind_of(name: str, hint: Any) -> Kind:
+    """What a parameter of this type takes."""
+    types = [each for each in get_args(hint) if each is not NoneType]
+    nullable = NoneType in get_args(hint)
+    if nullable and len(types) == 1:
+        hint = types[0]
+    none = ("none",) * nullable
+    if get_origin(hint) is Literal:
+        left_out = _SIMULATED.get(name, ())
+        return Kind("choice", (*(c for c in get_args(hint) if c not in left_out), *none), nullable)
+    if name in _TEXTS:
+        return Kind("choice", (*_TEXTS[name], *none), nullable)
+    if hint is bool:
+        return Kind("yes or no", ("yes", "no", *none), nullable)
+    if hint is int:
+        return Kind("whole", nullable=nullable)
+    return Kind("number" if hint is float else "text", nullable=nullable)
+
+
+def parse(kind: Kind, text: str) -> Any:
+    """What a text stands for. Raises ValueError saying what is allowed."""
+    text = text.strip()
+    if kind.nullable and text == "none":
+        return None
+    if kind.choices and text in kind.choices:
+        return text == "yes" if kind.type == "yes or no" else text
+    if kind.type == "whole" and _WHOLE.fullmatch(text):
+        return int(text)
+    if kind.type == "number":
+        if text == "inf":
+            return math.inf
+        if _NUMBER.fullmatch(text) and len(text) <= _MAX_CHARS and math.isfinite(float(text)):
+            return float(text)
+    if kind.type == "text" and len(text) <= _MAX_CHARS:
+        return text
+    given = f"“{text[:30]}”" if text else "nothing"
+    raise ValueError(f"{given} is not allowed; allowed: {kind.allowed}")
+
+
+def text_of(value: Any) -> str:
+    """A value as one enters it; :func:`parse` makes the same of it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    return str(value)
+
+
+def sheet(
+    settings: Settings, current: Current, system: str, form: Mapping[str, str] | None = None
+) -> Sheet:
+    """The parameters of a system, as they hold, or as a form has them.
+
+    A form's field that is missing means the default. Raises ValueError for an unknown system, and for
+    a field of a parameter that the system does not have.
+    """
+    if len(system) > ID_CHARS:
+        raise ValueError(f"the system's name is too long; allowed: {ID_CHARS} characters")
+    stored = current.parameters if system == current.system else {}
+    base = parameters_of(system_config(settings, system, {}))
+    kinds = {name: kind_of(name, hint) for name, (_, hint) in base.items()}
+    holds = describe(settings, system, stored)
+    texts = {p.name: text_of(p.value) for p in holds}
+    values: dict[str, Any] = {p.name: p.value for p in holds}
+    problems: dict[str, str] = {}
+    if form is not None:
+        given = {name.removeprefix(FIELD): t for name, t in form.items() if name.startswith(FIELD)}
+        for name in given:
+            if name not in base:
+                raise ValueError(f"the system {system} has no parameter {name}")
+        texts = {name: text_of(value) for name, (value, _) in base.items()} | given
+        for name, text in texts.items():
+            try:
+                values[name] = parse(kinds[name], text)
+            except ValueError as error:
+                problems[name] = str(error)
+    chosen = to_store(values, {name: value for name, (value, _) in base.items()}, stored)
+    if form is not None and not problems:
+        problems = blamed(settings, system, chosen)
+    fields = [
+        Field(
+            p.name,
+            p.unit,
+            p.description,
+            kinds[p.name],
+            base[p.name][0],
+            p.default,
+            p.value,
+            texts[p.name],
+            problems.get(p.name),
+        )
+        for p in holds
+    ]
+    config = system_config(settings, system, stored)
+    return Sheet(system, config, fields, {} if problems else chosen)
+
+
+def to_store(
+    values: Mapping[str, Any], base: Mapping[str, Any], stored: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What of these values a new version stores; infinity as the text ``inf``, which JSON has."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in stored and plain(stored[name]) == value:
+            found[name] = stored[name]
+        elif value != base[name]:
+            found[name] = "inf" if value == math.inf else value
+    return found
+
+
+def plain(value: Any) -> Any:
+    """A stored value as it holds."""
+    return math.inf if value == "inf" else value
+
+
+def blamed(settings: Settings, system: str, chosen: Mapping[str, Any]) -> dict[str, str]:
+    """The parameters because of which these cannot hold, with what is wrong; empty: they can."""
+    message = _wrong(settings, system, chosen)
+    if message is None:
+        return {}
+    names = [n for n, value in chosen.items() if _wrong(settings, system, {n: value}) == message]
+    names = names or [
+        name
+        for name in chosen
+        if _wrong(settings, system, {n: v for n, v in chosen.items() if n != name}) != message
+    ]
+    rest = {name: value for name, value in chosen.items() if name not in names}
+    others = blamed(settings, system, rest) if names else {}
+    return {**others, **dict.fromkeys(names or chosen, message)}
+
+
+def _wrong(settings: Settings, system: str, chosen: Mapping[str, Any]) -> str | None:
+    try:
+        system_config(settings, system, chosen)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def differences(
+    old: tuple[str, Mapping[str, Any]], new: tuple[str, Mapping[str, Any]]
+) -> list[Change]:
+    """What differs between two versions: the system, and parameters. Those of another system are other
+    parameters: of a new system all that are not the default are listed.
+    """
+    found: list[Change] = []
+    before, after = old[1], new[1]
+    if old[0] != new[0]:
+        found.append(Change("system", old[0], new[0]))
+        before = {}
+    for name in dict.fromkeys((*before, *after)):
+        texts = [text_of(plain(v[name])) if name in v else DEFAULT for v in (before, after)]
+        if texts[0] != texts[1]:
+            found.append(Change(name, *texts))
+    return found

@@ -1,0 +1,256 @@
+"""What the throttling page shows, gathered for its templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy.orm import Session
+
+from fairserve.platform.console import formats
+from fairserve.platform.console.lists import Part
+from fairserve.platform.console.throttling_form import PARTS, Change, Sheet, differences, sheet
+from fairserve.platform.db.operations import ThrottlingSetting
+from fairserve.platform.db.schemas import Paging
+from fairserve.platform.errors import ConflictError, FairServeError, InvalidRequestError
+from fairserve.platform.settings import Settings
+from fairserve.platform.throttling import repository, service
+from fairserve.platform.throttling.parameters import system_config
+from fairserve.platform.throttling.preview_schemas import DEFAULT_MINUTES, FiguresOut, PreviewOut
+from fairserve.platform.throttling.service import Current
+
+PER_PAGE = 20
+MINUTES = (5, 10, 30)
+RPM = "rpm"
+"""Selects ``rpm-<N>``, of any number."""
+DEFAULT_RPM = "20"
+NO_PREVIEW: Mapping[str, Any] = {
+    "preview": None,
+    "preview_problem": None,
+    "figures": [],
+    "fidelity": [],
+    "proposed": [],
+}
+
+
+class ThrottlingPageQuery(Paging):
+    """Which system's parameters are shown, and which part of the history."""
+
+    system: str = ""
+    rpm: str = ""
+
+    def chosen(self) -> str:
+        """The system's name; empty: the one in force."""
+        if self.system == RPM:
+            return f"{RPM}-{self.rpm.strip() or DEFAULT_RPM}"
+        return self.system.strip()
+
+
+class Version(NamedTuple):
+    """A row of the history."""
+
+    number: int
+    system: str
+    author: str | None
+    at: datetime | None
+    changes: list[Change]
+
+
+class Row(NamedTuple):
+    """A figure of a preview, before and after."""
+
+    name: str
+    before: str
+    after: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether a change would make a difference."""
+        return self.before != self.after
+
+
+def version_of(form: Mapping[str, str], name: str = "version") -> int:
+    """A version's number in a form. Raises InvalidRequestError."""
+    text = form.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise InvalidRequestError(f"{name}: allowed: a version's number", param=name)
+    return int(text)
+
+
+def minutes_of(form: Mapping[str, str]) -> int:
+    """How many minutes are to be replayed. Raises InvalidRequestError."""
+    text = form.get("minutes", str(DEFAULT_MINUTES))
+    if text not in map(str, MINUTES):
+        raise InvalidRequestError(
+            f"minutes: allowed: {', '.join(map(str, MINUTES))}", param="minutes"
+        )
+    return int(text)
+
+
+def version(session: Session, settings: Settings, number: int) -> tuple[str, dict[str, Any]]:
+    """System and parameters of a version. Raises InvalidRequestError if there was none."""
+    if number == 0:
+        return settings.system, {}
+    row = session.get(ThrottlingSetting, number)
+    if row is None:
+        raise InvalidRequestError(f"there is no version {number}", param="version")
+    return row.system, row.parameters
+
+
+def history(session: Session, settings: Settings, offset: int) -> tuple[list[Version], Part]:
+    """Versions, newest first, each with what it changed; at the end the server's settings."""
+    rows, total = repository.history(session, limit=PER_PAGE + 1, offset=offset)
+    shown, has_more = rows[:PER_PAGE], len(rows) > PER_PAGE
+    found = []
+    for at, row in enumerate(shown):
+        before: tuple[str, dict[str, Any]] = (settings.system, {})
+        if at + 1 < len(rows):
+            before = (rows[at + 1].system, rows[at + 1].parameters)
+        changes = differences(before, (row.system, row.parameters))
+        found.append(Version(row.version, row.system, row.author, row.created_at, changes))
+    if not has_more:
+        found.append(Version(0, settings.system, None, None, []))
+    return found, Part(offset, PER_PAGE, len(found), total + 1, has_more)
+
+
+def values(
+    session: Session,
+    settings: Settings,
+    shown: Sheet | None,
+    problem: FairServeError | None,
+    form: Mapping[str, str] | None,
+    *,
+    offset: int = 0,
+    changed: bool = False,
+    same: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """All that the templates need."""
+    current = service.load_current(session, settings)
+    shown = shown or sheet(settings, current, current.system)
+    versions, part = history(session, settings, offset)
+    report = service.report(settings, current)
+    config = shown.config
+    parts = {"throttle": config.throttle, "feeder": config.feeder, "router": config.router}
+    return {
+        **NO_PREVIEW,
+        "holds": report,
+        "systems": [name for name in report.systems if not name.startswith(f"{RPM}-")],
+        "rpm": shown.system.removeprefix(f"{RPM}-") if _is_rpm(shown.system) else DEFAULT_RPM,
+        "is_rpm": _is_rpm(shown.system),
+        "sheet": shown,
+        "groups": [
+            (part, {**parts, "local": config.local}.get(part, ""), shown.of(part)) for part in PARTS
+        ],
+        "first_wrong": next((field.name for field in shown.problems), None),
+        "problem": problem,
+        "expected": _expected(current, problem, form),
+        "meanwhile": _meanwhile(session, settings, current, problem, form),
+        "same": same,
+        "kept": _kept(session, settings, current) if changed else [],
+        "minutes": MINUTES,
+        "asked_minutes": (form or {}).get("minutes", str(DEFAULT_MINUTES)),
+        "versions": versions,
+        "part": part,
+        **more,
+    }
+
+
+def _is_rpm(system: str) -> bool:
+    return system.startswith(f"{RPM}-")
+
+
+def _expected(
+    current: Current, problem: FairServeError | None, form: Mapping[str, str] | None
+) -> int:
+    """The version that the form changes: who was told of a newer one may overwrite it."""
+    if form is None or "to" in form or isinstance(problem, ConflictError):
+        return current.version
+    try:
+        return version_of(form)
+    except InvalidRequestError:
+        return current.version
+
+
+def _kept(session: Session, settings: Settings, current: Current) -> list[str]:
+    """What the newest version changed that running workers do not take up."""
+    if current.version == 0:
+        return []
+    try:
+        before = system_config(settings, *version(session, settings, current.version - 1))
+    except (ValueError, InvalidRequestError):
+        return []  # it is not known any more, or by this release
+    return service.kept_by_workers(
+        before, system_config(settings, current.system, current.parameters)
+    )
+
+
+def _meanwhile(
+    session: Session,
+    settings: Settings,
+    current: Current,
+    problem: FairServeError | None,
+    form: Mapping[str, str] | None,
+) -> list[Change] | None:
+    """What others changed since the form was loaded; None where that is not the problem."""
+    if not isinstance(problem, ConflictError) or form is None:
+        return None
+    try:
+        seen = version(session, settings, version_of(form))
+    except InvalidRequestError:
+        return []
+    return differences(seen, (current.system, current.parameters))
+
+
+def figures(preview: PreviewOut) -> list[Row]:
+    """The replay's figures, under the present settings and under those proposed."""
+    pair = (preview.current, preview.proposed)
+    reasons = dict.fromkeys(reason for each in pair for reason in each.refused_by_reason)
+
+    def row(name: str, write: Any, read: Any) -> Row:
+        return Row(name, *(write(read(each)) for each in pair))
+
+    def delays(name: str, field: str) -> list[Row]:
+        return [
+            row(f"{name}, {word}", formats.seconds, lambda f, q=q: getattr(getattr(f, field), q))
+            for word, q in (("median", "p50"), ("99th percentile", "p99"))
+        ]
+
+    def plain(name: str, field: str, write: Any = formats.number) -> Row:
+        return row(name, write, lambda f: getattr(f, field))
+
+    return [
+        plain("Refused calls", "refused_calls"),
+        *(_reason(reason, *pair) for reason in reasons),
+        plain("Refused on the way of a run", "refused_mid_run"),
+        *delays("Waiting in the queue", "queue_delay_s"),
+        *delays("Until the first token", "ttft_s"),
+        *delays("Length of a run", "interaction_latency_s"),
+        plain("Jain's index of fairness", "jain_index"),
+        plain("Runs completed", "completed_interactions"),
+        plain("Runs aborted", "aborted_interactions"),
+        plain("Wasted tokens", "wasted_tokens"),
+        plain("Prompt tokens found cached", "prefix_hit_rate", formats.percent),
+        plain("Tokens per second", "throughput_tokens_per_s"),
+        plain("Workers busy", "busy_share", formats.percent),
+    ]
+
+
+def _reason(reason: str, before: FiguresOut, after: FiguresOut) -> Row:
+    counts = [formats.number(each.refused_by_reason.get(reason, 0)) for each in (before, after)]
+    return Row(f"… {reason.replace('_', ' ')}", *counts)
+
+
+def fidelity(preview: PreviewOut) -> list[Row]:
+    """What happened, and what the replay of the present settings says: how far to trust it."""
+    found = preview.fidelity
+    return [
+        Row(name, write(pair.measured), write(pair.simulated))
+        for name, pair, write in (
+            ("Refused calls", found.refused_calls, formats.number),
+            ("Waiting, median", found.queue_delay_p50_s, formats.seconds),
+            ("Waiting, 99th percentile", found.queue_delay_p99_s, formats.seconds),
+            ("Until the first token, 99th percentile", found.ttft_p99_s, formats.seconds),
+        )
+    ]

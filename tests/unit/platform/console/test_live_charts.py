@@ -1,0 +1,108 @@
+"""Charts of the last minutes: load against its watermarks, and refusals by reason."""
+
+import asyncio
+import json
+
+from fairserve.platform.console import live_charts
+from fairserve.platform.console.live_charts import chart_events, load_chart, refusals_chart
+from fairserve.platform.control.live_snapshot import (
+    ActivitySeries,
+    ClusterSeries,
+    LiveSnapshot,
+    ModelSeries,
+)
+
+AT = [1000.0, 1005.0, 1010.0]
+
+
+def snapshot(refused=None, models=None, at=AT):
+    nothing = [0] * len(at)
+    names = set(ActivitySeries.__dataclass_fields__) - {"refused", "ended"}
+    activity = ActivitySeries(refused=refused or {}, ended={}, **dict.fromkeys(names, nothing))
+    cluster = None
+    if models is not None:
+        others = set(ClusterSeries.__dataclass_fields__) - {"models", "workers"}
+        cluster = ClusterSeries(models=models, workers={}, **dict.fromkeys(others, nothing))
+    return LiveSnapshot(
+        tenant=None if cluster else "tn_1",
+        bucket_s=5.0,
+        at=list(at),
+        overloaded=[False] * len(at),
+        minute_jain_index=None,
+        activity=activity,
+        clients=[],
+        other_clients=nothing,
+        cluster=cluster,
+    )
+
+
+def model(demand, capacity, high=2.0, low=1.2):
+    nothing = [0] * len(demand)
+    return ModelSeries(high, low, [False] * len(demand), demand, capacity, nothing)
+
+
+def test_the_load_is_demand_over_capacity():
+    chart = load_chart(snapshot(models={"m": model([50, None, 300], [100, None, 200])}))
+    assert chart["time"] == AT
+    assert chart["series"] == [{"label": "load", "values": [0.5, None, 1.5]}]
+    assert chart["limits"] == [
+        {"label": "an overload begins", "value": 2.0},
+        {"label": "an overload ends", "value": 1.2},
+    ]
+
+
+def test_without_workers_there_is_no_load():
+    (line,) = load_chart(snapshot(models={"m": model([50, 0, 3], [0, 0, 0])}))["series"]
+    assert line["values"] == [None, None, None]
+
+
+def test_several_models_go_by_their_names_and_same_limits_are_drawn_once():
+    models = {"a": model([1, 1, 1], [2, 2, 2]), "b": model([1, 1, 1], [4, 4, 4], high=3.0)}
+    chart = load_chart(snapshot(models=models))
+    assert [each["label"] for each in chart["series"]] == ["a", "b"]
+    assert [each["value"] for each in chart["limits"]] == [2.0, 3.0, 1.2]
+
+
+def test_a_tenant_sees_no_load():
+    assert load_chart(snapshot())["series"] == []
+
+
+def test_refusals_are_stacked_by_reason_the_most_first():
+    refused = {"app_limit": [1, 0, 0], "gone": [0, 0, 0], "user_limit": [None, 2, 1]}
+    chart = refusals_chart(snapshot(refused))
+    assert chart["stacked"]
+    assert chart["series"] == [
+        {"label": "user limit", "values": [None, 2, 1]},
+        {"label": "app limit", "values": [1, 0, 0]},
+    ]
+
+
+def test_where_nothing_is_refused_the_line_is_at_nought():
+    assert refusals_chart(snapshot())["series"] == [{"label": "refused", "values": [0.0] * 3}]
+    assert refusals_chart(snapshot(at=[]))["series"] == [{"label": "refused", "values": []}]
+
+
+async def test_charts_are_sent_at_each_new_sample(monkeypatch):
+    monkeypatch.setattr(live_charts, "LOOK_S", 0.01)
+    told = []
+
+    class Samples:
+        def watch(self, tell):
+            told.append(tell)
+            return told.clear
+
+    drawn = iter(range(9))
+    events = chart_events(Samples(), lambda: {"load": next(drawn)})
+
+    async def charts():
+        async for piece in events:
+            if piece.startswith(b"event: charts"):
+                return json.loads(piece.partition(b"data: ")[2])
+        return None
+
+    assert await charts() == {"load": 0}
+    assert (await anext(events)).startswith(b":"), "it says that it is still here"
+    asyncio.get_running_loop().call_later(0.05, lambda: told[0](None))
+    assert await charts() == {"load": 1}
+    await events.aclose()
+    assert told == [], "nobody follows any more"

@@ -1,0 +1,192 @@
+"""Throttling's form: texts to typed values and back, what is stored, who is to blame, what differs."""
+
+import math
+from typing import Literal
+
+import pytest
+
+from fairserve.platform.console.throttling_form import (
+    Change,
+    Kind,
+    blamed,
+    differences,
+    kind_of,
+    parse,
+    sheet,
+    text_of,
+    to_store,
+)
+from fairserve.platform.settings import Settings
+from fairserve.platform.throttling.service import Current
+from fairserve.scheduling.registry import SYSTEMS
+
+WHOLE, NUMBER, SWITCH = Kind("whole"), Kind("number"), kind_of("x", bool)
+
+
+@pytest.fixture
+def settings():
+    return Settings(_env_file=None)
+
+
+def fields(found):
+    return {field.name: field for field in found.fields}
+
+
+def form_of(found, **changes):
+    changed = {name.replace("__", "."): text for name, text in changes.items()}
+    return {f"p.{f.name}": changed.pop(f.name, f.text) for f in found.fields} | changed
+
+
+@pytest.mark.parametrize(
+    ("hint", "kind"),
+    [
+        (bool, Kind("yes or no", ("yes", "no"))),
+        (int, WHOLE),
+        (float, NUMBER),
+        (float | None, Kind("number", (), True)),
+        (Literal["a", "b"], Kind("choice", ("a", "b"))),
+        (Literal["a"] | None, Kind("choice", ("a", "none"), True)),
+        (str, Kind("text")),
+    ],
+)
+def test_what_is_entered_follows_from_the_type(hint, kind):
+    assert kind_of("x", hint) == kind
+
+
+def test_levels_are_chosen_and_oracles_are_not():
+    assert "tenant > user" in kind_of("levels", str).choices
+    predict = kind_of("local.predict", Literal["mean", "profile", "oracle", "noisy"] | None)
+    assert predict.choices == ("mean", "profile", "none")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (WHOLE, " 12 ", 12),
+        (WHOLE, "-3", -3),
+        (NUMBER, "2", 2.0),
+        (NUMBER, ".5", 0.5),
+        (NUMBER, "1e-6", 1e-6),
+        (NUMBER, "inf", math.inf),
+        (NUMBER._replace(nullable=True), "none", None),
+        (SWITCH, "yes", True),
+        (SWITCH, "no", False),
+        (kind_of("x", Literal["a"] | None), "none", None),
+        (kind_of("x", Literal["a"] | None), "a", "a"),
+    ],
+)
+def test_texts_are_read_exactly(kind, text, value):
+    found = parse(kind, text)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        *((WHOLE, text) for text in ("", "1.5", "1_000", "1,000", "٣", "none", "inf", "9" * 19)),
+        *((NUMBER, text) for text in ("", "x", "nan", "-inf", "Infinity", "1,5", "1e999", "0x1")),
+        *((SWITCH, text) for text in ("", "true", "Yes")),
+        (kind_of("x", Literal["a"]), "none"),
+    ],
+)
+def test_a_wrong_text_is_told_what_is_allowed(kind, text):
+    with pytest.raises(ValueError, match="is not allowed; allowed: ") as error:
+        parse(kind, text)
+    assert kind.allowed in str(error.value)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_value_of_every_system_survives_the_form(settings, system):
+    if SYSTEMS[system].simulated_only:
+        return
+    current = Current("other")
+    shown = sheet(settings, current, system)
+    for field in shown.fields:
+        assert text_of(parse(field.kind, field.text)) == field.text
+        assert parse(field.kind, field.text) == field.value
+    sent = sheet(settings, current, system, form_of(shown))
+    assert not sent.problems
+    assert sent.parameters == {}, "all are the defaults"
+
+
+def test_what_differs_from_the_default_is_stored():
+    base = {"a": 1, "b": 2.0, "c": 3.0, "d": None}
+    assert to_store({**base, "a": 2, "c": math.inf, "d": 0.5}, base, {}) == {
+        "a": 2,
+        "c": "inf",
+        "d": 0.5,
+    }
+    assert to_store({**base, "b": None}, base, {}) == {"b": None}
+
+
+def test_what_an_operator_set_is_kept_even_as_it_is_the_default():
+    base = {"a": 2.0, "b": 2.0, "c": math.inf}
+    assert to_store(base, base, {"a": 2, "b": 3, "c": "inf"}) == {"a": 2, "c": "inf"}
+
+
+def test_the_servers_settings_are_the_default():
+    settings = Settings(_env_file=None, overload_high=3.0, system_options={"feeder.max_bypass": 9})
+    shown = sheet(settings, Current("fairserve", {"immunity_factor": 6}), "fairserve")
+    found = fields(shown)
+    high = found["high_watermark"]
+    assert (high.value, high.default, high.own_default, high.differs) == (3.0, 3.0, 2.0, False)
+    assert found["feeder.max_bypass"].default == 9
+    assert found["immunity_factor"].differs
+    assert sheet(settings, Current("fairserve"), "fairserve", form_of(shown)).parameters == {
+        "immunity_factor": 6.0
+    }
+    other = fields(sheet(settings, Current("fairserve", {"immunity_factor": 6}), "fs-wi"))
+    assert (other["feeder.max_bypass"].default, other["immunity_factor"].value) == (0, 4.0)
+
+
+def test_a_wrong_text_is_kept_and_marks_its_field(settings):
+    current = Current("fairserve")
+    form = form_of(sheet(settings, current, "fairserve"), feeder__max_bypass="x", hit_share="0.5")
+    found = sheet(settings, current, "fairserve", form)
+    (wrong,) = found.problems
+    assert (wrong.name, wrong.text, wrong.value) == ("feeder.max_bypass", "x", 16)
+    assert fields(found)["hit_share"].text == "0.5"
+    assert found.parameters == {}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names"),
+    [
+        ({"feeder.max_bypass": -1, "hit_share": 0.5}, {"feeder.max_bypass"}),
+        ({"low_watermark": 3.0}, {"low_watermark"}),
+        ({"low_watermark": 3.0, "high_watermark": 4.0}, set()),
+        ({"low_watermark": 5.0, "high_watermark": 4.0}, {"low_watermark", "high_watermark"}),
+        (
+            {"low_watermark": 3.0, "high_watermark": 4.0, "feed_window": 2.0},
+            {"feed_window"},
+        ),
+        ({"feed_window": 2.0, "feeder.alpha": -1.0}, {"feed_window", "feeder.alpha"}),
+    ],
+)
+def test_whose_value_is_out_of_range_is_found_out(settings, chosen, names):
+    assert set(blamed(settings, "fairserve", chosen)) == names
+
+
+def test_unknown_systems_and_parameters_are_refused(settings):
+    current = Current("fairserve")
+    with pytest.raises(ValueError, match="nothing"):
+        sheet(settings, current, "nothing")
+    with pytest.raises(ValueError, match=r"has no parameter feeder\.x"):
+        sheet(settings, current, "fairserve", {"p.feeder.x": "1"})
+    with pytest.raises(ValueError, match="too long"):
+        sheet(settings, current, "rpm-" + "9" * 200)
+    assert sheet(settings, current, "rpm-7").fields
+
+
+def test_versions_differ_by_what_changed():
+    old = ("fairserve", {"a": 1, "b": 2, "c": "inf"})
+    assert differences(old, ("fairserve", {"a": 1, "b": 3, "d": True})) == [
+        Change("b", "2", "3"),
+        Change("c", "inf", "default"),
+        Change("d", "default", "yes"),
+    ]
+    assert differences(old, ("rpm-7", {"e": 0.5})) == [
+        Change("system", "fairserve", "rpm-7"),
+        Change("e", "default", "0.5"),
+    ]
+    assert differences(old, ("fairserve", {"a": 1.0, "b": 2, "c": "inf"})) == []
