@@ -24,7 +24,9 @@ def call(server, key, user, words=5):
 @pytest.fixture(scope="module")
 def world(server):
     """Two tenants whose users have called; one of them takes by far the most."""
-    one = server.new_app(name='<img src=x onerror=alert(1)> "one"', limits={"app_rpm": 500})
+    one = server.new_app(
+        name='<img src=x onerror=alert(1)> "one"', limits={"user_rpm": 400, "app_rpm": 500}
+    )
     other = server.new_app(name="other")
     for _ in range(12):
         call(server, one["api_key"], "flooder", words=40)
@@ -104,7 +106,7 @@ def test_one_client(operator, world):
     text = operator.text()
     assert "times its share" in text
     assert "No call is under way." in text
-    assert "Calls under overload" in text, "the app's limit"
+    assert "of 400" in text, "the app's limit, as far as it is used"
     operator.page.locator("[data-chart=service][aria-label*='Service']").wait_for()
     assert operator.page.locator("table", has_text="Counter").locator("tbody tr").count() >= 2
     for name, place in (("Its refusals", "refusals"), ("Its usage", "usage")):
@@ -191,6 +193,7 @@ def test_a_change_is_audited_and_leaves_what_the_form_does_not_show(operator, se
     before = server.admin("GET", place)
     operator.go(path_of(world["one"], "contracted"))
     assert "It had no call in the last half hour" in operator.text()
+    assert "finish_runs" in operator.text()
     save(operator, Weight="0.5", Calls_a_minute_under_overload="30")
     operator.page.wait_for_url("**?done=user")
     after = server.admin("GET", place)
@@ -311,6 +314,7 @@ def test_a_tenant_sees_only_its_own(browser, server, world):
         assert visit.page.locator(".tabs a").all_inner_texts() == ["Active", "Apps"]
         assert visit.go(path_of(other, "cleo")) == 200
         assert "100 %" in visit.text(), "its share is that of its own tenant's service"
+        assert "Counters and credits" not in visit.text(), "they would tell of other tenants"
         csrf = visit.page.locator("input[name=csrf]").first.input_value()
         assert visit.page.get_by_role("button", name="Block").count() == 0
         visit.go("/console/clients/apps")
