@@ -35,7 +35,8 @@ router = APIRouter()
 Named = Annotated[TenantQuery, Query()]
 
 
-def _apps(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
+def service_of(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
+    """The apps of the principal's tenant as a request sees them."""
     state = request.app.state
     return Apps(
         session,
@@ -54,10 +55,10 @@ def _retention(settings: Settings) -> timedelta:
 
 
 def _apps_to_read(request: Request, session: ReadSession, principal: TenantPrincipal) -> Apps:
-    return _apps(request, session, principal)
+    return service_of(request, session, principal)
 
 
-WritableApps = Annotated[Apps, Depends(_apps, scope="function")]
+WritableApps = Annotated[Apps, Depends(service_of, scope="function")]
 ReadableApps = Annotated[Apps, Depends(_apps_to_read, scope="function")]
 
 

@@ -5,8 +5,32 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from fairserve.platform.console import sign_in, static_files
-from fairserve.platform.console.pages import audit, overview, refusals, run, throttling, usage
+from fairserve.platform.console.pages import (
+    apps,
+    audit,
+    client,
+    clients,
+    overview,
+    refusals,
+    run,
+    tenants,
+    throttling,
+    usage,
+)
 
 router = APIRouter(include_in_schema=False)
-for part in (sign_in, static_files, overview, audit, usage, refusals, run, throttling):
+for part in (
+    sign_in,
+    static_files,
+    overview,
+    throttling,
+    refusals,
+    clients,
+    tenants,
+    apps,
+    client,
+    run,
+    usage,
+    audit,
+):
     router.include_router(part.router)

@@ -23,7 +23,8 @@ from fairserve.platform.tenants.service import Tenants
 router = APIRouter(prefix="/admin/tenants")
 
 
-def _tenants(request: Request, session: WriteSession, principal: AdminPrincipal) -> Tenants:
+def service_of(request: Request, session: WriteSession, principal: AdminPrincipal) -> Tenants:
+    """The tenants as a request sees them."""
     state = request.app.state
     return Tenants(
         session,
@@ -36,10 +37,10 @@ def _tenants(request: Request, session: WriteSession, principal: AdminPrincipal)
 
 
 def _tenants_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Tenants:
-    return _tenants(request, session, principal)
+    return service_of(request, session, principal)
 
 
-WritableTenants = Annotated[Tenants, Depends(_tenants, scope="function")]
+WritableTenants = Annotated[Tenants, Depends(service_of, scope="function")]
 ReadableTenants = Annotated[Tenants, Depends(_tenants_to_read, scope="function")]
 
 

@@ -1,0 +1,88 @@
+"""Who takes more than is due: what the list of clients says of a client in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fairserve.platform.console.formats import number, percent
+from fairserve.platform.control.client_views import ClientView
+
+ABOVE, FAR_ABOVE = 1.5, 3.0
+"""Service over what a client is entitled to; below the first there is nothing to say."""
+PART, LARGE_PART = 0.05, 0.3
+"""The same as a difference, of all service: what is less than the first part harms nobody."""
+LEAST_CALLS = 10
+"""Fewer calls queued, or refused, are no flood."""
+
+
+class Totals(NamedTuple):
+    """Of all clients that are looked at."""
+
+    queued: int
+    refused: int
+
+
+class Sign(NamedTuple):
+    """Words of a badge, and its tone."""
+
+    words: str
+    tone: str
+
+
+def totals(most_queued: Iterable[ClientView], most_refused: Iterable[ClientView]) -> Totals:
+    """From those with most calls queued, and those refused most: what the others add is small."""
+    return Totals(
+        sum(each.queued_calls for each in most_queued),
+        sum(each.refused_calls for each in most_refused),
+    )
+
+
+def signs(client: ClientView, of_all: Totals) -> list[Sign]:
+    """Why a client may be one that floods, the worst first; empty for most."""
+    found = [
+        sign
+        for sign in (share_sign(client), _of_queue(client, of_all), _of_refusals(client, of_all))
+        if sign is not None
+    ]
+    return sorted(found, key=lambda sign: sign.tone != "bad")
+
+
+def floods(client: ClientView, of_all: Totals) -> bool:
+    """Whether an operator should look at it first."""
+    return any(sign.tone == "bad" for sign in signs(client, of_all))
+
+
+def worst(clients: Iterable[ClientView], of_all: Totals, most: int) -> list[ClientView]:
+    """Those that flood, each once, those with the largest share first."""
+    found = {(each.tenant, each.app, each.user): each for each in clients if floods(each, of_all)}
+    ranked = sorted(
+        found.values(), key=lambda each: (-(each.service_share or 0.0), -each.queued_calls)
+    )
+    return ranked[:most]
+
+
+def share_sign(client: ClientView) -> Sign | None:
+    """What there is to say of its share of the service."""
+    got, due = client.service_share, client.entitled_share
+    if got is None or not due:
+        return None
+    times, part = got / due, got - due
+    if times < ABOVE or part < PART:
+        return None
+    far = times >= FAR_ABOVE or part >= LARGE_PART
+    return Sign(f"takes {times:.1f} times its share", "bad" if far else "warn")
+
+
+def _of_queue(client: ClientView, of_all: Totals) -> Sign | None:
+    queued = client.queued_calls
+    if queued < LEAST_CALLS or 2 * queued < of_all.queued or not of_all.queued:
+        return None
+    return Sign(f"{percent(queued / of_all.queued)} of the queue", "bad")
+
+
+def _of_refusals(client: ClientView, of_all: Totals) -> Sign | None:
+    refused = client.refused_calls
+    if refused < LEAST_CALLS or 2 * refused < of_all.refused:
+        return None
+    return Sign(f"{number(refused)} calls refused", "warn")

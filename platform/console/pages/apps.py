@@ -1,0 +1,223 @@
+"""Apps: their weight and limits, and which profile of their runs holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import APIRouter, Depends, Request
+from sqlalchemy import select
+from sqlalchemy.orm import Session, selectinload
+from starlette.responses import RedirectResponse, Response
+
+from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.platform.apps.endpoints import change_app, list_all_apps, service_of
+from fairserve.platform.apps.schemas import AppOut, AppPatch, LimitsBody, StageOut
+from fairserve.platform.auth import Principal
+from fairserve.platform.console import forms
+from fairserve.platform.console.formats import part
+from fairserve.platform.console.guard import (
+    AdminViewer,
+    AnyViewer,
+    OwnForm,
+    acting_for,
+    not_there,
+    scoped,
+)
+from fairserve.platform.console.lists import Part, asked, filters, part_of, place
+from fairserve.platform.console.names import names_of
+from fairserve.platform.console.rendering import page
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.identity import App
+from fairserve.platform.db.profiles import ProfileSource
+from fairserve.platform.db.schemas import DeletableTenantPaging, TenantPaging, TenantQuery
+from fairserve.platform.db.session import ReadSession, read_session
+from fairserve.platform.profiles import repository
+from fairserve.platform.profiles.endpoints import Options, read_history, read_profile, set_profile
+from fairserve.platform.profiles.schemas import AppProfileOut, ProfileModeBody, StageSeen
+
+router = APIRouter(prefix="/console/clients/apps")
+
+VERSIONS = 20
+"""Of a profile, on a page."""
+
+
+class StageRow(NamedTuple):
+    """A stage as it was declared, as calls have used it, and as it holds."""
+
+    declared: StageOut | None
+    seen: StageSeen | None
+    in_force: StageOut | None
+
+
+@router.get("")
+def list_all(
+    request: Request, viewer: AnyViewer, session: ReadSession, options: Options
+) -> Response:
+    """The viewer's apps, or all tenants', or those that are deleted."""
+    tenant = scoped(viewer, filters(request).get("tenant"), request)
+    forced = {} if tenant is None else {"tenant": tenant}
+    found = list_all_apps(request, session, asked(request, DeletableTenantPaging, **forced))
+    return page(
+        request,
+        viewer,
+        "apps",
+        given=filters(request),
+        apps=found.items,
+        sources=sources(session, found.items, options),
+        names=names_of(session, tenants={each.tenant_id for each in found.items}),
+        part=part_of(found),
+        place=place(request),
+    )
+
+
+def sources(
+    session: Session, apps: Sequence[AppOut], options: LearningOptions | None
+) -> dict[str, ProfileSource]:
+    """Where the profile that holds comes from, by app."""
+    rows = session.scalars(
+        select(App).where(App.id.in_([each.id for each in apps])).options(selectinload(App.stages))
+    ).all()
+    versions = repository.latest(session, rows)
+    return {
+        app.id: "pinned"
+        if app.profile_mode == "pinned"
+        else repository.in_force(app, versions.get(app.id), options).source
+        for app in rows
+    }
+
+
+def _owner(app_id: str, request: Request, viewer: AnyViewer) -> Principal:
+    """The viewer, acting for the tenant that has the app. Raises NotFoundError for a foreign one."""
+    with request.app.state.session_factory() as session:
+        app = read_only(session).get(App, app_id)
+    if app is None or viewer.tenant_id not in (None, app.tenant_id):
+        raise not_there(request)
+    return replace(acting_for(viewer), tenant_id=app.tenant_id)
+
+
+Owner = Annotated[Principal, Depends(_owner)]
+
+
+@router.get("/{app_id}")
+def show(
+    app_id: str, request: Request, viewer: AnyViewer, owner: Owner, options: Options
+) -> Response:
+    """One app, deleted or not."""
+    return _page(app_id, request, viewer, owner, options)
+
+
+@router.post("/{app_id}")
+def change(
+    app_id: str,
+    request: Request,
+    viewer: AnyViewer,
+    owner: Owner,
+    options: Options,
+    form: OwnForm,
+) -> Response:
+    """Change its name, limits or weight, suspend or resume it."""
+    body = patch_of(form, weigh=viewer.is_admin)
+    if isinstance(body, AppPatch):
+        patch = body
+
+        def store(session: Session) -> None:
+            change_app(app_id, patch, service_of(request, session, owner), TenantQuery())
+
+        wrong = forms.store(request, store)
+    else:
+        wrong = body
+    if wrong:
+        return _page(app_id, request, viewer, owner, options, given=form, wrong=wrong)
+    return _done(app_id, "app")
+
+
+@router.post("/{app_id}/profile")
+def change_profile(
+    app_id: str,
+    request: Request,
+    viewer: AdminViewer,
+    owner: Owner,
+    options: Options,
+    form: OwnForm,
+) -> Response:
+    """Let it be learned, believe its owner, or keep what holds now."""
+    body = forms.read(ProfileModeBody, {"mode": form.get("mode", "")})
+    if isinstance(body, ProfileModeBody):
+        mode = body
+
+        def store(session: Session) -> None:
+            set_profile(app_id, mode, request, session, acting_for(viewer), options)
+
+        wrong = forms.store(request, store)
+    else:
+        wrong = body
+    if wrong:
+        return _page(app_id, request, viewer, owner, options, given=form, wrong=wrong)
+    return _done(app_id, "profile")
+
+
+def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
+    """What a form changes; with ``weigh`` the weight, too."""
+    action = form.get("action", "")
+    if action in ("suspend", "resume"):
+        return AppPatch(suspended=action == "suspend")
+    names = LimitsBody.model_fields
+    given: dict[str, Any] = {
+        "name": form.get("name", ""),
+        "limits": {name: forms.given(form.get(name)) for name in names},
+    }
+    if weigh:
+        given["weight"] = form.get("weight", "").strip()
+    return forms.read(AppPatch, given)
+
+
+def stage_rows(profile: AppProfileOut) -> list[StageRow]:
+    """Stage by stage, as far as any of the three goes."""
+    declared, seen = profile.declared.stages, profile.seen.stages
+    held = profile.in_force.profile.stages
+    return [StageRow(*each) for each in zip_longest(declared, seen, held)]
+
+
+def _done(app_id: str, note: str) -> Response:
+    return RedirectResponse(f"/console/clients/apps/{part(app_id)}?done={note}", status_code=303)
+
+
+def _page(
+    app_id: str,
+    request: Request,
+    viewer: Viewer,
+    owner: Principal,
+    options: LearningOptions | None,
+    *,
+    given: Mapping[str, str] | None = None,
+    wrong: forms.Wrong | None = None,
+) -> Response:
+    offset = asked(request, TenantPaging).offset
+    with contextmanager(read_session)(request) as session:
+        apps = service_of(request, session, owner)
+        app = apps.describe(apps.get(app_id))
+        profile = read_profile(app_id, session, owner, options, TenantQuery())
+        query = TenantPaging(limit=VERSIONS, offset=offset)
+        versions = read_history(app_id, session, owner, query)
+        names = names_of(session, tenants=(app.tenant_id,))
+    end = offset + len(versions.items)
+    return page(
+        request,
+        viewer,
+        "app",
+        status=400 if wrong else 200,
+        app=app,
+        names=names,
+        profile=profile,
+        stages=stage_rows(profile),
+        versions=versions.items,
+        part=Part(offset, VERSIONS, len(versions.items), versions.total, end < versions.total),
+        place=place(request),
+        given=given or {},
+        wrong=wrong or {},
+    )

@@ -1,0 +1,214 @@
+"""One client: its service against what it is entitled to, and an operator's settings for its user."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import orjson
+from fastapi import APIRouter, Depends, Path, Request
+from sqlalchemy.orm import Session
+from starlette.responses import RedirectResponse, Response
+
+from fairserve.platform.auth import Principal
+from fairserve.platform.console import forms
+from fairserve.platform.console.charts import Chart, series
+from fairserve.platform.console.flooding import share_sign
+from fairserve.platform.console.formats import part
+from fairserve.platform.console.guard import (
+    AdminViewer,
+    AnyViewer,
+    OwnForm,
+    acting_for,
+    not_there,
+    scoped,
+)
+from fairserve.platform.console.names import names_of
+from fairserve.platform.console.rendering import page, render
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.contracts.schemas import ContractBody
+from fairserve.platform.control.client_views import ClientDetail
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.schemas import ClientOut
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.identity import App
+from fairserve.platform.db.schemas import UserId
+from fairserve.platform.tenants.schemas import UserPut
+from fairserve.platform.tenants.users import change_user, read_user, reset_user
+
+router = APIRouter(prefix="/console/clients")
+
+LOOK_S = 1.0
+LOOKS = 5
+"""The moving parts are shown anew after so many."""
+
+
+class Client(NamedTuple):
+    """A tenant's app and user that the viewer may see."""
+
+    tenant: str
+    app: str
+    user: str
+    names: Mapping[str, str]
+
+
+def path_of(client: Client) -> str:
+    """Of its page."""
+    return "/console/clients/" + "/".join(map(part, client[:3]))
+
+
+def _client(
+    tenant_id: str,
+    app_id: str,
+    user: Annotated[UserId, Path()],
+    request: Request,
+    viewer: AnyViewer,
+) -> Client:
+    scoped(viewer, tenant_id, request)
+    with request.app.state.session_factory() as session:
+        read_only(session)
+        app = session.get(App, app_id)
+        if app is None or app.tenant_id != tenant_id:
+            raise not_there(request)
+        names = names_of(session, tenants=(tenant_id,), apps=(app_id,))
+    return Client(tenant_id, app_id, user, names)
+
+
+Shown = Annotated[Client, Depends(_client)]
+
+
+@router.get("/stream/{tenant_id}/{app_id}/{user:path}")
+async def follow(client: Shown, request: Request, viewer: AnyViewer) -> Response:
+    """The moving parts anew every few seconds."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        while True:
+            found = await _look(request, viewer, client)
+            draw = partial(render, "client_part", viewer=viewer, **_live(client, found))
+            yield event("client", await asyncio.to_thread(draw))
+            yield event("charts", orjson.dumps(_charts(found)))
+            for _ in range(LOOKS):
+                await asyncio.sleep(LOOK_S)
+                yield KEEP_ALIVE
+
+    return stream(request, viewer, pieces)
+
+
+@router.get("/{tenant_id}/{app_id}/{user:path}")
+async def show(client: Shown, request: Request, viewer: AnyViewer) -> Response:
+    """The client as it stands; one that did not call lately has its settings only."""
+    return await _page(request, viewer, client)
+
+
+@router.post("/{tenant_id}/{app_id}/{user:path}")
+async def change(client: Shown, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
+    """Block or unblock the user, set its weight and rpm, or return it to the defaults."""
+    principal = acting_for(viewer)
+    wrong = await asyncio.to_thread(_store, request, principal, client, form)
+    if wrong:
+        return await _page(request, viewer, client, given=form, wrong=wrong)
+    return RedirectResponse(f"{path_of(client)}?done=user", status_code=303)
+
+
+def _store(
+    request: Request, principal: Principal, client: Client, form: Mapping[str, str]
+) -> forms.Wrong:
+    tenant, user = client.tenant, client.user
+    action = form.get("action", "")
+    if action == "reset":
+        return forms.store(
+            request, lambda session: reset_user(tenant, user, request, session, principal)
+        )
+    if action not in ("save", "block", "unblock"):
+        return {"": "Allowed: save, block, unblock, reset."}
+    wrong: forms.Wrong = {}
+
+    def store(session: Session) -> None:
+        body = changed(read_put(session, tenant, user), form)
+        if isinstance(body, UserPut):
+            change_user(tenant, user, body, request, session, principal)
+        else:
+            wrong.update(body)
+
+    return forms.store(request, store) or wrong
+
+
+def read_put(session: Session, tenant: str, user: str) -> UserPut:
+    """What holds for a user, as it would be set."""
+    held = read_user(tenant, user, session)
+    contract = ContractBody.model_validate(held.contract.model_dump())
+    return UserPut(weight=held.weight, rpm=held.rpm, blocked=held.blocked, contract=contract)
+
+
+def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
+    """What shall hold: what the form does not show stays."""
+    action = form.get("action", "")
+    if action in ("block", "unblock"):
+        return held.model_copy(update={"blocked": action == "block"})
+    given = {"weight": form.get("weight", "").strip(), "rpm": forms.given(form.get("rpm"))}
+    body = forms.read(UserPut, given)
+    if not isinstance(body, UserPut):
+        return body
+    return held.model_copy(update={"weight": body.weight, "rpm": body.rpm})
+
+
+async def _look(request: Request, viewer: Viewer, client: Client) -> ClientDetail | None:
+    control: ControlPort = request.app.state.control
+    return await control.client(client.tenant, client.app, client.user, within=viewer.tenant_id)
+
+
+async def _page(
+    request: Request,
+    viewer: Viewer,
+    client: Client,
+    *,
+    given: Mapping[str, str] | None = None,
+    wrong: forms.Wrong | None = None,
+) -> Response:
+    found = await _look(request, viewer, client)
+    return await asyncio.to_thread(_shown, request, viewer, client, found, given or {}, wrong or {})
+
+
+def _shown(
+    request: Request,
+    viewer: Viewer,
+    client: Client,
+    found: ClientDetail | None,
+    given: Mapping[str, str],
+    wrong: forms.Wrong,
+) -> Response:
+    with request.app.state.session_factory() as session:
+        settings = read_user(client.tenant, client.user, read_only(session))
+    return page(
+        request,
+        viewer,
+        "client",
+        status=400 if wrong else 200,
+        settings=settings,
+        given=given,
+        wrong=wrong,
+        charts=_charts(found),
+        **_live(client, found),
+    )
+
+
+def _live(client: Client, found: ClientDetail | None) -> dict[str, Any]:
+    return {
+        "client": client,
+        "own": path_of(client).removeprefix("/console/clients/"),
+        "names": client.names,
+        "found": None if found is None else ClientOut.of(found),
+        "sign": None if found is None else share_sign(found.client),
+    }
+
+
+def _charts(found: ClientDetail | None) -> dict[str, Chart]:
+    if found is None:
+        return {}
+    return {
+        "service": {"time": found.at, "series": [series("service", found.service)]},
+        "refused": {"time": found.at, "series": [series("refused calls", found.refused)]},
+    }

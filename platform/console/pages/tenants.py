@@ -1,0 +1,107 @@
+"""Tenants, for operators: who they are, and their weight and suspension."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import contextmanager
+
+from fastapi import APIRouter, Request
+from sqlalchemy.orm import Session
+from starlette.responses import RedirectResponse, Response
+
+from fairserve.platform.apps.endpoints import list_all_apps
+from fairserve.platform.auth import Principal
+from fairserve.platform.console import forms
+from fairserve.platform.console.formats import part
+from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
+from fairserve.platform.console.lists import asked, filters, part_of, place
+from fairserve.platform.console.rendering import page
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.db.schemas import DeletablePaging, DeletableTenantPaging
+from fairserve.platform.db.session import ReadSession, read_session
+from fairserve.platform.tenants.endpoints import (
+    change_tenant,
+    list_tenants,
+    read_tenant,
+    service_of,
+)
+from fairserve.platform.tenants.schemas import TenantPatch
+
+router = APIRouter(prefix="/console/clients/tenants")
+
+MOST_APPS = 20
+"""Listed on a tenant's page."""
+
+
+@router.get("")
+def list_all(request: Request, viewer: AdminViewer, session: ReadSession) -> Response:
+    """All tenants, or those that are deleted."""
+    query = asked(request, DeletablePaging)
+    found = list_tenants(service_of(request, session, acting_for(viewer)), query)
+    return page(
+        request,
+        viewer,
+        "tenants",
+        given=filters(request),
+        tenants=found.items,
+        part=part_of(found),
+        place=place(request),
+    )
+
+
+@router.get("/{tenant_id}")
+def show(tenant_id: str, request: Request, viewer: AdminViewer) -> Response:
+    """One tenant, deleted or not, and its first apps."""
+    return _page(tenant_id, request, viewer)
+
+
+@router.post("/{tenant_id}")
+def change(tenant_id: str, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
+    """Weigh, suspend or resume it."""
+    body = patch_of(form)
+    wrong = body if isinstance(body, dict) else _store(tenant_id, request, acting_for(viewer), body)
+    if wrong:
+        return _page(tenant_id, request, viewer, given=form, wrong=wrong)
+    return RedirectResponse(f"/console/clients/tenants/{part(tenant_id)}?done=tenant", 303)
+
+
+def patch_of(form: Mapping[str, str]) -> TenantPatch | forms.Wrong:
+    """What a form changes."""
+    action = form.get("action", "")
+    if action in ("suspend", "resume"):
+        return TenantPatch(suspended=action == "suspend")
+    return forms.read(TenantPatch, {"weight": form.get("weight", "").strip()})
+
+
+def _store(
+    tenant_id: str, request: Request, principal: Principal, body: TenantPatch
+) -> forms.Wrong:
+    def store(session: Session) -> None:
+        change_tenant(tenant_id, body, service_of(request, session, principal))
+
+    return forms.store(request, store)
+
+
+def _page(
+    tenant_id: str,
+    request: Request,
+    viewer: Viewer,
+    *,
+    given: Mapping[str, str] | None = None,
+    wrong: forms.Wrong | None = None,
+) -> Response:
+    with contextmanager(read_session)(request) as session:
+        tenant = read_tenant(tenant_id, service_of(request, session, acting_for(viewer)))
+        apps = list_all_apps(
+            request, session, DeletableTenantPaging(tenant=tenant.id, limit=MOST_APPS)
+        )
+    return page(
+        request,
+        viewer,
+        "tenant",
+        status=400 if wrong else 200,
+        tenant=tenant,
+        apps=apps,
+        given=given or {},
+        wrong=wrong or {},
+    )

@@ -1,0 +1,383 @@
+"""The clients' pages: who takes how much, one client, and what an operator changes."""
+
+import threading
+import time
+from urllib.parse import quote
+
+import httpx
+import openai
+import pytest
+from browser import NARROW, WIDE
+
+MODEL = "fairserve-tiny-random"
+ODD = "<img src=x onerror=alert(1)>/\"'&? #%é 用户"
+KINDS = [(WIDE, False), (WIDE, True), (NARROW, False), (NARROW, True)]
+
+
+def call(server, key, user, words=5):
+    with server.openai(key) as client:
+        client.completions.create(
+            model=MODEL, prompt="a few words " * words, max_tokens=words, user=user
+        )
+
+
+@pytest.fixture(scope="module")
+def world(server):
+    """Two tenants whose users have called; one of them takes by far the most."""
+    one = server.new_app(
+        name='<img src=x onerror=alert(1)> "one"', limits={"user_rpm": 400, "app_rpm": 500}
+    )
+    other = server.new_app(name="other")
+    for _ in range(12):
+        call(server, one["api_key"], "flooder", words=40)
+    for user in ("ann", "team/ben", ODD):
+        call(server, one["api_key"], user)
+    call(server, other["api_key"], "cleo")
+    return {"one": one, "other": other}
+
+
+def path_of(app, user):
+    return "/console/clients/" + "/".join(
+        quote(each, safe="") for each in (app["tenant_id"], app["id"], user)
+    )
+
+
+def rows(visit):
+    return visit.page.locator("tbody th[scope=row] > span > a").all_inner_texts()
+
+
+def save(visit, **fields):
+    for label, value in fields.items():
+        visit.page.get_by_label(label.replace("_", " "), exact=True).fill(value)
+    visit.page.get_by_role("button", name="Save").click()
+
+
+@pytest.fixture
+def operator(browser, server, world):
+    with browser.visit(server.url) as visit:
+        yield visit.sign_in(server.admin_key)
+
+
+def test_who_floods_is_seen_at_once(operator, world):
+    operator.go("/console/clients")
+    alarm = operator.page.locator(".alarms .bad").first.inner_text()
+    assert alarm.startswith("flooder")
+    assert "times its share" in alarm
+    assert rows(operator)[0] == "flooder"
+    assert operator.page.locator("tr.flood").count() == 1
+    assert set(rows(operator)) == {"flooder", "ann", "team/ben", ODD, "cleo"}
+    operator.page.locator(".live.on").wait_for()
+
+
+def test_the_list_is_searched_sorted_and_paged(operator):
+    operator.go("/console/clients")
+    operator.page.get_by_label("Find").fill("BEN")
+    operator.page.get_by_role("button", name="Show").click()
+    operator.page.wait_for_url("**query=BEN**")
+    assert rows(operator) == ["team/ben"]
+    operator.go("/console/clients?query=nobody-has-this")
+    assert "No client fits." in operator.text()
+    operator.go("/console/clients")
+    operator.page.locator("thead").get_by_role("link", name="Client").click()
+    operator.page.wait_for_url("**sort=name**")
+    assert operator.page.locator("th[aria-sort=ascending]").count() == 1
+    operator.go("/console/clients?limit=2&sort=name")
+    first = rows(operator)
+    operator.page.get_by_role("link", name="Next").click()
+    operator.page.wait_for_url("**offset=2**")
+    assert "3 to 4 of" in operator.text()
+    assert len(first) == len(rows(operator)) == 2
+    assert not set(first) & set(rows(operator))
+    assert operator.go("/console/clients?sort=nothing") == 400
+
+
+def test_the_list_follows_what_happens(operator, server, world):
+    operator.go("/console/clients")
+    operator.page.locator(".live.on").wait_for()
+    call(server, world["one"]["api_key"], "newcomer")
+    operator.page.get_by_role("link", name="newcomer").wait_for()
+
+
+def test_one_client(operator, world):
+    operator.go("/console/clients")
+    operator.page.locator("tbody").get_by_role("link", name="flooder").click()
+    operator.page.locator("h1", has_text="flooder").wait_for()
+    assert operator.page.url.endswith(path_of(world["one"], "flooder"))
+    text = operator.text()
+    assert "times its share" in text
+    assert "No call is under way." in text
+    assert "of 400" in text, "the app's limit, as far as it is used"
+    operator.page.locator("[data-chart=service][aria-label*='Service']").wait_for()
+    assert operator.page.locator("table", has_text="Counter").locator("tbody tr").count() >= 2
+    for name, place in (("Its refusals", "refusals"), ("Its usage", "usage")):
+        operator.page.get_by_role("link", name=name).click()
+        operator.page.wait_for_url(f"**/console/{place}?user=flooder**")
+        operator.page.go_back()
+
+
+def test_calls_under_way_lead_to_their_run(operator, server, world):
+    done = threading.Event()
+
+    def long_call():
+        with (
+            server.openai(world["one"]["api_key"]) as client,
+            client.completions.create(
+                model=MODEL,
+                prompt="x",
+                max_tokens=1500,
+                user="slow",
+                stream=True,
+                extra_headers={"x-interaction-id": "a/run"},
+            ) as stream,
+        ):
+            for _ in stream:
+                if done.is_set():
+                    break
+
+    thread = threading.Thread(target=long_call)
+    thread.start()
+    try:
+        end_s = time.monotonic() + 20
+        while time.monotonic() < end_s:
+            operator.go(path_of(world["one"], "slow"))
+            link = operator.page.get_by_role("link", name="a/run")
+            if link.count():
+                break
+        link.click()
+        operator.page.locator("h1", has_text="a/run").wait_for()
+    finally:
+        done.set()
+        thread.join(60)
+
+
+def test_ids_and_names_stay_text(operator, world):
+    operator.go("/console/clients?sort=name")
+    operator.page.get_by_role("link", name=ODD, exact=True).click()
+    operator.page.locator("h1").get_by_text(ODD).wait_for()
+    assert operator.page.url.endswith(path_of(world["one"], ODD))
+    save(operator, Weight="3")
+    operator.page.wait_for_url("**?done=user")
+    assert operator.page.locator("h1").inner_text() == ODD
+    assert operator.page.get_by_label("Weight", exact=True).input_value() == "3"
+    operator.page.locator(".crumbs a", has_text="one").last.click()
+    operator.page.wait_for_url(f"**/console/clients/apps/{world['one']['id']}")
+    assert operator.page.locator("h1").inner_text() == world["one"]["name"]
+    assert operator.page.locator("main img").count() == 0
+    operator.go(f"/console/clients/tenants/{world['one']['tenant_id']}")
+    assert operator.page.locator("h1").inner_text() == f"tenant of {world['one']['name']}"
+    assert operator.page.locator("main img").count() == 0
+
+
+def test_a_blocked_user_is_refused_until_it_is_unblocked(operator, server, world):
+    key = world["one"]["api_key"]
+    operator.go(path_of(world["one"], "ann"))
+    operator.page.get_by_role("button", name="Block").click()
+    operator.page.wait_for_url("**?done=user")
+    assert "The user's settings hold" in operator.text()
+    with pytest.raises(openai.PermissionDeniedError) as refused:
+        call(server, key, "ann")
+    assert refused.value.code == "user_blocked"
+    operator.go("/console/clients?query=ann")
+    assert operator.page.locator("tbody").get_by_text("blocked", exact=True).count() == 1
+    operator.go(path_of(world["one"], "ann"))
+    operator.page.get_by_role("button", name="Unblock").click()
+    operator.page.wait_for_url("**?done=user")
+    call(server, key, "ann")
+
+
+def test_a_change_is_audited_and_leaves_what_the_form_does_not_show(operator, server, world):
+    tenant = world["one"]["tenant_id"]
+    place = f"/admin/users/{tenant}/contracted"
+    held = {"soft_budget": 5, "soft_end": "finish_runs", "budget_duration": "1d", "rpm_limit": 7}
+    server.admin("PUT", place, json={"blocked": True, "contract": held})
+    before = server.admin("GET", place)
+    operator.go(path_of(world["one"], "contracted"))
+    assert "It had no call in the last half hour" in operator.text()
+    assert "finish_runs" in operator.text()
+    save(operator, Weight="0.5", Calls_a_minute_under_overload="30")
+    operator.page.wait_for_url("**?done=user")
+    after = server.admin("GET", place)
+    assert (after["weight"], after["rpm"], after["blocked"]) == (0.5, 30, True)
+    assert after["contract"] == before["contract"]
+    (change, *_) = server.admin("GET", f"/admin/audit?tenant={tenant}&target=contracted")["items"]
+    assert change["action"] == "user.change"
+    assert (change["before"]["weight"], change["after"]["weight"]) == (1.0, 0.5)
+    operator.page.get_by_role("button", name="Unblock").click()
+    operator.page.get_by_role("button", name="Block", exact=True).wait_for()
+    after = server.admin("GET", place)
+    assert (after["weight"], after["rpm"], after["blocked"]) == (0.5, 30, False)
+    assert after["contract"] == before["contract"]
+    operator.page.get_by_role("button", name="Reset").click()
+    operator.page.get_by_text("nobody has set anything").wait_for()
+    assert server.admin("GET", place)["contract"]["rpm_limit"] is None
+
+
+def test_wrong_values_change_nothing_and_are_kept(operator, server, world):
+    place = f"/admin/users/{world['one']['tenant_id']}/cautious"
+    operator.go(path_of(world["one"], "cautious"))
+    save(operator, Weight="a lot", Calls_a_minute_under_overload="0")
+    weight = operator.page.get_by_label("Weight", exact=True)
+    operator.page.locator("[aria-invalid=true]").first.wait_for()
+    assert weight.input_value() == "a lot"
+    assert weight.get_attribute("aria-invalid") == "true"
+    assert operator.page.locator("[aria-invalid=true]").count() == 2
+    assert "Allowed: a valid number." in operator.text()
+    assert not operator.faults()
+    assert server.admin("GET", place)["updated_at"] is None
+
+
+def test_a_tenant_is_weighed_suspended_and_resumed(operator, server):
+    app = server.new_app(name="weighed")
+    tenant = app["tenant_id"]
+    operator.go("/console/clients/tenants")
+    operator.page.get_by_role("link", name="tenant of weighed").click()
+    save(operator, Weight="1000")
+    operator.page.locator("[aria-invalid=true]").wait_for()
+    save(operator, Weight="2.5")
+    operator.page.wait_for_url("**?done=tenant")
+    assert server.admin("GET", f"/admin/tenants/{tenant}")["weight"] == 2.5
+    operator.page.get_by_role("button", name="Suspend").click()
+    operator.page.get_by_text("It is suspended since").wait_for()
+    with pytest.raises(openai.AuthenticationError):
+        call(server, app["api_key"], "x")
+    operator.page.get_by_role("button", name="Resume").click()
+    operator.page.get_by_role("button", name="Suspend").wait_for()
+    call(server, app["api_key"], "x")
+    actions = server.admin("GET", f"/admin/audit?tenant={tenant}&action=tenant.change")["items"]
+    assert len(actions) == 3
+
+
+def test_an_app_is_changed(operator, server):
+    app = server.new_app(name="changed")
+    operator.go(f"/console/clients/apps?tenant={app['tenant_id']}")
+    operator.page.get_by_role("link", name="changed", exact=True).click()
+    save(operator, Weight="2", Calls_a_minute_of_each_user="40")
+    operator.page.wait_for_url("**?done=app")
+    place = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"
+    after = server.admin("GET", place)
+    assert (after["weight"], after["limits"]["user_rpm"]) == (2, 40)
+    save(operator, Calls_a_minute_of_each_user="")
+    operator.page.wait_for_url("**?done=app")
+    operator.page.wait_for_load_state()
+    assert server.admin("GET", place)["limits"]["user_rpm"] is None
+    operator.page.get_by_label("Which holds").select_option("pinned")
+    operator.page.get_by_role("button", name="Change").click()
+    operator.page.wait_for_url("**?done=profile")
+    assert server.admin("GET", place)["profile_mode"] == "pinned"
+    versions = operator.page.get_by_role("region", name="Versions of the profile")
+    assert "pinned by" in versions.locator("tbody tr").first.inner_text()
+    operator.go(f"/console/clients/apps?tenant={app['tenant_id']}")
+    assert operator.page.locator("td[data-label=Profile]").inner_text() == "pinned"
+
+
+def test_a_tenant_changes_its_own_app_only_as_far_as_its_key_may(browser, server):
+    app = server.new_app(name="owned")
+    with browser.visit(server.url) as visit:
+        visit.sign_in(app["tenant_key"])
+        visit.go(f"/console/clients/apps/{app['id']}")
+        assert visit.page.get_by_label("Weight", exact=True).count() == 0
+        assert visit.page.get_by_label("Which holds").count() == 0
+        csrf = visit.page.locator("input[name=csrf]").first.input_value()
+        save(visit, Name="renamed", Calls_a_minute_of_the_app_as_a_whole="900")
+        visit.page.wait_for_url("**?done=app")
+        after = server.request("GET", f"/v1/apps/{app['id']}", app["tenant_key"])
+        assert (after["name"], after["limits"]["app_rpm"]) == ("renamed", 900)
+        cookies = {each["name"]: each["value"] for each in visit.context.cookies()}
+        fields = {"csrf": csrf, "action": "save", "name": "renamed", "weight": "9"}
+        answer = httpx.post(
+            f"{server.url}/console/clients/apps/{app['id']}", data=fields, cookies=cookies
+        )
+        assert answer.status_code == 303, "the weight is not looked at"
+        after = server.request("GET", f"/v1/apps/{app['id']}", app["tenant_key"])
+        assert after["weight"] == 1
+        server.request(
+            "POST",
+            "/v1/apps",
+            app["tenant_key"],
+            json={
+                "name": "taken",
+                "profile": {"stages": [{"input_tokens": 1, "output_tokens": 1}]},
+            },
+        )
+        save(visit, Name="taken")
+        visit.page.locator("#name[aria-invalid=true]").wait_for()
+        assert "has an app of this name" in visit.text()
+
+
+def test_a_tenant_sees_only_its_own(browser, server, world):
+    other, one = world["other"], world["one"]
+    with browser.visit(server.url) as visit:
+        visit.sign_in(other["tenant_key"])
+        visit.go("/console/clients")
+        assert rows(visit) == ["cleo"]
+        assert "flooder" not in visit.text()
+        assert visit.page.locator(".tabs a").all_inner_texts() == ["Active", "Apps"]
+        assert visit.go(path_of(other, "cleo")) == 200
+        assert "100 %" in visit.text(), "its share is that of its own tenant's service"
+        assert "Counters and credits" not in visit.text(), "they would tell of other tenants"
+        csrf = visit.page.locator("input[name=csrf]").first.input_value()
+        assert visit.page.get_by_role("button", name="Block").count() == 0
+        visit.go("/console/clients/apps")
+        assert rows(visit) == ["other"]
+        cookies = {each["name"]: each["value"] for each in visit.context.cookies()}
+        mixed = {**one, "tenant_id": other["tenant_id"]}
+        foreign = [
+            path_of(one, "flooder"),
+            path_of(mixed, "flooder"),
+            f"/console/clients?tenant={one['tenant_id']}",
+            f"/console/clients/stream?tenant={one['tenant_id']}",
+            path_of(one, "flooder").replace("clients/", "clients/stream/"),
+            f"/console/clients/apps/{one['id']}",
+            f"/console/clients/apps?tenant={one['tenant_id']}",
+            "/console/clients/tenants",
+            f"/console/clients/tenants/{one['tenant_id']}",
+            f"/console/clients/tenants/{other['tenant_id']}",
+        ]
+        with httpx.Client(base_url=server.url, cookies=cookies) as client:
+            for path in foreign:
+                assert client.get(path).status_code == 404, path
+            fields = {"csrf": csrf, "action": "block", "weight": "1", "mode": "declared"}
+            for path in (
+                path_of(one, "flooder"),
+                path_of(other, "cleo"),
+                f"/console/clients/apps/{one['id']}",
+                f"/console/clients/apps/{one['id']}/profile",
+                f"/console/clients/apps/{other['id']}/profile",
+                f"/console/clients/tenants/{one['tenant_id']}",
+                f"/console/clients/tenants/{other['tenant_id']}",
+            ):
+                assert client.post(path, data=fields).status_code == 404, path
+    assert not server.admin("GET", f"/admin/users/{other['tenant_id']}/cleo")["blocked"]
+
+
+def test_what_is_not_there(operator, world):
+    one = world["one"]
+    for path in (
+        path_of({**one, "id": "app_none"}, "x"),
+        path_of({**one, "tenant_id": "tn_none"}, "x"),
+        path_of({**one, "tenant_id": world["other"]["tenant_id"]}, "x"),
+        "/console/clients/apps/app_none",
+        "/console/clients/tenants/tn_none",
+        "/console/clients/tenants/x/y",
+    ):
+        assert operator.go(path) == 404, path
+
+
+@pytest.mark.parametrize(("size", "dark"), KINDS)
+def test_the_pages_are_accessible_and_fit(browser, server, world, size, dark, tmp_path):
+    one = world["one"]
+    with browser.visit(server.url, size=size, dark=dark) as visit:
+        visit.sign_in(server.admin_key)
+        for name, path in (
+            ("clients", "/console/clients"),
+            ("client", path_of(one, "flooder")),
+            ("odd", path_of(one, ODD)),
+            ("tenants", "/console/clients/tenants"),
+            ("tenant", f"/console/clients/tenants/{one['tenant_id']}"),
+            ("apps", "/console/clients/apps"),
+            ("app", f"/console/clients/apps/{one['id']}"),
+        ):
+            assert visit.go(path) == 200
+            assert visit.faults() == [], path
+            assert visit.overflow() == 0, path
+            visit.page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
