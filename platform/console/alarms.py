@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairserve.platform.cluster.member import Member
+from fairserve.platform.console.flooding import share_sign
 from fairserve.platform.control.client_views import ClientView
 from fairserve.platform.control.live_snapshot import LiveSnapshot, Series
 from fairserve.platform.jobs.schemas import JobOut
@@ -17,9 +18,6 @@ LONG_OVERLOAD_S = 60.0
 REFUSED_SHARE = 0.2
 LEAST_CALLS = 20
 """Calls of a minute before their refusals say anything."""
-FLOOD_FACTOR = 2.0
-FLOOD_SHARE = 0.3
-"""A client with so many times its entitled share, and so much of the service, takes it from others."""
 LONG_WAIT_S = 30.0
 MOST_FLOODERS = 3
 
@@ -97,23 +95,18 @@ def _load(live: LiveSnapshot) -> Iterator[Alarm]:
 
 
 def _floods(health: Health) -> Iterator[Alarm]:
-    floods = [each for each in health.clients if is_flood(each)]
-    for each in floods[:MOST_FLOODERS]:
-        assert each.service_share is not None
-        assert each.entitled_share is not None
+    for each in [each for each in health.clients if _takes_far_more(each)][:MOST_FLOODERS]:
+        got, due = each.service_share or 0.0, each.entitled_share or 0.0
         text = (
-            f"User {each.user} gets {100 * each.service_share:.0f} % of the service, and is entitled"
-            f" to {100 * each.entitled_share:.0f} %."
+            f"User {each.user} gets {100 * got:.0f} % of the service, and is entitled"
+            f" to {100 * due:.0f} %."
         )
         yield Alarm("warn", text, "/console/clients")
 
 
-def is_flood(client: ClientView) -> bool:
-    """Whether a client has far more than its share while others want theirs."""
-    share, entitled = client.service_share, client.entitled_share
-    if share is None or entitled is None or entitled >= 1:
-        return False
-    return share >= FLOOD_SHARE and share >= FLOOD_FACTOR * entitled
+def _takes_far_more(client: ClientView) -> bool:
+    sign = share_sign(client)
+    return sign is not None and sign.tone == "bad"
 
 
 def _behind(health: Health) -> Iterator[Alarm]:
