@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import pytest
 from browser import NARROW
 from processes import eventually
@@ -34,6 +35,12 @@ def workers_of_calls(server, app, calls=4):
         )
         found.add(answer.headers["x-fairserve-worker"])
     return found
+
+
+def forget(server, what):
+    key = {"Authorization": f"Bearer {server.admin_key}"}
+    answer = httpx.delete(f"{server.url}/admin/cluster/{what}", headers=key, timeout=60)
+    assert answer.status_code == 204, answer.text
 
 
 def row(visit, worker):
@@ -89,9 +96,9 @@ def test_changes_of_others_are_seen_without_loading_anew(operator, server):
     url = "http://127.0.0.1:9"
     server.admin("POST", "/admin/cluster/workers", json={"id": "away", "url": url})
     row(operator, "away").get_by_text("joining").wait_for()
-    server.admin("DELETE", "/admin/cluster/workers/away?force=true")
+    forget(server, "workers/away?force=true")
     row(operator, "away").wait_for(state="detached")
-    server.admin("DELETE", "/admin/cluster/aliases/small%20<b>")
+    forget(server, "aliases/small%20<b>")
     operator.page.get_by_role("rowheader", name="small <b>", exact=True).wait_for(state="detached")
 
 
