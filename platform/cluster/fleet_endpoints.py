@@ -41,12 +41,13 @@ router = APIRouter(prefix="/admin/cluster")
 AliasName = Annotated[ModelName, Path()]
 
 
-def _changes(request: Request, session: WriteSession, principal: AdminPrincipal) -> FleetChanges:
+def changes_of(request: Request, session: WriteSession, principal: AdminPrincipal) -> FleetChanges:
+    """Dependency: changes of the fleet in the request's session, by whoever asks."""
     fleet: RunningFleet = request.app.state.fleet
     return FleetChanges(session, principal, fleet.desired, request.app.state.models.names())
 
 
-Changes = Annotated[FleetChanges, Depends(_changes, scope="function")]
+Changes = Annotated[FleetChanges, Depends(changes_of, scope="function")]
 
 
 def _apply_after_commit(request: Request, session: WriteSession, drop: str = "") -> None:

@@ -13,6 +13,7 @@ NOTES: Mapping[str, str] = {
     "cancelled": "The run is cancelled.",
     "draining": "The worker finishes its calls and takes no more.",
     "undrained": "The worker takes calls again.",
+    "job": "The job runs soon.",
     "profile": "The profile is changed.",
     "export": "The report is being made.",
 }

@@ -10,6 +10,8 @@ from fairserve.platform.console.pages import (
     audit,
     client,
     clients,
+    cluster,
+    interactions,
     overview,
     refusals,
     run,
@@ -29,8 +31,10 @@ for part in (
     tenants,
     apps,
     client,
+    interactions,
     run,
     usage,
+    cluster,
     audit,
 ):
     router.include_router(part.router)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from datetime import datetime
+
+from sqlalchemy import func, select
 
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import Interaction, LedgerCall
@@ -51,6 +53,12 @@ def latest(
     )
     with sessions() as session:
         return list(read_only(session).scalars(query))
+
+
+def last_end(sessions: SessionFactory) -> datetime | None:
+    """When the last run of all ended; an index knows it."""
+    with sessions() as session:
+        return read_only(session).scalar(select(func.max(Interaction.ended_at)))
 
 
 def calls(

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.identity import core_run_id
+from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import AnyViewer, OwnForm, not_there, scoped
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
@@ -24,7 +25,10 @@ from fairserve.platform.interactions.graph_view import GraphOut
 from fairserve.platform.interactions.schemas import InteractionOut
 from fairserve.platform.interactions.service import Interactions
 
-router = APIRouter(prefix="/console/interactions/{tenant_id}/{app_id}")
+router = APIRouter(prefix="/console/interactions")
+
+OF_RUN = "{tenant_id}/{app_id}/{run_id:path}"
+"""It comes last in a path: a run's id may be anything, and have slashes."""
 
 LOOK_S = 2.0
 REDRAW_S = 1.0
@@ -46,7 +50,7 @@ def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> I
 Runs = Annotated[Interactions, Depends(_runs)]
 
 
-@router.get("/{run_id:path}/stream")
+@router.get(f"/stream/{OF_RUN}")
 async def follow(
     tenant_id: str, app_id: str, run_id: str, request: Request, viewer: AnyViewer, runs: Runs
 ) -> Response:
@@ -68,8 +72,8 @@ async def follow(
                     continue
                 changed.clear()
                 run, graph = await runs.get(run_id), await runs.graph(run_id)
-                part = await asyncio.to_thread(_part, viewer, tenant_id, app_id, run, graph)
-                yield event("run", part)
+                text = await asyncio.to_thread(_part, viewer, tenant_id, app_id, run, graph)
+                yield event("run", text)
                 if run.ended_at is not None:
                     yield event("ended", "")
                     return
@@ -80,27 +84,37 @@ async def follow(
     return stream(request, viewer, pieces)
 
 
-@router.post("/{run_id:path}/cancel")
+@router.post(f"/cancel/{OF_RUN}")
 async def cancel(
-    app_id: str, run_id: str, request: Request, viewer: AnyViewer, form: OwnForm, runs: Runs
+    tenant_id: str,
+    app_id: str,
+    run_id: str,
+    request: Request,
+    viewer: AnyViewer,
+    form: OwnForm,
+    runs: Runs,
 ) -> Response:
     """End the run with all its calls."""
     if viewer.is_admin:
         await cancel_any_interaction(app_id, run_id, request, viewer.principal)
     else:
         await runs.cancel(run_id)
-    own = request.url.path.removesuffix("/cancel")
+    own = f"/console/interactions/{_own(tenant_id, app_id, run_id)}"
     return RedirectResponse(f"{own}?done=cancelled", status_code=303)
 
 
-@router.get("/{run_id:path}")
+@router.get(f"/{OF_RUN}")
 async def show(
     tenant_id: str, app_id: str, run_id: str, request: Request, viewer: AnyViewer, runs: Runs
 ) -> Response:
     """The run as it stands."""
     run, graph = await runs.get(run_id), await runs.graph(run_id)
     values = await asyncio.to_thread(_values, tenant_id, app_id, run, graph)
-    return page(request, viewer, "run", own=request.url.path, **values)
+    return page(request, viewer, "run", own=_own(tenant_id, app_id, run_id), **values)
+
+
+def _own(*ids: str) -> str:
+    return "/".join(map(part, ids))
 
 
 def _part(viewer: Viewer, tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut) -> str:

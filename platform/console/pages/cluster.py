@@ -1,0 +1,173 @@
+"""Models and workers: what they hold and do, how they are, and draining them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import RedirectResponse, Response
+
+from fairserve.platform.cluster.endpoints import read_cluster
+from fairserve.platform.cluster.fleet_endpoints import (
+    changes_of,
+    drain_worker,
+    list_aliases,
+    undrain_worker,
+)
+from fairserve.platform.cluster.fleet_view import workers_out
+from fairserve.platform.console.guard import AdminViewer, OwnForm
+from fairserve.platform.console.lists import filters
+from fairserve.platform.console.rendering import page, render
+from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.console.worker_charts import charts_of, hit_rates
+from fairserve.platform.control.history import History
+from fairserve.platform.control.live_snapshot import WorkerSeries
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.schemas import MAX_PAGE, Paging
+from fairserve.platform.db.session import WriteSession
+from fairserve.platform.jobs.endpoints import list_jobs, run_job
+from fairserve.platform.jobs.schemas import Jobs
+
+router = APIRouter(prefix="/console/cluster")
+
+PLACE = "/console/cluster"
+LOOK_S = 2.0
+JOBS_LOOKS = 5
+"""At each fifth look the jobs are looked at, too."""
+MOST_WORKERS = 100
+MOST_CHARTED = 16
+
+
+@router.get("")
+async def show(request: Request, viewer: AdminViewer) -> Response:
+    """The cluster as it is now; live."""
+    text = _filter(request)
+    times, series = _history(request)
+    part = await _part_values(request, text, hit_rates(series))
+    shown = _charted(part)
+    jobs = await asyncio.to_thread(_jobs, request)
+    return await asyncio.to_thread(
+        page,
+        request,
+        viewer,
+        "cluster",
+        worker=text,
+        stream=f"{PLACE}/stream?{request.url.query}",
+        charts=charts_of(times, series, shown),
+        charted=len(shown),
+        jobs=jobs,
+        **part,
+    )
+
+
+@router.get("/stream")
+async def follow(request: Request, viewer: AdminViewer) -> Response:
+    """Models and workers as they change, charts with each sample, jobs now and then."""
+    text = _filter(request)
+    history: History = request.app.state.history
+
+    async def pieces() -> AsyncIterator[bytes]:
+        sampled = asyncio.Event()
+        sampled.set()
+        stop = history.watch(lambda _: sampled.set())
+        said: dict[str, str] = {}
+        rates: dict[str, float | None] = {}
+        looks = 0
+        try:
+            while True:
+                new: dict[str, str] = {}
+                charts = sampled.is_set()
+                if charts:
+                    sampled.clear()
+                    times, series = _history(request)
+                    rates = hit_rates(series)
+                part = await _part_values(request, text, rates)
+                if charts:
+                    found = charts_of(times, series, _charted(part))
+                    new["charts"] = await asyncio.to_thread(render, "chart_data", charts=found)
+                new["cluster"] = await asyncio.to_thread(
+                    render, "cluster_part", viewer=viewer, **part
+                )
+                if looks % JOBS_LOOKS == 0:
+                    jobs = await asyncio.to_thread(_jobs, request)
+                    new["jobs"] = await asyncio.to_thread(
+                        render, "cluster_jobs", viewer=viewer, jobs=jobs
+                    )
+                looks += 1
+                changed = {name: value for name, value in new.items() if said.get(name) != value}
+                said |= changed
+                yield b"".join(event(*each) for each in changed.items()) or KEEP_ALIVE
+                await asyncio.sleep(LOOK_S)
+        finally:
+            stop()
+
+    return stream(request, viewer, pieces)
+
+
+@router.post("/workers/{worker_id}/drain")
+def drain(
+    worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
+) -> Response:
+    """Give a worker no more calls."""
+    drain_worker(worker_id, request, session, changes_of(request, session, viewer.principal))
+    return RedirectResponse(f"{PLACE}?done=draining", status_code=303)
+
+
+@router.post("/workers/{worker_id}/undrain")
+def undrain(
+    worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
+) -> Response:
+    """Give it calls again."""
+    undrain_worker(worker_id, request, session, changes_of(request, session, viewer.principal))
+    return RedirectResponse(f"{PLACE}?done=undrained", status_code=303)
+
+
+@router.post("/jobs/{job}/run")
+def run(
+    job: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
+) -> Response:
+    """Run a background job soon."""
+    run_job(job, request, session, viewer.principal)
+    return RedirectResponse(f"{PLACE}?done=job", status_code=303)
+
+
+def _filter(request: Request) -> str:
+    return filters(request).get("worker", "").strip()
+
+
+def _history(request: Request) -> tuple[list[float], dict[str, WorkerSeries]]:
+    history: History = request.app.state.history
+    found = history.snapshot(clients=0)
+    return found.at, {} if found.cluster is None else found.cluster.workers
+
+
+async def _part_values(
+    request: Request, text: str, rates: dict[str, float | None]
+) -> dict[str, Any]:
+    """The moving part of the page; ``text`` is a part of the ids or models of its workers."""
+    state = request.app.state
+    cluster = await read_cluster(request)
+    aliases = (await list_aliases(request, Paging(limit=MAX_PAGE))).items
+    members = {worker["worker_id"]: worker for worker in cluster["workers"]}
+    workers = [each for each in await workers_out(state) if text in f"{each.id} {each.model}"]
+    # Those that need somebody come first.
+    workers.sort(key=lambda each: (each.state == "serving" and not each.problem, each.id))
+    shown = workers[:MOST_WORKERS]
+    return {
+        "cluster": cluster,
+        "aliases": aliases,
+        "workers": [(each, members.get(each.id, {}), rates.get(each.id)) for each in shown],
+        "left_out": len(workers) - len(shown),
+        "alone": {each.id: state.models.models_without(each.id) for each in shown},
+    }
+
+
+def _charted(part: dict[str, Any]) -> list[str]:
+    return [worker.id for worker, *_ in part["workers"][:MOST_CHARTED]]
+
+
+def _jobs(request: Request) -> Jobs:
+    with request.app.state.session_factory() as session:
+        return list_jobs(request, read_only(session))

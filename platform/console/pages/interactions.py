@@ -1,0 +1,191 @@
+"""Runs: the live ones as they go on, then the ended ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request
+from sqlalchemy import select
+from starlette.responses import Response
+
+from fairserve.platform.console.formats import part
+from fairserve.platform.console.guard import AnyViewer, scoped
+from fairserve.platform.console.lists import Part, asked, filters, place
+from fairserve.platform.console.rendering import page, render
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.control.port import RunView
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.identity import App
+from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.interactions.listing import RunFilter, list_runs
+from fairserve.platform.interactions.repository import last_end
+from fairserve.platform.interactions.schemas import (
+    AnyInteractionQuery,
+    InteractionOut,
+    of_row,
+    of_view,
+)
+
+router = APIRouter(prefix="/console/interactions")
+
+LOOK_S = 2.0
+MOST_SHARE = 0.02
+"""Of the time, at most, goes into looking for what is new, however long a look takes."""
+SURE_S = 20.0
+"""So often the list is read even if no run has ended since: an end may be stored late."""
+MOST_LIVE = 50
+STATES = ("all", "live", "ended", "complete", "cancelled", "aborted", "expired")
+
+
+class Row(NamedTuple):
+    """A run in the list."""
+
+    key: str
+    """Its name within the page."""
+    place: str
+    tenant: str
+    app: str
+    run: InteractionOut
+    lasted_s: float
+
+
+class Rows(NamedTuple):
+    """The list's part that is shown."""
+
+    live: list[RunView]
+    more_live: bool
+    ended: list[Interaction]
+    more_ended: bool
+    names: dict[str, str]
+    """Of the apps."""
+
+    def values(self) -> dict[str, Any]:
+        """What the template needs."""
+        now = utc_now()
+        return {
+            "rows": [
+                *(_row(each.tenant, each.app, of_view(each), now) for each in self.live),
+                *(_row(each.tenant_id, each.app_id, of_row(each), now) for each in self.ended),
+            ],
+            "names": self.names,
+            "more_live": self.more_live,
+        }
+
+
+@router.get("")
+async def show(request: Request, viewer: AnyViewer) -> Response:
+    """Live runs and ended ones, the latest opened first; the first page of the list is live."""
+    query = _query(request, viewer)
+    found = await _find(request, query)
+    given = {name: text for name, text in filters(request).items() if name != "offset"}
+    return await asyncio.to_thread(
+        page,
+        request,
+        viewer,
+        "interactions",
+        given=given,
+        states=STATES,
+        part=Part(query.offset, query.limit, len(found.ended), None, found.more_ended),
+        place=place(request),
+        stream=None if query.offset else f"/console/interactions/stream?{urlencode(given)}",
+        **found.values(),
+    )
+
+
+@router.get("/stream")
+async def follow(request: Request, viewer: AnyViewer) -> Response:
+    """The list's rows, whenever one of them has changed."""
+    query = _query(request, viewer)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        factory = request.app.state.session_factory
+        shown: tuple[list[RunView], datetime | None] | None = None
+        text = ""
+        due_s = sure_until_s = 0.0
+        while True:
+            told = KEEP_ALIVE
+            began_s = time.monotonic()
+            if began_s >= due_s:
+                now = (await _live(request, query), await asyncio.to_thread(last_end, factory))
+                # A live run lasts longer each time that it is looked at.
+                if now[0] or now != shown or began_s >= sure_until_s:
+                    shown, sure_until_s = now, began_s + SURE_S
+                    found = await _find(request, query)
+                    before, text = text, await asyncio.to_thread(_text, viewer, found)
+                    told = KEEP_ALIVE if text == before else event("rows", text)
+                due_s = began_s + (time.monotonic() - began_s) / MOST_SHARE
+            yield told
+            await asyncio.sleep(LOOK_S)
+
+    return stream(request, viewer, pieces)
+
+
+def _query(request: Request, viewer: Viewer) -> AnyInteractionQuery:
+    tenant = scoped(viewer, filters(request).get("tenant"), request)
+    forced: dict[str, Any] = {} if tenant is None else {"tenant": tenant}
+    return asked(request, AnyInteractionQuery, **forced)
+
+
+async def _live(request: Request, query: AnyInteractionQuery) -> list[RunView]:
+    """Up to one more than are shown."""
+    state = request.app.state
+    which = replace(_which(query), state="live" if query.state in ("all", "live") else "ended")
+    if which.state == "ended":
+        return []
+    some = query.model_copy(update={"limit": MOST_LIVE + 1})
+    found, _ = await list_runs(state.control, state.session_factory, which, some)
+    return found
+
+
+async def _find(request: Request, query: AnyInteractionQuery) -> Rows:
+    state = request.app.state
+    which = _which(query)
+    live = await _live(request, query)
+    ended: list[Interaction] = []
+    if which.state != "live":
+        wanted = replace(which, state="ended" if which.state == "all" else which.state)
+        one_more = query.model_copy(update={"limit": query.limit + 1})
+        _, ended = await list_runs(state.control, state.session_factory, wanted, one_more)
+    shown = live[:MOST_LIVE], ended[: query.limit]
+    ids = {each.app for each in shown[0]} | {each.app_id for each in shown[1]}
+    names = await asyncio.to_thread(_names, state.session_factory, sorted(ids))
+    return Rows(
+        shown[0],
+        len(live) > len(shown[0]),
+        shown[1],
+        len(ended) > len(shown[1]),
+        names,
+    )
+
+
+def _which(query: AnyInteractionQuery) -> RunFilter:
+    return RunFilter(query.tenant, query.app, query.user, query.state)
+
+
+def _text(viewer: Viewer, found: Rows) -> str:
+    return render("interaction_rows", viewer=viewer, **found.values())
+
+
+def _row(tenant: str, app: str, run: InteractionOut, now: datetime) -> Row:
+    where = f"/console/interactions/{part(tenant)}/{part(app)}/{part(run.id)}"
+    kind = "live" if run.ended_at is None else "ended"
+    key = f"{kind}-{sha256(where.encode()).hexdigest()[:16]}"
+    lasted_s = ((run.ended_at or now) - run.opened_at).total_seconds()
+    return Row(key, where, tenant, app, run, max(0.0, lasted_s))
+
+
+def _names(sessions: SessionFactory, ids: Sequence[str]) -> dict[str, str]:
+    if not ids:
+        return {}
+    with sessions() as session:
+        found = read_only(session).execute(select(App.id, App.name).where(App.id.in_(ids)))
+        return {app_id: name for app_id, name in found}  # noqa: C416

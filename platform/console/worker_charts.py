@@ -1,0 +1,65 @@
+"""The workers of the last half hour as charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fairserve.platform.console.charts import Chart, series
+from fairserve.platform.control.live_snapshot import WorkerSeries
+
+RATE_BUCKETS = 12
+"""A point of the chart says what was cached in the minute up to it."""
+RECENT_BUCKETS = 60
+
+
+def hit_rates(workers: Mapping[str, WorkerSeries]) -> dict[str, float | None]:
+    """The share of prompts that was cached in the last five minutes; None: there were none."""
+    return {
+        name: _share(each.prompt_tokens[-RECENT_BUCKETS:], each.cached_tokens[-RECENT_BUCKETS:])
+        for name, each in workers.items()
+    }
+
+
+def charts_of(
+    time: Sequence[float], workers: Mapping[str, WorkerSeries], names: Iterable[str]
+) -> dict[str, Chart]:
+    """Cache in use, calls and hit rate of the workers of these names."""
+    shown = {name: workers[name] for name in sorted(names) if name in workers}
+    return {
+        "kv": {
+            "time": time,
+            "series": [series(name, _rounded(each.kv_used_share)) for name, each in shown.items()],
+        },
+        "calls": {
+            "time": time,
+            "series": [series(name, each.calls) for name, each in shown.items()],
+        },
+        "hits": {
+            "time": time,
+            "series": [series(name, _rolling(each)) for name, each in shown.items()],
+        },
+    }
+
+
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else round(value, 4) for value in values]
+
+
+def _rolling(worker: WorkerSeries) -> list[float | None]:
+    """Sums over a moving window, O(1) a point."""
+    prompts = cached = 0.0
+    found: list[float | None] = []
+    for at in range(len(worker.prompt_tokens)):
+        prompts += worker.prompt_tokens[at] or 0.0
+        cached += worker.cached_tokens[at] or 0.0
+        gone = at - RATE_BUCKETS
+        if gone >= 0:
+            prompts -= worker.prompt_tokens[gone] or 0.0
+            cached -= worker.cached_tokens[gone] or 0.0
+        found.append(round(cached / prompts, 4) if prompts else None)
+    return found
+
+
+def _share(prompts: Sequence[float | None], cached: Sequence[float | None]) -> float | None:
+    tokens = sum(each or 0.0 for each in prompts)
+    return sum(each or 0.0 for each in cached) / tokens if tokens else None

@@ -1,0 +1,171 @@
+"""Operators watch workers, drain them and take that back, and run background jobs."""
+
+import json
+
+import httpx
+import pytest
+from browser import NARROW
+from processes import eventually
+
+CLUSTER = "/console/cluster"
+
+
+@pytest.fixture(scope="module")
+def app(server):
+    return server.new_app(name="cluster")
+
+
+@pytest.fixture
+def operator(browser, server):
+    with browser.visit(server.url) as visit:
+        yield visit.sign_in(server.admin_key)
+
+
+def workers_of_calls(server, app, calls=4):
+    """Which workers took some calls."""
+    client = server.openai(app["api_key"])
+    model = client.models.list().data[0].id
+    found = set()
+    for number in range(calls):
+        answer = client.chat.completions.with_raw_response.create(
+            model=model,
+            messages=[{"role": "user", "content": f"call {number} " * 40}],
+            max_tokens=3,
+            user="carl",
+        )
+        found.add(answer.headers["x-fairserve-worker"])
+    return found
+
+
+def forget(server, what):
+    key = {"Authorization": f"Bearer {server.admin_key}"}
+    answer = httpx.delete(f"{server.url}/admin/cluster/{what}", headers=key, timeout=60)
+    assert answer.status_code == 204, answer.text
+
+
+def row(visit, worker):
+    return visit.page.locator(f"#worker-{worker}")
+
+
+def ready(visit):
+    visit.page.locator(".live.on").wait_for()
+
+
+def test_a_worker_is_drained_and_serves_again(operator, server, app):
+    assert operator.go(CLUSTER) == 200
+    ready(operator)
+    for worker in ("w0", "w1"):
+        row(operator, worker).get_by_text("serving").wait_for()
+    operator.page.get_by_role("button", name="Drain w0").click()
+    operator.page.wait_for_url("**?done=draining")
+    assert "takes no more" in operator.page.get_by_role("status").first.inner_text()
+    row(operator, "w0").get_by_text("drained", exact=True).wait_for()
+    assert f"drained with {server.admin_key[:4]}" in row(operator, "w0").inner_text()
+    assert workers_of_calls(server, app) == {"w1"}
+    operator.page.get_by_role("button", name="Undrain w0").click()
+    operator.page.wait_for_url("**?done=undrained")
+    row(operator, "w0").get_by_text("serving").wait_for()
+    operator.page.get_by_role("button", name="Drain w1").click()
+    operator.page.wait_for_url("**?done=draining")
+    row(operator, "w1").get_by_text("drained", exact=True).wait_for()
+    assert workers_of_calls(server, app) == {"w0"}
+    question = operator.page.locator("#worker-w0 form").get_attribute("data-confirm")
+    assert "No other worker serves" in question
+    operator.page.get_by_role("button", name="Undrain w1").click()
+    row(operator, "w1").get_by_text("serving").wait_for()
+    changes = server.admin("GET", "/admin/audit?limit=4")["items"]
+    done = [(change["action"], change["target"]) for change in changes]
+    assert done == [
+        ("worker.undrain", "w1"),
+        ("worker.drain", "w1"),
+        ("worker.undrain", "w0"),
+        ("worker.drain", "w0"),
+    ]
+
+
+def test_changes_of_others_are_seen_without_loading_anew(operator, server):
+    operator.go(CLUSTER)
+    ready(operator)
+    server.admin("POST", "/admin/cluster/workers/w1/drain")
+    row(operator, "w1").get_by_text("drained", exact=True).wait_for()
+    alias = {"target": {"fairserve-tiny-random": 1}}
+    server.admin("PUT", "/admin/cluster/aliases/small%20<b>", json=alias)
+    operator.page.get_by_role("rowheader", name="small <b>", exact=True).wait_for()
+    server.admin("POST", "/admin/cluster/workers/w1/undrain")
+    row(operator, "w1").get_by_text("serving").wait_for()
+    url = "http://127.0.0.1:9"
+    server.admin("POST", "/admin/cluster/workers", json={"id": "away", "url": url})
+    row(operator, "away").get_by_text("joining").wait_for()
+    forget(server, "workers/away?force=true")
+    row(operator, "away").wait_for(state="detached")
+    forget(server, "aliases/small%20<b>")
+    operator.page.get_by_role("rowheader", name="small <b>", exact=True).wait_for(state="detached")
+
+
+def test_charts_follow_the_workers(operator, server, app):
+    operator.go(CLUSTER)
+    ready(operator)
+    assert workers_of_calls(server, app) <= {"w0", "w1"}
+    chart = operator.page.locator("[data-chart=hits]")
+
+    def cached():
+        text = chart.get_attribute("aria-label") or ""
+        return "w0" in text and "w1" in text and "%" in text
+
+    eventually(cached, "the chart shows no hit rate")
+    data = json.loads(operator.page.locator("#chart-data").inner_text())
+    assert set(data) == {"kv", "calls", "hits"}
+    assert operator.page.locator("canvas").count() == 3
+
+
+def test_a_job_is_run(operator, server):
+    operator.go(CLUSTER)
+    before = server.admin("GET", "/admin/jobs")["jobs"]
+    assert [job["name"] for job in before] == [
+        text.split("\n")[0] for text in operator.page.locator("tr[id^=job-] th").all_inner_texts()
+    ]
+    operator.page.get_by_role("button", name="Run retention now").click()
+    operator.page.wait_for_url("**?done=job")
+    assert "The job runs soon." in operator.text()
+    (change,) = server.admin("GET", "/admin/audit?action=job.run")["items"]
+    assert change["target"] == "retention"
+
+
+def test_what_is_not_there_is_not_found(operator, server):
+    operator.go(CLUSTER)
+    csrf = operator.page.locator("input[name=csrf]").first.get_attribute("value")
+    for path in ("workers/nobody/drain", "workers/nobody/undrain", "jobs/nothing/run"):
+        answer = operator.context.request.post(f"{server.url}{CLUSTER}/{path}", form={"csrf": csrf})
+        assert answer.status == 404, path
+        answer = operator.context.request.post(f"{server.url}{CLUSTER}/{path}", form={})
+        assert answer.status == 403, path
+    operator.go(f"{CLUSTER}?worker=w1")
+    assert operator.page.locator("tr[id^=worker-]").count() == 1
+    operator.go(f"{CLUSTER}?worker=<b>")
+    assert "No worker fits." in operator.text()
+    assert operator.page.get_by_label("Workers whose").input_value() == "<b>"
+
+
+def test_tenants_have_no_cluster(browser, server, app):
+    with browser.visit(server.url) as visit:
+        visit.sign_in(app["tenant_key"])
+        csrf = visit.page.locator("input[name=csrf]").first.get_attribute("value")
+        for path in (CLUSTER, f"{CLUSTER}/stream"):
+            assert visit.go(path) == 404
+        for path in ("workers/w0/drain", "workers/w0/undrain", "jobs/retention/run"):
+            answer = visit.context.request.post(
+                f"{server.url}{CLUSTER}/{path}", form={"csrf": csrf}
+            )
+            assert answer.status == 404
+    states = [each["state"] for each in server.admin("GET", "/admin/cluster/workers")["items"]]
+    assert states == ["serving", "serving"]
+
+
+@pytest.mark.parametrize(("dark", "size"), [(False, None), (True, None), (False, NARROW)])
+def test_the_page_can_be_read_by_everybody(browser, server, dark, size):
+    with browser.visit(server.url, dark=dark, **({"size": size} if size else {})) as visit:
+        visit.sign_in(server.admin_key)
+        visit.go(CLUSTER)
+        ready(visit)
+        assert visit.overflow() == 0
+        assert not visit.faults()

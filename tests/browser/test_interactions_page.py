@@ -1,0 +1,215 @@
+"""Runs in the list and on their own page: live, ended, other tenants', with any text as their id."""
+
+import threading
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import httpx
+import openai
+import pytest
+from browser import NARROW
+from processes import eventually
+
+ODD = [
+    "a/b c?d=e#f%41&g",
+    "<b>bold</b><script>x</script>",
+    "quote\"'/{{ 7 * 7 }}",
+    "x/stream",
+    "x/cancel",
+    "läuft/日本",
+]
+LIST = "/console/interactions"
+RUNS = "/v1/interactions"
+
+
+@pytest.fixture(scope="module")
+def app(server):
+    return server.new_app(name="pages")
+
+
+@pytest.fixture(scope="module")
+def foreign(server):
+    return server.new_app(name="others")
+
+
+def open_runs(server, app, *ids, user="anna"):
+    for run_id in ids:
+        server.request("POST", RUNS, app["api_key"], json={"id": run_id, "user": user})
+
+
+def place(app, run_id):
+    return f"{LIST}/{app['tenant_id']}/{app['id']}/{quote(run_id, safe='')}"
+
+
+def ready(visit):
+    visit.page.locator(".live.on").wait_for()
+
+
+def model_of(server, app):
+    return server.openai(app["api_key"]).models.list().data[0].id
+
+
+@contextmanager
+def long_call(server, app, run_id, user="long"):
+    """A call under way; the answer tells how it ended."""
+    ended = []
+
+    def call():
+        client = server.openai(app["api_key"])
+        try:
+            client.chat.completions.create(
+                model=model_of(server, app),
+                messages=[{"role": "user", "content": "a long story"}],
+                max_tokens=12_000,
+                user=user,
+                extra_body={"ignore_eos": True},
+                extra_headers={"X-Interaction-Id": run_id},
+            )
+            ended.append(None)
+        except openai.OpenAIError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        yield ended
+    finally:
+        httpx.delete(
+            f"{server.url}{RUNS}/{quote(run_id, safe='')}",
+            headers={"Authorization": f"Bearer {app['api_key']}"},
+            timeout=60,
+        )
+        thread.join(60)
+
+
+def test_a_run_appears_is_opened_and_cancelled(browser, server, app):
+    with browser.visit(server.url) as visit:
+        visit.sign_in(server.admin_key)
+        assert visit.go(LIST) == 200
+        ready(visit)
+        assert visit.page.get_by_text("tale/one").count() == 0
+        with long_call(server, app, "tale/one") as ended:
+            row = visit.page.locator("tbody tr", has_text="tale/one")
+            row.get_by_text("under way").wait_for()
+            row.get_by_text("1 live").wait_for()
+            row.get_by_role("link", name="tale/one").click()
+            visit.page.wait_for_url(f"**{place(app, 'tale/one')}")
+            visit.page.locator(".graph svg").wait_for()
+            visit.page.locator("tbody tr", has_text="running").wait_for()
+            assert not ended
+            visit.page.get_by_role("button", name="Cancel the run").click()
+            visit.page.wait_for_url("**?done=cancelled")
+            eventually(lambda: ended, "its call goes on")
+            assert isinstance(ended[0], openai.OpenAIError)
+        assert "The run is cancelled" in visit.text()
+        visit.go(LIST)
+        row.get_by_text("cancelled").first.wait_for()
+    (change,) = server.admin("GET", "/admin/audit?action=interaction.cancel")["items"]
+    assert change["target"] == f"{app['id']}/tale/one"
+
+
+def test_a_run_in_the_list_ends_before_ones_eyes(browser, server, app):
+    open_runs(server, app, "short")
+    with browser.visit(server.url) as visit:
+        visit.sign_in(app["tenant_key"])
+        visit.go(f"{LIST}?user=anna")
+        row = visit.page.locator("tbody tr", has_text="short")
+        row.get_by_text("open", exact=True).wait_for()
+        server.request("DELETE", f"{RUNS}/short", app["api_key"])
+        row.locator(".badge", has_text="cancelled").wait_for()
+        assert visit.page.locator("tbody tr", has_text="short").count() == 1
+
+
+def test_ids_stay_text_and_lead_to_their_runs(browser, server, app):
+    open_runs(server, app, *ODD)
+    with browser.visit(server.url) as visit:
+        visit.sign_in(app["tenant_key"])
+        for run_id in ODD:
+            visit.go(LIST)
+            visit.page.get_by_role("link", name=run_id, exact=True).click()
+            visit.page.locator("h1 code").wait_for()
+            assert visit.page.locator("h1 code").inner_text() == run_id
+            ready(visit)
+            visit.page.get_by_role("button", name="Cancel the run").click()
+            visit.page.wait_for_url("**?done=cancelled")
+            assert visit.page.locator("h1 code").inner_text() == run_id
+            visit.page.locator(".tiles .badge", has_text="cancelled").wait_for()
+        assert "49" not in visit.page.title()
+
+
+def test_a_tenant_sees_its_own_runs_only(browser, server, app, foreign):
+    open_runs(server, app, "mine")
+    open_runs(server, foreign, "theirs")
+    with browser.visit(server.url) as visit:
+        visit.sign_in(app["tenant_key"])
+        visit.go(LIST)
+        assert visit.page.get_by_text("mine").count() == 1
+        assert "theirs" not in visit.text()
+        assert foreign["tenant_id"] not in visit.page.content()
+        assert visit.page.get_by_label("Tenant").count() == 0
+        visit.go(f"{LIST}?app={foreign['id']}")
+        assert "No run fits" in visit.text()
+        nothing = f"{LIST}/tn_nothing/{foreign['id']}/theirs"
+        mixed = f"{LIST}/{app['tenant_id']}/{foreign['id']}/theirs"
+        for path in (place(foreign, "theirs"), mixed, nothing, place(app, "nothing")):
+            assert visit.go(path) == 404, path
+        of_other = f"tenant={foreign['tenant_id']}"
+        assert visit.go(f"{LIST}?{of_other}") == 404
+        assert visit.go(f"{LIST}/stream?{of_other}") == 404
+        token = visit.context.request.get(server.url + LIST).text()
+        csrf = token.partition('name="csrf" value="')[2][:64]
+        cancel = place(foreign, "theirs").replace(LIST, f"{LIST}/cancel")
+        answer = visit.context.request.post(server.url + cancel, form={"csrf": csrf})
+        assert answer.status == 404
+    runs = server.request("GET", f"{RUNS}?state=live", foreign["api_key"])["data"]
+    assert [run["id"] for run in runs] == ["theirs"]
+
+
+def test_filters_and_pages(browser, server, app, foreign):
+    many = server.new_app(name="many")
+    open_runs(server, many, *(f"done-{number:02}" for number in range(53)), user="filter me")
+    for number in range(53):
+        server.request("DELETE", f"{RUNS}/done-{number:02}", many["api_key"])
+    open_runs(server, many, "still-live", user="filter me")
+    path = f"/admin/interactions?state=ended&limit=1000&app={many['id']}"
+    server.wait_for(path, server.admin_key, lambda found: len(found["data"]) == 53)
+    with browser.visit(server.url) as visit:
+        visit.sign_in(server.admin_key)
+        rows = visit.page.locator("tbody tr")
+        visit.go(f"{LIST}?app={many['id']}&tenant={many['tenant_id']}")
+        assert rows.count() == 51
+        assert "still-live" in rows.first.inner_text()
+        visit.page.get_by_role("link", name="Older").click()
+        visit.page.wait_for_url("**offset=50*")
+        assert [rows.nth(n).locator("th").inner_text() for n in range(3)] == [
+            f"done-{number:02}" for number in (2, 1, 0)
+        ]
+        assert visit.page.get_by_role("link", name="Older").count() == 0
+        assert visit.page.locator("[sse-connect]").count() == 0
+        visit.go(LIST)
+        visit.page.get_by_label("User").fill("filter me")
+        visit.page.get_by_label("State").select_option("live")
+        visit.page.get_by_role("button", name="Filter").click()
+        ready(visit)
+        assert rows.count() == 1
+        for state, number in (("ended", 50), ("cancelled", 50), ("expired", 1)):
+            visit.go(f"{LIST}?user=filter%20me&state={state}")
+            assert rows.count() == number
+        assert "No run fits" in visit.text()
+        assert visit.go(f"{LIST}?state=odd") == 400
+        assert visit.go(f"{LIST}?tenant=odd%20id") == 400
+
+
+@pytest.mark.parametrize(("dark", "size"), [(False, None), (True, None), (True, NARROW)])
+def test_pages_can_be_read_by_everybody(browser, server, app, dark, size):
+    open_runs(server, app, f"look-{dark}-{size}/" + "long" * 20)
+    with browser.visit(server.url, dark=dark, **({"size": size} if size else {})) as visit:
+        visit.sign_in(server.admin_key)
+        visit.go(LIST)
+        ready(visit)
+        assert visit.overflow() == 0
+        assert not visit.faults()
+        visit.page.get_by_role("link", name=f"look-{dark}-{size}").click()
+        visit.page.locator("h1 code").wait_for()
+        assert visit.overflow() == 0
+        assert not visit.faults()
