@@ -69,8 +69,9 @@ def calls(
         select(LedgerCall)
         .where(
             LedgerCall.interaction_id == run_id,
-            LedgerCall.tenant_id == tenant,
-            LedgerCall.app_id == app,
+            # Not as plain columns: SQLite would take their index and look at all the tenant's calls.
+            LedgerCall.tenant_id.concat("") == tenant,
+            LedgerCall.app_id.concat("") == app,
             LedgerCall.outcome != "refused",
         )
         .order_by(LedgerCall.accepted_at, LedgerCall.call_id)

@@ -44,9 +44,9 @@ _RUNS = f"""
     INSERT INTO interactions (tenant_id, app_id, id, user_id, state, opened_at, ended_at, calls,
         tokens, wasted_tokens, waste_cause)
     {_RUN} SELECT tenant, app, 'run_' || n, user,
-        CASE n % 20 WHEN 0 THEN 'aborted' WHEN 1 THEN 'cancelled' ELSE 'complete' END,
-        opened, ended, 2, 1800, iif(n % 20 < 2, 700, 0),
-        CASE n % 20 WHEN 0 THEN 'throttled' WHEN 1 THEN 'cancelled' ELSE '' END FROM runs
+        CASE n / 20 % 20 WHEN 0 THEN 'aborted' WHEN 1 THEN 'cancelled' ELSE 'complete' END,
+        opened, ended, 2, 1800, iif(n / 20 % 20 < 2, 700, 0),
+        CASE n / 20 % 20 WHEN 0 THEN 'throttled' WHEN 1 THEN 'cancelled' ELSE '' END FROM runs
 """
 _CALLS = f"""
     INSERT INTO ledger_calls (call_id, tenant_id, app_id, user_id, model, interaction_id, stage,
@@ -54,8 +54,8 @@ _CALLS = f"""
         output_tokens, service, queue_delay_s, ttft_s, duration_s, worker, served_model, wasted,
         charged, error)
     {_RUN} SELECT 'call_' || n || '_' || step, tenant, app, user, 'model', 'run_' || n, step,
-        iif(n % 20 = 0 AND step = 2, 'refused', 'completed'), opened, ended, 600, 100, 300, 400,
-        200, 1100, 0.1, 0.3, 4, 'w0', 'model', n % 20 < 2, 1, ''
+        iif(n / 20 % 20 = 0 AND step = 2, 'refused', 'completed'), opened, ended, 600, 100, 300, 400,
+        200, 1100, 0.1, 0.3, 4, 'w0', 'model', n / 20 % 20 < 2, 1, ''
     FROM runs, (SELECT 1 AS step UNION ALL SELECT 2)
 """
 _REFUSALS = """
