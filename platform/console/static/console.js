@@ -96,7 +96,7 @@
         stroke: colour(`series-${(at % COLOURS) + 1}`),
         width: 2,
         dash: at >= COLOURS ? [6, 4] : undefined,
-        points: { show: !this.data.bars && this.data.time.length < 12, size: 4 },
+        points: { show: !this.data.bars && each.values.filter((value) => value !== null).length < 12, size: 4 },
       }));
       if (this.data.bars) {
         const width = this.data.time.length > 1 ? [0.7, 60] : [0.1, 60];
