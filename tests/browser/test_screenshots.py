@@ -84,7 +84,11 @@ def test_pages_as_they_are_seen(browser, server, size, dark):
 def look(visit, name, size, dark):
     """Take the picture, see that there is something on it, and keep it where somebody asked for it."""
     # What sticks to the window's edge would be drawn amid a page that is longer.
-    taken = visit.page.screenshot(full_page=True, style=".bar { position: static !important; }")
+    unstick = (
+        "document.querySelectorAll('.bar').forEach((bar) => { bar.style.position = 'static' })"
+    )
+    visit.page.evaluate(unstick)
+    taken = visit.page.screenshot(full_page=True)
     picture = Image.open(io.BytesIO(taken)).convert("RGB")
     shades = picture.convert("L")
     low, high = shades.getextrema()
