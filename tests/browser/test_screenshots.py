@@ -41,13 +41,14 @@ def server(tmp_path_factory):
         overload_low=0.2,
     ) as running:
         app = running.new_app(name="research", limits={"user_rpm": 20})
-        with Load(running, app["api_key"]):
+        with Load(running, app["api_key"]) as load:
             running.wait_for(
                 "/admin/live?buckets=24",
                 running.admin_key,
                 lambda live: len(live["at"]) >= 14 and live["activity"]["refused"],
                 deadline_s=120,
             )
+            load.pause_s = 1.0  # enough to look at, and leaves the browser some of the machine
             running.app = app
             yield running
 

@@ -10,6 +10,8 @@ class Load:
 
     def __init__(self, server, key, *, users=3, flooders=1, flood=6, max_tokens=24):
         self._stop = threading.Event()
+        self.pause_s = 0.0
+        """Of each user between calls; may be changed at any time."""
         self.done = 0
         self.refused = 0
         self._lock = threading.Lock()
@@ -39,6 +41,7 @@ class Load:
         number = 0
         while not self._stop.is_set():
             number += 1
+            self._stop.wait(self.pause_s)
             try:
                 self._client.chat.completions.create(
                     model=self._model,
