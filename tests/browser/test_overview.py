@@ -8,6 +8,7 @@ import pytest
 from browser import NARROW
 from console_load import Load
 from live_server import LiveServer
+from processes import eventually
 
 HTML = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
 
@@ -82,6 +83,30 @@ def test_a_flood_appears_and_says_why_it_is_refused(browser, server, app, flood)
         assert "flooder-0" in text
         assert HTML in text, "it is text"
         assert not visit.faults()
+
+
+def refused_lately(server, seconds=10):
+    live = server.admin("GET", f"/admin/live?buckets={seconds // 5}")
+    return sum(sum(counts) for counts in live["activity"]["refused"].values())
+
+
+def test_a_changed_limit_is_seen_in_the_traffic_and_taken_back(browser, server, flood):
+    field = "#p-high_watermark"
+    with browser.visit(server.url) as visit:
+        visit.sign_in(server.admin_key)
+        eventually(lambda: refused_lately(server) > 0, "nothing is refused")
+        visit.page.get_by_role("link", name="Throttling").first.click()
+        visit.page.locator(field).fill("50")
+        visit.page.get_by_role("button", name="Apply").click()
+        visit.page.get_by_text("The setting holds from now on.").wait_for()
+        assert visit.page.locator(field).input_value() == "50"
+        eventually(lambda: refused_lately(server) == 0, "it still refuses")
+        visit.page.get_by_role("button", name=re.compile("Revert")).first.click()
+        visit.page.get_by_text("The earlier setting holds again").wait_for()
+        assert visit.page.locator(field).input_value() == "0.3"
+        eventually(lambda: refused_lately(server) > 0, "it does not refuse again")
+        visit.go("/console/audit?action=throttling.change")
+        assert visit.page.locator("tbody tr").count() == 2
 
 
 def test_a_tenant_sees_only_its_own(browser, server, app, other, flood):
