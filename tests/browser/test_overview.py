@@ -6,7 +6,7 @@ import re
 import httpx
 import pytest
 from browser import NARROW
-from console_load import Load
+from console_load import SMALL, Load
 from live_server import LiveServer
 from processes import eventually
 
@@ -16,13 +16,7 @@ HTML = '<img src=x onerror="alert(1)"><script>alert(2)</script>'
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """So small that a few users are an overload."""
-    with LiveServer(
-        tmp_path_factory.mktemp("server"),
-        workers=2,
-        worker_kv_tokens=512,
-        overload_high=0.3,
-        overload_low=0.2,
-    ) as running:
+    with LiveServer(tmp_path_factory.mktemp("server"), **SMALL) as running:
         yield running
 
 

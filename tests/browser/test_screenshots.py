@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from browser import NARROW, WIDE
-from console_load import Load
+from console_load import SMALL, Load
 from live_server import LiveServer
 from PIL import Image
 
@@ -33,13 +33,7 @@ MOST_PIXELS = 2200
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with LiveServer(
-        tmp_path_factory.mktemp("server"),
-        workers=2,
-        worker_kv_tokens=512,
-        overload_high=0.3,
-        overload_low=0.2,
-    ) as running:
+    with LiveServer(tmp_path_factory.mktemp("server"), **SMALL) as running:
         app = running.new_app(name="research", limits={"user_rpm": 20})
         with Load(running, app["api_key"]) as load:
             running.wait_for(

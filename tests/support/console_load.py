@@ -4,6 +4,9 @@ import threading
 
 import openai
 
+SMALL = {"workers": 2, "worker_kv_tokens": 512, "overload_high": 0.3, "overload_low": 0.2}
+"""Of a server for which a few users are an overload."""
+
 
 class Load:
     """Threads that call until they are told to stop; a refused call waits a moment and goes on."""
