@@ -1,11 +1,14 @@
-"""A Chromium for all tests of the console, and a server for each file of them."""
+"""A Chromium and a server for each file of tests.
+
+Not one for all: while Playwright runs, its event loop is the thread's, and no asynchronous test can be.
+"""
 
 import pytest
 from browser import Browser
 from live_server import LiveServer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     found = Browser()
     yield found

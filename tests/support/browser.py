@@ -18,7 +18,7 @@ def _missing(reason):
 
 
 class Browser:
-    """One Chromium for all tests; each test has visits of its own."""
+    """One Chromium for several tests; each test has visits of its own."""
 
     def __init__(self):
         program = shutil.which("chromium") or shutil.which("chromium-browser")
