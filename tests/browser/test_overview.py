@@ -69,7 +69,10 @@ def test_a_flood_appears_and_says_why_it_is_refused(browser, server, app, flood)
             f"() => document.querySelector('tbody tr').id !== '{newest}'", timeout=60_000
         )
         assert not visit.faults()
+        visit.page.locator("tbody").get_by_role("link", name="flooder-0").first.click()
+        visit.page.wait_for_url("**/console/refusals?user=flooder-0")
         visit.page.locator("tbody a[href*='/console/refusals/']").first.click()
+        visit.page.wait_for_url("**/console/refusals/call_*")
         text = visit.text()
         assert "Why was this refused?" in text
         assert re.search(r"20 calls", text), text

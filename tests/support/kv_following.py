@@ -1,6 +1,7 @@
 """A worker's cache followed over real sockets: the reader's side, and how to wait for it."""
 
 import asyncio
+import contextlib
 
 import zmq
 
@@ -11,6 +12,7 @@ from fairserve.engine.kv_view import KvView
 from fairserve.scheduling.block_keys import BlockHasher
 
 HASHER = BlockHasher(11, 16)
+LOOK_S = 0.2
 
 
 def stored(name, parent=None, *, salt=None):
@@ -47,11 +49,12 @@ class Following:
         return self.subscriber.stats
 
     async def until(self, condition):
-        """Wait for the news that make it true."""
+        """Wait for the news that make it true; look without news, too, for what is sent may be lost."""
         try:
             async with asyncio.timeout(60):
                 while not condition():
                     self._news.clear()
-                    await self._news.wait()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._news.wait(), LOOK_S)
         except TimeoutError:
             raise AssertionError(f"it did not happen: {self.stats}") from None

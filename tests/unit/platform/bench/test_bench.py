@@ -164,7 +164,8 @@ def test_every_curve_has_a_point_for_each_size_and_a_plot(tmp_path):
     for each in measured:
         points = each.to_plain()["points"]
         assert [point["x"] for point in points] == list(each.curve.sizes)
-        assert all(point["value"] > 0 for point in points)
+        # So few calls may take no time that can be measured.
+        assert all(0 <= point["value"] < float("inf") for point in points)
     paths = draw(measured, tmp_path / "plots")
     assert {path.name for path in paths} == {f"{curve.name}.png" for curve in CURVES}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
