@@ -20,8 +20,7 @@ from fairserve.platform.console.pages import (
     usage,
 )
 
-router = APIRouter(include_in_schema=False)
-for part in (
+PARTS = (
     sign_in,
     static_files,
     overview,
@@ -36,5 +35,8 @@ for part in (
     usage,
     cluster,
     audit,
-):
+)
+
+router = APIRouter(include_in_schema=False)
+for part in PARTS:
     router.include_router(part.router)
