@@ -137,6 +137,35 @@ def test_ids_stay_text_and_lead_to_their_runs(browser, server, app):
         assert "49" not in visit.page.title()
 
 
+def test_agents_users_and_prompts_stay_text(browser, server, app):
+    html = '<img src=x onerror="alert(1)"><svg onload=alert(2)>'
+    client = server.openai(app["api_key"])
+    client.chat.completions.create(
+        model=model_of(server, app),
+        messages=[{"role": "system", "content": html}, {"role": "user", "content": html}],
+        max_tokens=4,
+        user=html,
+        extra_headers={"X-Interaction-Id": "probe", "X-Agent": html, "X-Call-Id": f"id {html}"},
+    )
+    with browser.visit(server.url) as visit:
+        visit.sign_in(app["tenant_key"])
+        pages = (
+            place(app, "probe"),
+            LIST,
+            "/console/clients",
+            "/console/refusals",
+            "/console/overview",
+        )
+        for page in pages:
+            assert visit.go(page) == 200
+            assert visit.page.locator("img, [onload], [onerror]").count() == 0, page
+        visit.go(place(app, "probe"))
+        row = visit.page.locator("tbody tr").first
+        assert html in row.inner_text()
+        assert html[:20] in visit.page.locator(".graph svg").inner_html().replace("&lt;", "<")
+        assert not visit.faults()
+
+
 def test_a_tenant_sees_its_own_runs_only(browser, server, app, foreign):
     open_runs(server, app, "mine")
     open_runs(server, foreign, "theirs")
