@@ -109,7 +109,7 @@ def paints(visit, page: str) -> list[float]:
     found = []
     for _ in range(ROUNDS):
         assert visit.go(f"/console/{page}") == 200, page
-        visit.page.wait_for_function(f"{PAINT}.length > 0")
+        visit.page.wait_for_function(f"() => {PAINT}.length > 0")
         found.append(visit.page.evaluate(PAINT)[0])
     return found
 
