@@ -65,7 +65,7 @@ def test_demo_end_to_end(tmp_path):
     folder.mkdir()
     out = tmp_path / "demo.json"
     demo = DemoProcess(
-        folder, "--json", str(out), "--systems", "rpm-9,fairserve", "--seconds", "6", "--seed", "1"
+        folder, "--json", str(out), "--systems", "rpm-9,fairserve", "--seconds", "15", "--seed", "1"
     )
     stdout, stderr = demo.process.communicate(timeout=200)
     assert demo.process.returncode == 0, stdout + stderr
