@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy.exc import OperationalError
-from until import until
+from until import settle, until
 
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.jobs import command
@@ -142,7 +142,7 @@ async def test_in_the_server_jobs_run_again_and_again(world):
     await until(lambda: world.passes >= 3)
     await jobs.stop()
     passes = world.passes
-    await asyncio.sleep(0)
+    await settle()
     assert world.passes == passes
 
 

@@ -5,43 +5,14 @@ import re
 
 import pytest
 from fastapi.routing import APIRoute
+from management_world import ROUTERS
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from fairserve.platform.apps.endpoints import router as apps
-from fairserve.platform.audit.endpoints import router as audit
-from fairserve.platform.cluster.fleet_endpoints import router as fleet
-from fairserve.platform.control.endpoints import router as live
 from fairserve.platform.control.record import CallRecord
-from fairserve.platform.exports.endpoints import router as exports
 from fairserve.platform.exports.work import make_exports
-from fairserve.platform.interactions.admin_endpoints import router as all_interactions
-from fairserve.platform.jobs.endpoints import router as jobs
-from fairserve.platform.prices.endpoints import router as prices
-from fairserve.platform.profiles.endpoints import router as profiles
-from fairserve.platform.tenants.endpoints import router as tenants
-from fairserve.platform.tenants.users import router as users
-from fairserve.platform.throttling.endpoints import router as throttling
-from fairserve.platform.usage.endpoints import router as usage
 from fairserve.platform.usage.repository import upsert_calls
-from fairserve.platform.webhooks.endpoints import router as webhooks
 
-ROUTERS = (
-    all_interactions,
-    apps,
-    audit,
-    exports,
-    fleet,
-    jobs,
-    live,
-    prices,
-    profiles,
-    tenants,
-    throttling,
-    usage,
-    users,
-    webhooks,
-)
 ROUTES = [
     (method, route.path)
     for router in ROUTERS

@@ -4,12 +4,11 @@ import contextlib
 import re
 import shlex
 import threading
-import time
 from pathlib import Path
 
 import pytest
 import uvicorn
-from processes import free_port
+from processes import eventually, free_port
 
 from fairserve.platform.admin_cli.main import parser
 from fairserve.platform.app import create_app
@@ -41,11 +40,8 @@ def url(management):
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", log_config=None))
     thread = threading.Thread(target=server.run)
     thread.start()
-    end_s = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive()
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    eventually(lambda: server.started or not thread.is_alive())
+    assert server.started
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
     thread.join(60)

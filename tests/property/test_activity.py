@@ -6,6 +6,7 @@ from collections import defaultdict
 from control_world import World
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from until import settle
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.control.messages import Cancel, Grant, Progress, Release
@@ -53,10 +54,10 @@ async def play(steps):
             tasks[call_id] = await world.submitted(
                 "c", run=f"r{number}", user=user, tenant=tenant, app="app"
             )
-            await asyncio.sleep(0)
+            await settle()
         elif kind == "time":
             world.pass_time(amount / 3)
-            await asyncio.sleep(0)
+            await settle()
             look()
         elif kind == "cancel" and tasks:
             world.control.cancel(Cancel(list(tasks)[which % len(tasks)]))
@@ -76,7 +77,7 @@ async def play(steps):
                 told_of.discard(grant.call_id)
                 tasks[grant.call_id] = asyncio.create_task(world.control.release(again))
                 told_of.add(grant.call_id)
-                await asyncio.sleep(0)
+                await settle()
     await world.control.drain(0)
     for task in tasks.values():
         task.cancel()

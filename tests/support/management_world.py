@@ -41,6 +41,23 @@ from fairserve.platform.usage.endpoints import router as usage
 from fairserve.platform.webhooks.endpoints import router as webhooks
 from fairserve.scheduling.registry import SYSTEMS
 
+ROUTERS = (
+    all_interactions,
+    apps,
+    audit,
+    exports,
+    fleet,
+    jobs,
+    live,
+    prices,
+    profiles,
+    tenants,
+    throttling,
+    usage,
+    users,
+    webhooks,
+)
+
 
 class RecordingControl:
     """Stands in for control: remembers what the management endpoints tell it."""
@@ -140,23 +157,7 @@ class Management:
 
     def __init__(self, engine: Engine, data_dir: Path) -> None:
         self.app = FastAPI()
-        routers = (
-            all_interactions,
-            apps,
-            audit,
-            exports,
-            fleet,
-            jobs,
-            live,
-            prices,
-            profiles,
-            tenants,
-            throttling,
-            usage,
-            users,
-            webhooks,
-        )
-        for router in routers:
+        for router in ROUTERS:
             self.app.include_router(router)
         self.app.add_exception_handler(FairServeError, self._answer)
         self.state = self.app.state

@@ -5,7 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from until import until
+from until import settle, until
 
 from fairserve.platform.cluster.fleet import DrainNote, FleetPart, StoredFleet
 from fairserve.platform.cluster.running_fleet import RunningFleet
@@ -53,8 +53,7 @@ class World:
 
     async def look_at_nobody(self):
         """Time for a look that would be wrong: nobody drains."""
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await settle()
 
     async def look(self):
         """Until control was asked twice: what the first answer led to is done then."""
