@@ -14,7 +14,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,7 @@ from fairserve.scheduling.registry import SYSTEMS
 
 DEFAULT_SYSTEMS = f"fcfs,rpm-{CALLS_PER_MINUTE},fairserve"
 DEFAULT_SECONDS = 55.0
-DRAIN_S = 12.0
-"""How long runs may still take after the time is over."""
+DEFAULT_DRAIN_S = 12.0
 KV_TOKENS = 8192
 """KV cache of one worker: small, so that the flood overloads it."""
 KEEPALIVE_S = 120
@@ -49,6 +48,8 @@ class Demo:
     workers: int
     seed: int
     seconds: float
+    drain_s: float
+    """How long runs may still take after the time is over."""
     keep_logs: bool
     progress: Progress
     servers: list[ServerProcess] = field(default_factory=list)
@@ -73,7 +74,7 @@ class Demo:
                 runs,
                 self.progress,
                 seconds=self.seconds,
-                drain_s=DRAIN_S,
+                drain_s=self.drain_s,
             )
             results.append(result)
             if self.keep_logs:
@@ -90,6 +91,7 @@ class Demo:
         return {
             "seed": self.seed,
             "seconds": self.seconds,
+            "drain_seconds": self.drain_s,
             "workers": self.workers,
             "kv_tokens_per_worker": KV_TOKENS,
             "user_limit_calls_per_minute": CALLS_PER_MINUTE,
@@ -104,6 +106,7 @@ def main(argv: list[str]) -> int:
         workers=options.workers,
         seed=options.seed,
         seconds=options.seconds,
+        drain_s=options.drain_seconds,
         keep_logs=options.keep_logs,
         progress=Progress(sys.stderr),
     )
@@ -160,9 +163,16 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the schedule (default: 0)")
     parser.add_argument(
         "--seconds",
-        type=_seconds,
+        type=_seconds(at_least=2),
         default=DEFAULT_SECONDS,
         help=f"of traffic for each system (default: {DEFAULT_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--drain-seconds",
+        type=_seconds(at_least=0),
+        default=DEFAULT_DRAIN_S,
+        help="how long runs may still take after the time is over; a slow machine needs more "
+        f"(default: {DEFAULT_DRAIN_S:g})",
     )
     parser.add_argument(
         "--keep-logs", action="store_true", help="keep the servers' folders and say where they are"
@@ -189,11 +199,14 @@ def _positive(text: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 2 <= value <= 3600:
-        raise argparse.ArgumentTypeError("allowed: 2 to 3600")
-    return value
+def _seconds(at_least: float) -> Callable[[str], float]:
+    def seconds(text: str) -> float:
+        value = float(text)
+        if not at_least <= value <= 3600:
+            raise argparse.ArgumentTypeError(f"allowed: {at_least:g} to 3600")
+        return value
+
+    return seconds
 
 
 def _introduce(demo: Demo) -> None:

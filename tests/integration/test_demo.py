@@ -65,9 +65,11 @@ def test_demo_end_to_end(tmp_path):
     folder.mkdir()
     out = tmp_path / "demo.json"
     demo = DemoProcess(
-        folder, "--json", str(out), "--systems", "rpm-9,fairserve", "--seconds", "15", "--seed", "1"
+        folder,
+        *("--json", str(out), "--systems", "rpm-9,fairserve", "--seed", "1"),
+        *("--seconds", "15", "--drain-seconds", "100"),
     )
-    stdout, stderr = demo.process.communicate(timeout=200)
+    stdout, stderr = demo.process.communicate(timeout=280)
     assert demo.process.returncode == 0, stdout + stderr
     demo.assert_nothing_left()
 
@@ -79,7 +81,7 @@ def test_demo_end_to_end(tmp_path):
     for summary in written["systems"].values():
         assert set(summary["groups"]) == {"well_behaved", "flooder"}
         assert summary["groups"]["well_behaved"].keys() >= GROUP_KEYS
-        assert summary["completed_interactions"] > 0
+        assert summary["completed_interactions"] > 0, stdout + stderr
         assert summary["ttft_s"]["p50"] > 0
         assert summary["queue_delay_s"]["p50"] >= 0
         assert summary["prefix_hit_rate"] > 0
