@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import orjson
 
 from fairserve.platform.console.charts import Chart, Limit, series
-from fairserve.platform.console.streams import KEEP_ALIVE, event
+from fairserve.platform.console.streams import KEEP_ALIVE, event, latest
 from fairserve.platform.control.history import History
 from fairserve.platform.control.live_snapshot import LiveSnapshot, ModelSeries
 
@@ -50,21 +49,11 @@ async def chart_events(
     history: History, draw: Callable[[], Mapping[str, Chart]]
 ) -> AsyncIterator[bytes]:
     """The event ``charts`` with each new sample: a source for :func:`streams.stream`."""
-    fresh = asyncio.Event()
-    stop = history.watch(lambda _: fresh.set())
-    try:
-        yield event("charts", orjson.dumps(draw()))
+    with latest(history.watch) as news:
         while True:
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await fresh.wait()
-            except TimeoutError:
-                yield KEEP_ALIVE
-                continue
-            fresh.clear()
             yield event("charts", orjson.dumps(draw()))
-    finally:
-        stop()
+            while await news.next(LOOK_S) is None:
+                yield KEEP_ALIVE
 
 
 def _load(model: ModelSeries) -> list[float | None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Generic, TypeVar
 
 from fastapi import Request
 from starlette.responses import StreamingResponse
@@ -20,6 +21,7 @@ KEEP_ALIVE = b": still here\n\n"
 MEDIA_TYPE = "text/event-stream"
 
 Source = Callable[[], AsyncIterator[bytes]]
+News = TypeVar("News")
 
 
 def event(name: str, data: str | bytes) -> bytes:
@@ -61,3 +63,39 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
 
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers=headers)
+
+
+class Latest(Generic[News]):
+    """The newest of what was told: a page draws the present, and skips what it was too slow for."""
+
+    def __init__(self) -> None:
+        self._told: News | None = None
+        self._fresh = asyncio.Event()
+
+    def tell(self, news: News) -> None:
+        """Called on the event loop."""
+        self._told = news
+        self._fresh.set()
+
+    async def next(self, wait_s: float) -> News | None:
+        """What was told last, once it is new; None if nothing was for ``wait_s``."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._fresh.wait()
+        except TimeoutError:
+            return None
+        self._fresh.clear()
+        return self._told
+
+
+@contextmanager
+def latest(
+    watch: Callable[[Callable[[News], None]], Callable[[], None]],
+) -> Iterator[Latest[News]]:
+    """Follow it while the block lasts. ``watch`` takes who is to be told, and returns what ends that."""
+    news: Latest[News] = Latest()
+    stop = watch(news.tell)
+    try:
+        yield news
+    finally:
+        stop()

@@ -21,10 +21,10 @@ from fairserve.platform.console.guard import AnyViewer
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.state import ConsoleState
-from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
 from fairserve.platform.control.activity import BUCKET_S
 from fairserve.platform.control.history import History
-from fairserve.platform.control.live_snapshot import LiveSnapshot, Sample
+from fairserve.platform.control.live_snapshot import LiveSnapshot
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.jobs.endpoints import list_jobs
@@ -76,27 +76,14 @@ async def follow(request: Request, viewer: AnyViewer, minutes: Minutes = 10) -> 
         return event("charts", orjson.dumps(seen.charts)) + event("part", text)
 
     async def pieces() -> AsyncIterator[bytes]:
-        changed = asyncio.Event()
-        latest: list[int] = []
-
-        def tell(sample: Sample) -> None:
-            latest[:] = [sample.number]
-            changed.set()
-
-        stop = history.watch(tell)
-        try:
+        key = (viewer.is_admin, viewer.tenant_id, minutes)
+        with latest(history.watch) as news:
             while True:
-                try:
-                    async with asyncio.timeout(WAIT_S):
-                        await changed.wait()
-                except TimeoutError:
+                sample = await news.next(WAIT_S)
+                if sample is None:
                     yield KEEP_ALIVE
-                    continue
-                changed.clear()
-                key = (viewer.is_admin, viewer.tenant_id, minutes)
-                yield await console.overviews.get(latest[0], key, make)
-        finally:
-            stop()
+                else:
+                    yield await console.overviews.get(sample.number, key, make)
 
     return stream(request, viewer, pieces)
 

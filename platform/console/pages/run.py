@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -15,7 +16,7 @@ from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import AnyViewer, OwnForm, not_there, scoped
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
-from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
+from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.interactions.admin_endpoints import cancel_any_interaction
@@ -59,18 +60,8 @@ async def follow(
     await runs.get(run_id)
 
     async def pieces() -> AsyncIterator[bytes]:
-        changed = asyncio.Event()
-        changed.set()
-        stop = control.watch(core_run_id(app_id, run_id), lambda _: changed.set())
-        try:
+        with latest(partial(control.watch, core_run_id(app_id, run_id))) as news:
             while True:
-                try:
-                    async with asyncio.timeout(LOOK_S):
-                        await changed.wait()
-                except TimeoutError:
-                    yield KEEP_ALIVE
-                    continue
-                changed.clear()
                 run, graph = await runs.get(run_id), await runs.graph(run_id)
                 text = await asyncio.to_thread(_part, viewer, tenant_id, app_id, run, graph)
                 yield event("run", text)
@@ -78,8 +69,8 @@ async def follow(
                     yield event("ended", "")
                     return
                 await asyncio.sleep(REDRAW_S)
-        finally:
-            stop()
+                while await news.next(LOOK_S) is None:
+                    yield KEEP_ALIVE
 
     return stream(request, viewer, pieces)
 

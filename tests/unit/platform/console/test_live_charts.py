@@ -102,7 +102,7 @@ async def test_charts_are_sent_at_each_new_sample(monkeypatch):
 
     assert await charts() == {"load": 0}
     assert (await anext(events)).startswith(b":"), "it says that it is still here"
-    asyncio.get_running_loop().call_later(0.05, lambda: told[0](None))
+    asyncio.get_running_loop().call_later(0.05, lambda: told[0]("a sample"))
     assert await charts() == {"load": 1}
     await events.aclose()
     assert told == [], "nobody follows any more"
