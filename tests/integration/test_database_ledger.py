@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import get_args
 
 import pytest
+from call_records import call_record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
@@ -26,16 +27,11 @@ from fairserve.scheduling.events import CallOutcome
 DAY_S = 86_400.0
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 
-CALL = CallRecord(
-    call_id="c1",
+CALL = call_record(
+    "c1",
     tenant="tn_a",
     app="app_a",
-    user="u",
-    model="m",
     interaction_id="run",
-    stage=1,
-    agent=None,
-    outcome="completed",
     accepted_at=START,
     ended_at=START + 1,
     input_tokens=10,

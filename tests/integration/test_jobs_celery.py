@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import redis
+from call_records import call_record
 from job_processes import JobProcess
 from processes import eventually, free_port
 from sqlalchemy import func, select
 from webhook_world import Receiver
 
 from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.identity import App, AppLimits, Tenant, TokenProfile
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.ledger import LedgerCall
@@ -128,15 +129,11 @@ class Deployment:
             owned = {"tenant": "tn_1", "app": app, "user": f"u{self.calls % 5}"}
             size = 100 * (1 + self.calls % APPS)
             calls += [
-                CallRecord(
-                    call_id=f"{run}-{stage}",
-                    model="m",
+                call_record(
+                    f"{run}-{stage}",
                     interaction_id=run,
                     stage=stage,
-                    agent=None,
-                    outcome="completed",
                     accepted_at=at,
-                    ended_at=at,
                     input_tokens=size,
                     output_tokens=size // 10,
                     **owned,

@@ -3,12 +3,13 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from call_records import call_record
 from sqlalchemy import select
 
 from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.apps.control_events import load_control_events
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.profiles.learning import STEADY, learn_profiles
@@ -49,16 +50,13 @@ class World:
             self.runs += 1
             run, user = f"r{self.runs}", f"u{self.runs % 7}"
             records += [
-                CallRecord(
-                    call_id=f"c-{run}-{stage}",
+                call_record(
+                    f"c-{run}-{stage}",
                     user=user,
-                    model="m",
                     interaction_id=run,
                     stage=stage,
                     agent="planner" if stage == 1 else None,
-                    outcome="completed",
                     accepted_at=at,
-                    ended_at=at,
                     input_tokens=tokens[0] * stage,
                     system_tokens=tokens[1],
                     output_tokens=tokens[2],

@@ -4,12 +4,12 @@ import logging
 import re
 
 import pytest
+from call_records import call_record
 from fastapi.routing import APIRoute
 from management_world import ROUTERS
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from fairserve.platform.control.record import CallRecord
 from fairserve.platform.exports.work import make_exports
 from fairserve.platform.usage.repository import upsert_calls
 
@@ -62,18 +62,13 @@ def two(management):
 
 
 def refused(app):
-    return CallRecord(
-        call_id=app["call_id"],
+    return call_record(
+        app["call_id"],
         tenant=app["tenant_id"],
         app=app["id"],
         user="anna",
-        model="m",
         interaction_id="run",
-        stage=1,
-        agent=None,
         outcome="refused",
-        accepted_at=1.0,
-        ended_at=1.0,
         refusal_reason="user_blocked",
     )
 

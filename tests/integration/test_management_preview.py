@@ -6,13 +6,13 @@ import time
 
 import openai
 import pytest
+from call_records import call_record
 from live_server import LiveServer
 from preview_world import EPOCH, MODEL, History, traffic
 from processes import eventually
 from sqlalchemy import func, select
 
 from fairserve.platform.control.port import ClusterView, WorkerView
-from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.operations import AuditEntry, ThrottlingSetting
 from fairserve.platform.errors import FairServeError, UnavailableError
 from fairserve.platform.throttling import preview as previewing
@@ -62,15 +62,14 @@ def records(history):
         for row in history.refused
     ]
     return [
-        CallRecord(
-            call_id=f"c{number}",
+        call_record(
+            f"c{number}",
             tenant=row.tenant,
             app=row.app,
             user=row.user,
             model="an-alias",
             served_model=MODEL,
             interaction_id=row.run,
-            agent=None,
             accepted_at=row.at,
             ended_at=row.at + (more.get("duration_s") or 0.0),
             **more,

@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from call_records import call_record
 from sqlalchemy import select
 
-from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.usage.repository import upsert_calls
@@ -105,18 +105,13 @@ def test_what_running_workers_do_not_learn_is_named(management):
 
 
 def call(number, **more):
-    base = CallRecord(
-        call_id=f"c{number}",
+    base = call_record(
+        f"c{number}",
         tenant="tn_a",
         app="app_a",
-        user="u",
-        model="m",
         interaction_id="run",
-        stage=1,
-        agent=None,
         outcome="refused",
         accepted_at=START + number,
-        ended_at=START + number,
         refusal_reason="overloaded_user_limit",
         refusal_scope="user",
         refusal_limit=3,

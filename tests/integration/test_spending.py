@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import pytest
+from call_records import call_record
 
 from fairserve.platform.control.budgets import BudgetOpenings
-from fairserve.platform.control.record import CallRecord
 from fairserve.platform.usage.repository import delete_before, upsert_calls
 from fairserve.platform.usage.retention import raw_rows_from
 from fairserve.platform.usage.rollups import roll_up
@@ -29,16 +29,11 @@ def records():
         accepted_at = NOW.timestamp() - chance.random() ** 3 * 40 * 86_400
         app = chance.choice(["a1", "a2", "b1"])
         made.append(
-            CallRecord(
-                call_id=f"c{number}",
+            call_record(
+                f"c{number}",
                 tenant="t" + app[0],
                 app=app,
                 user=chance.choice(["ann", "bob", "it's, ä"]),
-                model="m",
-                interaction_id="r",
-                stage=1,
-                agent=None,
-                outcome="completed",
                 accepted_at=accepted_at,
                 ended_at=accepted_at + chance.choice([0.5, 60, 3600]),
                 cost=chance.randrange(1, 10**9) if number % 9 else 0,

@@ -2,8 +2,9 @@
 
 from datetime import UTC, datetime
 
+from call_records import call_record
+
 from fairserve.platform.control.live import refusal_fields
-from fairserve.platform.control.record import CallRecord
 from fairserve.scheduling.circumstances import Circumstances
 from fairserve.scheduling.events import Refuse
 from fairserve.throttling.base import Decision
@@ -41,11 +42,10 @@ def refused(call_id, decision=DECISION, state=STATE, *, mid_run=False, at_s=0.0,
         "stage": 1,
     } | more
     at = START.timestamp() + at_s
-    return CallRecord(
-        call_id=call_id,
+    return call_record(
+        call_id,
         outcome="refused",
         accepted_at=at,
-        ended_at=at,
         **values,
         **refusal_fields(Refuse("app/run/c", decision, mid_run, state)),
     )

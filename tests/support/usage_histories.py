@@ -5,7 +5,9 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from call_records import call_record
+
+from fairserve.platform.control.record import InteractionRecord
 
 START = datetime(2026, 3, 27, 20, tzinfo=UTC).timestamp()
 HOURS = 60
@@ -23,16 +25,14 @@ def _call(rng, call_id, start, hours, tenants):
     ran = outcome != "refused"
     tokens = [rng.randrange(1000) if ran else 0 for _ in range(5)]
     at = start + rng.randrange(hours * 4) * 900 + rng.choice([0.0, 0.5, 450.0, 899.9999])
-    return CallRecord(
-        call_id=call_id,
+    return call_record(
+        call_id,
         tenant=f"tn_{rng.randrange(tenants)}",
         app=rng.choice(["app_a", "app_B"]),
         user=rng.choice(["", "Zoe", "anna", "émile"]),
         model=rng.choice(["m", "alias"]),
         served_model=rng.choice(["", "m-2"]),
         interaction_id=f"run{rng.randrange(9)}",
-        stage=1,
-        agent=None,
         outcome=outcome,
         accepted_at=at,
         ended_at=at + 9,

@@ -4,10 +4,11 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from call_records import call_record
 from sqlalchemy import JSON, LargeBinary, String, func, select
 
 from fairserve.interactions.program import ProgramLimits
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import Interaction, LedgerCall
@@ -40,18 +41,14 @@ KINDS = [
     "exports",
     "audit",
 ]
-CALL = CallRecord(
-    call_id="",
+CALL = call_record(
+    "",
     tenant="",
     app="",
     user=USER,
-    model="m",
     interaction_id="letters-to-ann",
-    stage=1,
     agent="anns-agent",
-    outcome="completed",
     accepted_at=0.0,
-    ended_at=0.0,
     input_tokens=10,
     output_tokens=3,
     service=16.0,

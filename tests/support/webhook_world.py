@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
+from call_records import call_record
 from sqlalchemy import select
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from fairserve.platform.settings import Settings
@@ -150,17 +151,13 @@ class WebhookWorld:
         """A call, by default one that completed."""
         at = at or utc_now().timestamp()
         fields = {"outcome": "completed", "input_tokens": 10, "output_tokens": 3} | more
-        return CallRecord(
-            call_id=name,
+        return call_record(
+            name,
             tenant=(tenant or self.tenant)["id"],
             app=(app or self.app)["id"],
             user=user,
-            model="m",
             interaction_id=f"run-of-{name}",
-            stage=1,
-            agent=None,
             accepted_at=at,
-            ended_at=at,
             **fields,
         )
 

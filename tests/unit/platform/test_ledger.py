@@ -5,8 +5,8 @@ import json
 from dataclasses import asdict
 
 import pytest
+from call_records import call_record
 
-from fairserve.platform.control.record import CallRecord
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
 
@@ -55,17 +55,7 @@ def start(tmp_path, database):
 
 def record(call_id, **more):
     values = {"outcome": "completed", "accepted_at": 1.0, "ended_at": 2.0, **more}
-    return CallRecord(
-        call_id=call_id,
-        tenant="t",
-        app="a",
-        user="u",
-        model="m",
-        interaction_id="r",
-        stage=1,
-        agent=None,
-        **values,
-    )
+    return call_record(call_id, **values)
 
 
 async def write(journal, *records):

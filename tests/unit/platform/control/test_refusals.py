@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import orjson
 import pytest
+from call_records import call_record
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.control.messages import Progress
@@ -93,20 +94,7 @@ async def test_a_refusal_while_draining_before_any_model_was_named_has_no_load(m
     assert (row["refusal_reason"], row["refusal_inputs"]) == ("draining", None)
 
 
-RECORD = CallRecord(
-    call_id="c",
-    tenant="t",
-    app="a",
-    user="u",
-    model="m",
-    interaction_id="r",
-    stage=1,
-    agent=None,
-    outcome="refused",
-    accepted_at=1.0,
-    ended_at=1.0,
-    parents=[],
-)
+RECORD = call_record("c", outcome="refused", parents=[])
 
 
 def test_versions_read_each_others_entries():

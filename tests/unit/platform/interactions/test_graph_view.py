@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 import pytest
+from call_records import call_record
 
 from fairserve.interactions.program import parse_program
 from fairserve.interactions.program_run import ProgramRun
 from fairserve.platform.control.client_views import CallView
-from fairserve.platform.control.record import CallRecord
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.interactions.drawing import COLOURS, MOST_DRAWN, draw
 from fairserve.platform.interactions.graph_view import graph_of
@@ -43,18 +43,10 @@ def row(key, parents=(), *, stage=1, at=0.0, duration_s=1.0, **more):
 
 
 def live(name, state="running", parents=(), *, stage=1, at=0.0, call_id=None):
-    record = CallRecord(
-        call_id=call_id or f"id-{name}-{at}",
-        tenant="t",
-        app="a",
-        user="u",
-        model="m",
-        interaction_id="r",
+    record = call_record(
+        call_id or f"id-{name}-{at}",
         stage=stage,
-        agent=None,
-        outcome="completed",
         accepted_at=BEGIN + at,
-        ended_at=BEGIN + at,
         name=name,
         parents=tuple(parents),
     )

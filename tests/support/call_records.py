@@ -1,0 +1,19 @@
+"""Records of calls for tests: each names only what it is about."""
+
+from fairserve.platform.control.record import CallRecord
+
+
+def call_record(call_id="c", **more):
+    """A call that completed in the moment in which it was accepted, except for ``more``."""
+    values = {
+        "tenant": "t",
+        "app": "a",
+        "user": "u",
+        "model": "m",
+        "interaction_id": "r",
+        "stage": 1,
+        "agent": None,
+        "outcome": "completed",
+        "accepted_at": 1.0,
+    } | more
+    return CallRecord(call_id=call_id, **({"ended_at": values["accepted_at"]} | values))
