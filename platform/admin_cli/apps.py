@@ -32,6 +32,7 @@ def add_commands(actions: Actions) -> None:
 
     listed = _add(actions, "list", "list apps", _list)
     listed.add_argument("--deleted", action="store_true", help="those that are deleted")
+    listed.add_argument("--name", metavar="PART", help="those whose names contain it")
     listed.add_argument("--all", action="store_true", help="of all tenants, for admin keys")
     add_page(listed)
 
@@ -114,7 +115,7 @@ def _register(client: Client, arguments: argparse.Namespace) -> None:
 
 def _list(client: Client, arguments: argparse.Namespace) -> None:
     path = "/admin/apps" if arguments.all else "/v1/apps"
-    query = {"tenant": arguments.tenant, "deleted": arguments.deleted}
+    query = {"tenant": arguments.tenant, "deleted": arguments.deleted, "name": arguments.name}
     page = client.call("GET", path, **query, **page_query(arguments))
     show_page(arguments, page, *_COLUMNS)
 

@@ -26,6 +26,7 @@ def add_commands(actions: Actions) -> None:
 
     listed = add(actions, "list", "list tenants", _list)
     listed.add_argument("--deleted", action="store_true", help="those that are deleted")
+    listed.add_argument("--name", metavar="PART", help="those whose names contain it")
     add_page(listed)
 
     change = add(actions, "set", "change a tenant's name, weight or limits", _set)
@@ -64,8 +65,8 @@ def _create(client: Client, arguments: argparse.Namespace) -> None:
 
 
 def _list(client: Client, arguments: argparse.Namespace) -> None:
-    query = page_query(arguments)
-    page = client.call("GET", "/admin/tenants", deleted=arguments.deleted, **query)
+    query = {"deleted": arguments.deleted, "name": arguments.name, **page_query(arguments)}
+    page = client.call("GET", "/admin/tenants", **query)
     show_page(arguments, page, "id", "name", "state", "weight", "contract")
 
 

@@ -17,8 +17,8 @@ from fairserve.platform.apps.service import Apps
 from fairserve.platform.apps.view import describe_all
 from fairserve.platform.auth import TenantPrincipal, require_admin
 from fairserve.platform.db.schemas import (
-    DeletableTenantPaging,
     KeyOut,
+    NamedTenantPaging,
     NewKeyOut,
     Page,
     TenantPaging,
@@ -73,9 +73,9 @@ def create_app(body: AppCreate, apps: WritableApps, response: Response, _: Named
 
 
 @router.get("/v1/apps")
-def list_apps(apps: ReadableApps, query: Annotated[DeletableTenantPaging, Query()]) -> Page[AppOut]:
+def list_apps(apps: ReadableApps, query: Annotated[NamedTenantPaging, Query()]) -> Page[AppOut]:
     """The tenant's apps, oldest first; with ``deleted`` those that are deleted."""
-    items, total = apps.page(query.limit, query.offset, deleted=query.deleted)
+    items, total = apps.page(query)
     return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
 
@@ -151,16 +151,13 @@ def revoke_key(app_id: str, key_id: str, apps: WritableApps, _: Named) -> KeyOut
 
 @router.get("/admin/apps", dependencies=[Depends(require_admin)])
 def list_all_apps(
-    request: Request, session: ReadSession, query: Annotated[DeletableTenantPaging, Query()]
+    request: Request, session: ReadSession, query: Annotated[NamedTenantPaging, Query()]
 ) -> Page[AppOut]:
     """All tenants' apps, or one tenant's, oldest first; with ``deleted`` those that are deleted."""
-    tenant, deleted = query.tenant, query.deleted
-    found = repository.page(
-        session, tenant, deleted=deleted, limit=query.limit, offset=query.offset
-    )
+    found = repository.page(session, query.tenant, query)
     return Page(
         items=describe_all(session, found, _retention(request.app.state.settings)),
-        total=repository.count(session, tenant, deleted=deleted),
+        total=repository.count(session, query.tenant, deleted=query.deleted, name=query.name),
         limit=query.limit,
         offset=query.offset,
     )

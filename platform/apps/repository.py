@@ -10,6 +10,8 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, selectinload
 
 from fairserve.platform.db.identity import App, Tenant
+from fairserve.platform.db.names import named
+from fairserve.platform.db.schemas import NamedPaging
 
 
 def tenant_exists(session: Session, tenant_id: str) -> bool:
@@ -48,31 +50,29 @@ def by_name(session: Session, tenant_id: str, name: str) -> App | None:
     ).one_or_none()
 
 
-def count(session: Session, tenant_id: str | None, *, deleted: bool) -> int:
-    """How many apps of a tenant, or of all, are there or are deleted."""
-    statement = select(func.count(App.id)).join(App.tenant).where(*_which(tenant_id, deleted))
-    return session.scalar(statement) or 0
+def count(session: Session, tenant_id: str | None, *, deleted: bool, name: str = "") -> int:
+    """How many apps of a tenant, or of all, are there or are deleted; ``name`` is a part of theirs."""
+    which = _which(tenant_id, deleted, name)
+    return session.scalar(select(func.count(App.id)).join(App.tenant).where(*which)) or 0
 
 
-def page(
-    session: Session, tenant_id: str | None, *, deleted: bool, limit: int, offset: int
-) -> Sequence[App]:
-    """Apps of a tenant, or of all, that are there or are deleted, oldest first."""
+def page(session: Session, tenant_id: str | None, query: NamedPaging) -> Sequence[App]:
+    """Apps of a tenant, or of all, that fit, oldest first."""
     statement = (
         select(App)
         .join(App.tenant)
-        .where(*_which(tenant_id, deleted))
+        .where(*_which(tenant_id, query.deleted, query.name))
         .options(selectinload(App.stages), selectinload(App.limits))
         .order_by(App.created_at, App.id)
-        .limit(limit)
-        .offset(offset)
+        .limit(query.limit)
+        .offset(query.offset)
     )
     return session.scalars(statement).all()
 
 
-def _which(tenant_id: str | None, deleted: bool) -> list[ColumnElement[bool]]:
+def _which(tenant_id: str | None, deleted: bool, name: str) -> list[ColumnElement[bool]]:
     own = App.deleted_at.is_not(None) if deleted else App.deleted_at.is_(None)
-    conditions: list[ColumnElement[bool]] = [own, Tenant.deleted_at.is_(None)]
+    conditions = [own, Tenant.deleted_at.is_(None), *named(App.name, name)]
     if tenant_id is not None:
         conditions.append(App.tenant_id == tenant_id)
     return conditions

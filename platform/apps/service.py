@@ -25,6 +25,7 @@ from fairserve.platform.contracts.repository import Holder
 from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.identity import App, AppLimits, TokenProfile
+from fairserve.platform.db.schemas import NamedPaging
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.errors import ConflictError, NotFoundError, PermissionDeniedError
 from fairserve.platform.keys.service import KeyRing
@@ -74,12 +75,12 @@ class Apps:
         """One app, deleted or not. Raises NotFoundError, also for another tenant's."""
         return self._get(app_id)
 
-    def page(self, limit: int, offset: int, *, deleted: bool) -> tuple[list[AppOut], int]:
-        """A part of the tenant's apps that are there, or of the deleted ones, and their number."""
-        apps = repository.page(
-            self._session, self._tenant_id, deleted=deleted, limit=limit, offset=offset
+    def page(self, query: NamedPaging) -> tuple[list[AppOut], int]:
+        """The part of the tenant's apps that is asked for, and how many fit."""
+        apps = repository.page(self._session, self._tenant_id, query)
+        total = repository.count(
+            self._session, self._tenant_id, deleted=query.deleted, name=query.name
         )
-        total = repository.count(self._session, self._tenant_id, deleted=deleted)
         return describe_all(self._session, apps, self._retention), total
 
     def describe(self, app: App) -> AppOut:

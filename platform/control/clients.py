@@ -7,7 +7,7 @@ A tenant's page says nothing of other tenants: its shares are those among the te
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from fairserve.interactions.call import owner_path
@@ -69,15 +69,29 @@ class Clients:
         self._wall = wall
 
     def page(
-        self, tenant: str | None, *, limit: int, offset: int, sort: ClientSort, query: str
+        self,
+        tenant: str | None,
+        *,
+        limit: int,
+        offset: int,
+        sort: ClientSort,
+        query: str,
+        named: Collection[str],
     ) -> ClientPage:
-        """A tenant's clients, or all; ``query`` is a part of an id in whatever case."""
+        """A tenant's clients, or all; ``query`` is a part of an id in whatever case, ``named`` are ids
+        of tenants and apps that fit, too.
+        """
         self._activity.settle(self._clock())
         found = self._seen(tenant)
         shares = self._shares(found)
         if query:
-            word = query.casefold()
-            found = [seen for seen in found if any(word in part.casefold() for part in seen.owner)]
+            word, known = query.casefold(), frozenset(named)
+            found = [
+                seen
+                for seen in found
+                if not known.isdisjoint(seen.owner[:2])
+                or any(word in part.casefold() for part in seen.owner)
+            ]
         value, activity = _BY[sort], self._activity
         first = heapq.nsmallest(
             offset + limit, found, key=lambda seen: (-value(activity, seen), seen.owner)

@@ -14,6 +14,8 @@ from fairserve.platform.control.history import History
 from fairserve.platform.control.live_snapshot import LiveSnapshot
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.control.schemas import ClientOut, ClientQuery, LiveQuery
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.names import ids_named
 from fairserve.platform.errors import NotFoundError
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
@@ -34,12 +36,14 @@ async def read_live(request: Request, query: Annotated[LiveQuery, Query()]) -> R
 async def list_clients(request: Request, query: Annotated[ClientQuery, Query()]) -> ClientPage:
     """The clients of the last half hour, those first that were served most."""
     control: ControlPort = request.app.state.control
+    named = await asyncio.to_thread(_named, request, query) if query.query else ()
     return await control.clients(
         query.tenant,
         limit=query.limit,
         offset=query.offset,
         sort=query.sort,
         query=query.query,
+        named=named,
     )
 
 
@@ -51,3 +55,8 @@ async def read_client(tenant_id: str, app_id: str, user: str, request: Request) 
     if found is None:
         raise NotFoundError("it had no call in the last half hour", code="client_not_found")
     return ClientOut.of(found)
+
+
+def _named(request: Request, query: ClientQuery) -> frozenset[str]:
+    with request.app.state.session_factory() as session:
+        return ids_named(read_only(session), query.query, query.tenant)

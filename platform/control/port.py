@@ -7,7 +7,7 @@ tell and do not wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -203,8 +203,11 @@ class ControlPort(Protocol):
         offset: int = 0,
         sort: ClientSort = "service_5m",
         query: str = "",
+        named: Collection[str] = (),
     ) -> ClientPage:
-        """The clients of the last half hour of a tenant, or of all; ``query`` is a part of an id.
+        """The clients of the last half hour of a tenant, or of all.
+
+        ``query`` is a part of an id; those of the tenants and apps in ``named`` fit, too.
 
         The largest first, ties and ``name`` by tenant, app and user. Shares are those among the clients
         of the tenant, or of all.

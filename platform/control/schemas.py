@@ -32,7 +32,7 @@ class LiveQuery(Strict):
 
 
 class ClientQuery(Paging):
-    """``query``: a part of a tenant's, app's or user's id."""
+    """``query``: a part of a tenant's, app's or user's id, or of a tenant's or app's name."""
 
     tenant: ObjectId | None = None
     sort: ClientSort = "service_5m"

@@ -14,7 +14,7 @@ import asyncio
 import concurrent.futures
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fairserve.interactions.run import RestoredCall
@@ -319,9 +319,12 @@ class ControlService:
         offset: int = 0,
         sort: ClientSort = "service_5m",
         query: str = "",
+        named: Collection[str] = (),
     ) -> ClientPage:
         """See the port."""
-        return self._clients.page(tenant, limit=limit, offset=offset, sort=sort, query=query)
+        return self._clients.page(
+            tenant, limit=limit, offset=offset, sort=sort, query=query, named=named
+        )
 
     async def client(
         self, tenant: str, app: str, user: str, *, within: str | None = None

@@ -55,10 +55,13 @@ class Paging(Strict):
     offset: int = Field(0, ge=0, le=1 << 31)
 
 
-class DeletablePaging(Paging):
-    """A page of what is there, or of what is deleted and not purged yet."""
+class NamedPaging(Paging):
+    """A page of what is there, or of what is deleted and not purged yet; ``name`` is a part of its
+    name, in whatever case.
+    """
 
     deleted: bool = False
+    name: str = Field("", max_length=NAME_CHARS)
 
 
 class TenantQuery(Strict):
@@ -73,7 +76,7 @@ class TenantPaging(Paging):
     tenant: ObjectId | None = None
 
 
-class DeletableTenantPaging(DeletablePaging, TenantPaging):
+class NamedTenantPaging(NamedPaging, TenantPaging):
     """The same of a tenant."""
 
 

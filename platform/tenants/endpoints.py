@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response, status
 
 from fairserve.platform.auth import AdminPrincipal
-from fairserve.platform.db.schemas import DeletablePaging, KeyOut, NewKeyOut, Page, Paging
+from fairserve.platform.db.schemas import KeyOut, NamedPaging, NewKeyOut, Page, Paging
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.keys.schemas import KeyCreate, KeyRotate
 from fairserve.platform.keys.service import shown_once
@@ -60,10 +60,10 @@ def create_tenant(
 
 @router.get("")
 def list_tenants(
-    tenants: ReadableTenants, query: Annotated[DeletablePaging, Query()]
+    tenants: ReadableTenants, query: Annotated[NamedPaging, Query()]
 ) -> Page[TenantOut]:
     """Tenants, suspended ones included, oldest first; with ``deleted`` those that are deleted."""
-    items, total = tenants.page(query.limit, query.offset, deleted=query.deleted)
+    items, total = tenants.page(query)
     return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
 

@@ -20,6 +20,8 @@ from fairserve.platform.db import audit, keys
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.identity import Tenant
+from fairserve.platform.db.names import named
+from fairserve.platform.db.schemas import NamedPaging
 from fairserve.platform.db.session import after_commit
 from fairserve.platform.errors import ConflictError, NotFoundError
 from fairserve.platform.keys.service import KeyRing
@@ -49,12 +51,13 @@ class Tenants:
         """One tenant, deleted or not. Raises NotFoundError."""
         return self._get(tenant_id)
 
-    def page(self, limit: int, offset: int, *, deleted: bool) -> tuple[list[TenantOut], int]:
-        """A part of those that are there, or of the deleted ones, oldest first, and their number."""
-        condition = Tenant.deleted_at.is_not(None) if deleted else Tenant.deleted_at.is_(None)
-        statement = select(Tenant).where(condition).order_by(Tenant.created_at, Tenant.id)
-        rows = self._session.scalars(statement.limit(limit).offset(offset)).all()
-        total = self._session.scalar(select(func.count(Tenant.id)).where(condition)) or 0
+    def page(self, query: NamedPaging) -> tuple[list[TenantOut], int]:
+        """The part that is asked for, oldest first, and how many fit."""
+        deleted = Tenant.deleted_at.is_not(None)
+        which = [deleted if query.deleted else ~deleted, *named(Tenant.name, query.name)]
+        statement = select(Tenant).where(*which).order_by(Tenant.created_at, Tenant.id)
+        rows = self._session.scalars(statement.limit(query.limit).offset(query.offset)).all()
+        total = self._session.scalar(select(func.count(Tenant.id)).where(*which)) or 0
         return self._describe(rows), total
 
     def create(self, body: TenantCreate) -> tuple[Tenant, keys.IssuedKey]:

@@ -75,6 +75,8 @@ def test_the_list_is_searched_sorted_and_paged(operator):
     operator.page.get_by_role("button", name="Show").click()
     operator.page.wait_for_url("**query=BEN**")
     assert rows(operator) == ["team/ben"]
+    operator.go("/console/clients?query=OF+OTHER")
+    assert rows(operator) == ["cleo"], "by the name of the tenant"
     operator.go("/console/clients?query=nobody-has-this")
     assert "No client fits." in operator.text()
     operator.go("/console/clients")
@@ -230,6 +232,10 @@ def test_a_tenant_is_weighed_suspended_and_resumed(operator, server):
     app = server.new_app(name="weighed")
     tenant = app["tenant_id"]
     operator.go("/console/clients/tenants")
+    operator.page.get_by_label("Name", exact=True).fill("OF WEIGH")
+    operator.page.get_by_role("button", name="Show").click()
+    operator.page.wait_for_url("**?name=OF+WEIGH*")
+    assert rows(operator) == ["tenant of weighed"]
     operator.page.get_by_role("link", name="tenant of weighed").click()
     save(operator, Weight="1000")
     operator.page.locator("[aria-invalid=true]").wait_for()

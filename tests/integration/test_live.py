@@ -65,6 +65,10 @@ def test_clients_are_listed_with_what_they_used(server, worlds):
     with server.platform.sessions() as session:
         row = session.scalars(select(LedgerCall).where(LedgerCall.user_id == "bert")).one()
         assert bert["service_30m"] == row.service > 0
+    by_name = server.call(server.admin_key, "GET", "/admin/clients", query="OTHER")["items"]
+    assert [item["user"] for item in by_name] == ["carl"]
+    named = {"query": "other", "tenant": one["id"]}
+    assert server.call(server.admin_key, "GET", "/admin/clients", **named)["total"] == 0
     everybody = server.call(server.admin_key, "GET", "/admin/clients")
     assert everybody["total"] == 3
     shares = [item["service_share"] for item in everybody["items"]]

@@ -145,6 +145,28 @@ def test_lists_are_paged_in_a_stable_order(management):
         management.call(tenant["api_key"], "GET", "/v1/apps", status=422, **query)
 
 
+def test_lists_are_searched_by_a_part_of_the_name(management):
+    one, two = management.tenant("Acme 50%"), management.tenant("acme_5 of 50")
+    for tenant, name in ((one, "Search"), (one, "chat"), (two, "research_2"), (two, "researcher")):
+        management.new_app(tenant, name)
+
+    def found(path, **query):
+        page = management.call(management.admin, "GET", path, **query)
+        names = [item["name"] for item in page["items"]]
+        assert page["total"] >= len(names)
+        return names
+
+    assert found("/admin/tenants", name="ACME") == ["Acme 50%", "acme_5 of 50"]
+    assert found("/admin/tenants", name="50%") == ["Acme 50%"], "no wildcard"
+    assert found("/admin/tenants", name="e_5") == ["acme_5 of 50"]
+    assert found("/admin/tenants", name="acme", deleted=True) == []
+    assert found("/admin/apps", name="SEARCH") == ["Search", "research_2", "researcher"]
+    assert found("/admin/apps", name="search", limit=1, offset=1) == ["research_2"]
+    assert found("/admin/apps", name="h_2") == ["research_2"]
+    assert found("/v1/apps", tenant=one["id"], name="search") == ["Search"]
+    assert management.call(two["api_key"], "GET", "/v1/apps", name="chat")["total"] == 0
+
+
 def test_keys_are_added_listed_revoked_and_rotated(management):
     tenant = management.tenant("acme")
     app = management.new_app(tenant)

@@ -28,13 +28,13 @@ from fairserve.platform.console.guard import (
     scoped,
 )
 from fairserve.platform.console.lists import Part, asked, filters, part_of, place
-from fairserve.platform.console.names import names_of
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
+from fairserve.platform.db.names import names_of
 from fairserve.platform.db.profiles import ProfileSource
-from fairserve.platform.db.schemas import DeletableTenantPaging, TenantPaging, TenantQuery
+from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, read_session
 from fairserve.platform.profiles import repository
 from fairserve.platform.profiles.endpoints import Options, read_history, read_profile, set_profile
@@ -61,7 +61,7 @@ def list_all(
     """The viewer's apps, or all tenants', or those that are deleted."""
     tenant = scoped(viewer, filters(request).get("tenant"), request)
     forced = {} if tenant is None else {"tenant": tenant}
-    found = list_all_apps(request, session, asked(request, DeletableTenantPaging, **forced))
+    found = list_all_apps(request, session, asked(request, NamedTenantPaging, **forced))
     return page(
         request,
         viewer,

@@ -25,7 +25,6 @@ from fairserve.platform.console.guard import (
     not_there,
     scoped,
 )
-from fairserve.platform.console.names import names_of
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
@@ -35,6 +34,7 @@ from fairserve.platform.control.port import ControlPort
 from fairserve.platform.control.schemas import ClientOut
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
+from fairserve.platform.db.names import names_of
 from fairserve.platform.db.schemas import UserId
 from fairserve.platform.tenants.schemas import UserPut
 from fairserve.platform.tenants.users import change_user, read_user, reset_user

@@ -13,14 +13,15 @@ from starlette.responses import Response
 from fairserve.platform.console.flooding import Totals, signs, totals, worst
 from fairserve.platform.console.guard import AnyViewer, scoped
 from fairserve.platform.console.lists import PER_PAGE, Part, asked, filters, place
-from fairserve.platform.console.names import names_of
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.control.client_views import ClientPage, ClientView
+from fairserve.platform.control.endpoints import list_clients
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.control.schemas import ClientQuery
 from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.names import names_of
 
 router = APIRouter(prefix="/console/clients")
 
@@ -88,9 +89,7 @@ def _query(request: Request, viewer: Viewer) -> ClientQuery:
 
 async def _look(request: Request, query: ClientQuery) -> _Found:
     control: ControlPort = request.app.state.control
-    clients = await control.clients(
-        query.tenant, limit=query.limit, offset=query.offset, sort=query.sort, query=query.query
-    )
+    clients = await list_clients(request, query)
     queued = await control.clients(query.tenant, limit=PER_PAGE, sort="queued_calls")
     refused = await control.clients(query.tenant, limit=PER_PAGE, sort="refused_calls")
     served = await control.clients(query.tenant, limit=PER_PAGE, sort="service_5m")

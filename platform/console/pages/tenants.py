@@ -17,7 +17,7 @@ from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
-from fairserve.platform.db.schemas import DeletablePaging, DeletableTenantPaging
+from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging
 from fairserve.platform.db.session import ReadSession, read_session
 from fairserve.platform.tenants.endpoints import (
     change_tenant,
@@ -36,7 +36,7 @@ MOST_APPS = 20
 @router.get("")
 def list_all(request: Request, viewer: AdminViewer, session: ReadSession) -> Response:
     """All tenants, or those that are deleted."""
-    query = asked(request, DeletablePaging)
+    query = asked(request, NamedPaging)
     found = list_tenants(service_of(request, session, acting_for(viewer)), query)
     return page(
         request,
@@ -92,9 +92,7 @@ def _page(
 ) -> Response:
     with contextmanager(read_session)(request) as session:
         tenant = read_tenant(tenant_id, service_of(request, session, acting_for(viewer)))
-        apps = list_all_apps(
-            request, session, DeletableTenantPaging(tenant=tenant.id, limit=MOST_APPS)
-        )
+        apps = list_all_apps(request, session, NamedTenantPaging(tenant=tenant.id, limit=MOST_APPS))
     return page(
         request,
         viewer,

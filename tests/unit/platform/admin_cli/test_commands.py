@@ -169,6 +169,8 @@ def test_a_command_is_one_request(api, tmp_path, monkeypatch, capsys, words, exp
         ("tenant list --deleted --limit 2", "/admin/tenants", {"deleted": "true", "limit": "2"}),
         ("app list --tenant tn_1", "/v1/apps", {"deleted": "false", "tenant": "tn_1"}),
         ("app list --all --deleted", "/admin/apps", {"deleted": "true"}),
+        ("tenant list --name me", "/admin/tenants", {"deleted": "false", "name": "me"}),
+        ("app list --name me", "/v1/apps", {"deleted": "false", "name": "me"}),
         ("app profile app_1 --history --limit 2", f"{APP}/profile/history", {"limit": "2"}),
         ("key list --app app_1 --offset 5", f"{APP}/keys", {"offset": "5"}),
         ("key list --tenant-id tn_1", "/admin/tenants/tn_1/keys", {}),

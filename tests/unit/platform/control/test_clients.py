@@ -33,6 +33,12 @@ async def test_clients_are_sorted_found_and_paged(world):
     assert users(await world.control.clients(None, limit=9, query="R-3")) == ["user-3"]
     assert users(await world.control.clients(None, limit=9, query="APPLE")) == ["elsewhere"]
     assert (await world.control.clients(None, limit=9, query="nobody")).total == 0
+    for named in (["other"], {"apple"}):
+        page = await world.control.clients(None, limit=9, query="r-6", named=named)
+        assert users(page) == ["elsewhere", "user-6"]
+        assert users(await world.control.clients("t", limit=9, query="r-6", named=named)) == [
+            "user-6"
+        ]
 
 
 async def test_shares_are_by_weight_among_the_active(world):

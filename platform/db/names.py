@@ -1,0 +1,42 @@
+"""What people call tenants and apps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from fairserve.platform.db.identity import App, Tenant
+
+
+def named(column: InstrumentedAttribute[str], part: str) -> list[ColumnElement[bool]]:
+    """The condition that a name contains ``part``, in whatever case; none if that is empty.
+
+    SQLite knows the case of ASCII letters only.
+    """
+    return [column.icontains(part, autoescape=True)] if part else []
+
+
+def names_of(
+    session: Session, *, tenants: Collection[str] = (), apps: Collection[str] = ()
+) -> dict[str, str]:
+    """By id, of those that there are."""
+    names: dict[str, str] = {}
+    for kind, ids in ((Tenant, tenants), (App, apps)):
+        if ids:
+            rows = session.execute(select(kind.id, kind.name).where(kind.id.in_(ids)))
+            names.update((row[0], row[1]) for row in rows)
+    return names
+
+
+def ids_named(session: Session, part: str, tenant_id: str | None) -> frozenset[str]:
+    """Ids of the apps of a tenant, or of all tenants and apps, whose names contain ``part``.
+
+    Cost: O(tenants + apps) in the database.
+    """
+    apps = select(App.id).where(*named(App.name, part))
+    if tenant_id is not None:
+        return frozenset(session.scalars(apps.where(App.tenant_id == tenant_id)))
+    tenants = select(Tenant.id).where(*named(Tenant.name, part))
+    return frozenset((*session.scalars(apps), *session.scalars(tenants)))
