@@ -74,6 +74,21 @@ async def read(world, *arguments, **more):
         stream.close()
 
 
+async def come(world, opening):
+    """The server has the call; raises what kept the call from it."""
+    came = asyncio.create_task(world.server.came.wait())
+    await asyncio.wait({came, opening}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    if opening.done():
+        opening.result()
+    seen = (
+        world.server.paths,
+        len(world.server.bodies),
+        world.server.under_way,
+        vars(world.client),
+    )
+    assert came.done(), f"it did not come: {seen}"
+
+
 @pytest.mark.parametrize("word", ["ok", "many", "silent"])
 async def test_an_answer_and_its_usage(world, word):
     chunks = await read(world, word)
@@ -151,18 +166,18 @@ async def test_a_client_that_leaves_cancels_on_the_worker(world):
     await anext(stream)
     stream.close()
     stream.close()
-    await asyncio.wait_for(world.server.gone.wait(), 10)
+    await asyncio.wait_for(world.server.gone.wait(), 60)
     assert world.server.disconnects == 1
     assert world.at_rest()
 
 
 async def test_a_client_that_leaves_before_the_answer_cancels_too(world):
     opening = asyncio.create_task(world.client.open(request("stall")))
-    await asyncio.wait_for(world.server.came.wait(), 10)
+    await come(world, opening)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    await asyncio.wait_for(world.server.gone.wait(), 10)
+    await asyncio.wait_for(world.server.gone.wait(), 60)
     assert world.at_rest()
 
 
@@ -176,7 +191,7 @@ async def test_what_opens_the_circuit_and_what_does_not(world):
     for _ in range(calls + 1):
         world.server.came.clear()
         opening = asyncio.create_task(world.client.open(request("stall")))
-        await asyncio.wait_for(world.server.came.wait(), 10)
+        await come(world, opening)
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
     for word in ["busy"] * (calls - 1) + ["ok"] + ["die", "busy", "empty"]:

@@ -60,6 +60,7 @@ class DemoProcess:
         assert not list(self.folder.glob("fairserve-demo-*"))
 
 
+@pytest.mark.timeout(600)
 def test_demo_end_to_end(tmp_path):
     folder = tmp_path / "tmp"
     folder.mkdir()
@@ -67,9 +68,9 @@ def test_demo_end_to_end(tmp_path):
     demo = DemoProcess(
         folder,
         *("--json", str(out), "--systems", "rpm-9,fairserve", "--seed", "1"),
-        *("--seconds", "15", "--drain-seconds", "100"),
+        *("--seconds", "6", "--drain-seconds", "200"),
     )
-    stdout, stderr = demo.process.communicate(timeout=280)
+    stdout, stderr = demo.process.communicate(timeout=560)
     assert demo.process.returncode == 0, stdout + stderr
     demo.assert_nothing_left()
 
