@@ -70,6 +70,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     out, costs = folder / "out.json", folder / "mine.json"
     arguments = ["--shape", "5m", "--device", "cpu", "--json", str(out), "--fit", str(costs)]
+    arguments += ["--threads", "1"]
     assert command.main(arguments, scale=TINY) == 0
     return json.loads(out.read_text()), costs
 
