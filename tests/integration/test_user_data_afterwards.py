@@ -37,7 +37,7 @@ def test_a_call_under_way_ends_under_the_pseudonym_and_a_new_one_is_the_users(pl
     pseudonym = planted.erase()["pseudonym"]
     (first, *_), (run, *_) = planted.mine
     late = replace(first, call_id="late", name="ann-late", parents=("ann-draft",))
-    new_at = utc_now().timestamp() + 1
+    new_at = utc_now().timestamp() + 3600
     new = replace(first, call_id="new", accepted_at=new_at, ended_at=new_at + 1)
     opened = replace(run, opened_at=new_at, ended_at=new_at + 1)
     planted.write([late, new], [opened])

@@ -7,7 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import httpx
 import openai
@@ -135,24 +135,41 @@ class Server:
             self.kill()
 
 
-@pytest.fixture(scope="package")
-def start_server(tmp_path_factory):
-    servers = []
+@contextmanager
+def servers(tmp_path_factory):
+    """What starts servers; they are closed with it."""
+    started = []
 
     def start(*flags):
         server = Server(tmp_path_factory.mktemp("server") / "data", *flags)
-        servers.append(server)
+        started.append(server)
         return server
 
-    yield start
-    for server in servers:
-        server.close()
+    try:
+        yield start
+    finally:
+        for server in started:
+            server.close()
+
+
+@pytest.fixture(scope="module")
+def start_server(tmp_path_factory):
+    """Servers that go with the module: idle ones take memory and time from all that follow."""
+    with servers(tmp_path_factory) as start:
+        yield start
 
 
 @pytest.fixture(scope="package")
-def server(start_server):
+def start_shared(tmp_path_factory):
+    """Servers that several modules use."""
+    with servers(tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="package")
+def server(start_shared):
     """A server with two real workers."""
-    return start_server("--workers", "2")
+    return start_shared("--workers", "2")
 
 
 @pytest.fixture(scope="package")
@@ -164,9 +181,9 @@ def scripted():
 
 
 @pytest.fixture(scope="package")
-def gateway(start_server, scripted):
+def gateway(start_shared, scripted):
     """A server in front of two scripted workers, impatient in everything."""
-    return start_server(
+    return start_shared(
         "--worker-urls",
         ",".join(worker.url for worker in scripted),
         "--keepalive-s",
