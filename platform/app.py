@@ -56,6 +56,25 @@ logger = logging.getLogger(__name__)
 access_log = logging.getLogger("fairserve.access")
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+MANAGEMENT = (
+    all_interactions,
+    apps,
+    audit,
+    cluster,
+    exports,
+    fleet,
+    jobs,
+    live,
+    prices,
+    profiles,
+    tenants,
+    throttling,
+    usage,
+    user_data,
+    users,
+    webhooks,
+)
+"""What has the endpoints for operators and tenants."""
 
 
 def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
@@ -71,25 +90,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     )
     app.state.settings = settings
     app.state.previews = Previews()
-    management = (
-        all_interactions,
-        apps,
-        audit,
-        cluster,
-        exports,
-        fleet,
-        jobs,
-        live,
-        prices,
-        profiles,
-        tenants,
-        throttling,
-        usage,
-        user_data,
-        users,
-        webhooks,
-    )
-    for module in (completions, interactions, *management):
+    for module in (completions, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console:
         app.state.console = ConsoleState(settings)

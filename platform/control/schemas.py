@@ -16,8 +16,7 @@ from fairserve.platform.control.client_views import (
     LevelView,
 )
 from fairserve.platform.control.history import SHOWN_CLIENTS
-from fairserve.platform.db.base import NAME_CHARS
-from fairserve.platform.db.schemas import ObjectId, Paging, Strict
+from fairserve.platform.db.schemas import NamePart, ObjectId, Paging, Strict
 from fairserve.platform.money import NANO, Amount
 from fairserve.scheduling.admission import LimitsInUse
 from fairserve.throttling.base import LimitUse
@@ -36,7 +35,7 @@ class ClientQuery(Paging):
 
     tenant: ObjectId | None = None
     sort: ClientSort = "service_5m"
-    query: str = Field("", max_length=NAME_CHARS)
+    query: NamePart = ""
 
 
 class BudgetOut(BaseModel):

@@ -23,6 +23,9 @@ Name = Annotated[
 ]
 """A name that people choose."""
 
+NamePart = Annotated[str, StringConstraints(max_length=NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""What is looked for in names; empty: nothing."""
+
 UserId = Annotated[
     str, StringConstraints(min_length=1, max_length=NAME_CHARS, pattern=_NO_CONTROL_CHARACTERS)
 ]
@@ -61,7 +64,7 @@ class NamedPaging(Paging):
     """
 
     deleted: bool = False
-    name: str = Field("", max_length=NAME_CHARS)
+    name: NamePart = ""
 
 
 class TenantQuery(Strict):

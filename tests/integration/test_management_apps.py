@@ -165,6 +165,11 @@ def test_lists_are_searched_by_a_part_of_the_name(management):
     assert found("/admin/apps", name="h_2") == ["research_2"]
     assert found("/v1/apps", tenant=one["id"], name="search") == ["Search"]
     assert management.call(two["api_key"], "GET", "/v1/apps", name="chat")["total"] == 0
+    for wrong in ("a\0", "x" * 300):
+        for path in ("/admin/tenants", "/admin/apps"):
+            management.call(management.admin, "GET", path, status=422, name=wrong)
+        management.call(one["api_key"], "GET", "/v1/apps", status=422, name=wrong)
+        management.call(management.admin, "GET", "/admin/clients", status=422, query=wrong)
 
 
 def test_keys_are_added_listed_revoked_and_rotated(management):

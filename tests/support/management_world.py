@@ -12,13 +12,11 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from virtual_cluster import make_call
 
-from fairserve.platform.apps.endpoints import router as apps
-from fairserve.platform.audit.endpoints import router as audit
+from fairserve.platform.app import MANAGEMENT
 from fairserve.platform.auth import Authenticator
+from fairserve.platform.cluster import endpoints as cluster
 from fairserve.platform.cluster.fleet import merge
-from fairserve.platform.cluster.fleet_endpoints import router as fleet
 from fairserve.platform.completions.models import Models
-from fairserve.platform.control.endpoints import router as live
 from fairserve.platform.control.history import History
 from fairserve.platform.control.live import LiveCall
 from fairserve.platform.control.port import ClusterView, RunView, WorkerView
@@ -27,36 +25,13 @@ from fairserve.platform.db.engine import session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.errors import FairServeError
-from fairserve.platform.exports.endpoints import router as exports
-from fairserve.platform.interactions.admin_endpoints import router as all_interactions
-from fairserve.platform.jobs.endpoints import router as jobs
-from fairserve.platform.prices.endpoints import router as prices
-from fairserve.platform.profiles.endpoints import router as profiles
 from fairserve.platform.settings import Settings
-from fairserve.platform.tenants.endpoints import router as tenants
-from fairserve.platform.tenants.users import router as users
-from fairserve.platform.throttling.endpoints import router as throttling
 from fairserve.platform.throttling.preview import Previews
-from fairserve.platform.usage.endpoints import router as usage
-from fairserve.platform.webhooks.endpoints import router as webhooks
+from fairserve.platform.user_data import endpoints as user_data
 from fairserve.scheduling.registry import SYSTEMS
 
-ROUTERS = (
-    all_interactions,
-    apps,
-    audit,
-    exports,
-    fleet,
-    jobs,
-    live,
-    prices,
-    profiles,
-    tenants,
-    throttling,
-    usage,
-    users,
-    webhooks,
-)
+ROUTERS = [each.router for each in MANAGEMENT if each not in (cluster, user_data)]
+"""But those that ask a running server; they have tests of their own."""
 
 
 class RecordingControl:
