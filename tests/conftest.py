@@ -4,6 +4,7 @@ CI tries the same examples every time, so that it judges a change and not its lu
 are new ones at each run.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -16,6 +17,13 @@ if not Path("/dev/nvidiactl").exists():
 
 settings.register_profile("fairserve", deadline=None, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("fairserve")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def collected():
+    """What a module leaves open is told there, not in whatever test finds it as garbage."""
+    yield
+    gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -217,13 +217,14 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("server") / "data"
-    hooks = {
+    options = {
+        "profile_learning": False,  # It would change the app's row.
         "webhook_allow_http": True,
         "webhook_allowed_networks": "127.0.0.0/8",
         "webhook_max_attempts": 1,
         "webhook_interval_s": 0.05,
     }
-    with WholeServer(folder, **hooks) as server:
+    with WholeServer(folder, **options) as server:
         world = World(server)
         yield world
         server.call(world.alma.app_key, "DELETE", "/v1/interactions/almas-live-program")

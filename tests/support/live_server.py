@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -31,6 +32,7 @@ class LiveServer:
         self.port = None
         self.process = None
         self.log_path = folder / "server.log"
+        self._clients = contextlib.ExitStack()
 
     @property
     def url(self):
@@ -101,6 +103,7 @@ class LiveServer:
             raise
 
     def __exit__(self, *exc):
+        self._clients.close()
         if self.process.poll() is None:
             try:
                 self.stop()
@@ -133,7 +136,9 @@ class LiveServer:
         return {**app, "tenant_key": tenant["api_key"]}
 
     def openai(self, key, **more):
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120, **more)
+        """A client that is closed with the server."""
+        client = OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120, **more)
+        return self._clients.enter_context(client)
 
     def wait_for(self, path, key, condition, deadline_s=30):
         """Ask until the answer fulfils the condition; returns it."""
