@@ -245,8 +245,8 @@ class Feeder(Protocol):
 class Router(Protocol):
     """Which worker gets a call. Where prompts are cached it asks :class:`Locality`."""
 
-    def add_worker(self, worker_id: str) -> None:
-        """A worker joins or returns."""
+    def add_worker(self, worker_id: str, calls: int = 0) -> None:
+        """A worker joins or returns; so many calls that were dispatched to it are outstanding."""
         ...
 
     def remove_worker(self, worker_id: str) -> None:

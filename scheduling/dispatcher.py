@@ -91,6 +91,7 @@ class Dispatcher:
             ev.WorkerJoined: self._on_worker_joined,
             ev.WorkerReported: self._on_worker_reported,
             ev.WorkerDraining: self._on_worker_draining,
+            ev.WorkerUndrained: self._on_worker_undrained,
             ev.WorkerLost: self._on_worker_lost,
             ev.WorkerCached: self._on_cache_report,
             ev.WorkerEvicted: self._on_cache_report,
@@ -340,6 +341,10 @@ class Dispatcher:
         pool, worker = self._require_worker(event.worker_id)
         pool.drain(worker)
         return []
+
+    def _on_worker_undrained(self, event: ev.WorkerUndrained, now_s: float) -> list[ev.Command]:
+        pool, worker = self._require_worker(event.worker_id)
+        return pool.undrain(worker)
 
     def _on_worker_lost(self, event: ev.WorkerLost, now_s: float) -> list[ev.Command]:
         pool, worker = self._require_worker(event.worker_id)

@@ -207,6 +207,13 @@ class WorkerDraining:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerUndrained:
+    """A draining worker takes calls again: with the cache and the calls that it has."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLost:
     """A worker is gone, with its cache. Its calls end or return by events of their own."""
 
@@ -272,6 +279,7 @@ Event = (
     | WorkerJoined
     | WorkerReported
     | WorkerDraining
+    | WorkerUndrained
     | WorkerLost
     | WorkerCached
     | WorkerEvicted

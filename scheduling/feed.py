@@ -15,7 +15,7 @@ from fairserve.interactions.call import Call, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.live_call import LiveCall
-from fairserve.scheduling.locality import EVERYWHERE, Locality
+from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.pool import Pool, Worker
 from fairserve.scheduling.workers import WorkerSet
 
@@ -56,7 +56,7 @@ class Feed:
     def _queue(self, live: LiveCall) -> tuple[int, int]:
         """Its tokens that are cached somewhere, and the mask of the workers that have them."""
         call = live.call
-        cached, holders = self._locality.match(call, EVERYWHERE)
+        cached, holders = self._locality.match(call, self._pool.serving().mask)
         live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
         self._queued[call.call_id] = live
         self.demand_tokens += live.demand_tokens

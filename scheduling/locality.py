@@ -17,9 +17,6 @@ from fairserve.scheduling.prefix_tree import PrefixTree
 from fairserve.scheduling.reports import Reports
 from fairserve.scheduling.workers import Workers
 
-EVERYWHERE = -1
-"""The mask of all workers."""
-
 
 class Locality:
     """The cluster's prefix caches as the router believes them to be."""

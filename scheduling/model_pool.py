@@ -173,19 +173,24 @@ class ModelPool:
         return self.feed.pump()
 
     def drain(self, worker: Worker) -> None:
-        """The worker takes no more calls."""
+        """The worker takes no more calls; what it has cached stays known."""
         if not worker.draining:
             self.pool.drain(worker)
-            self._forget(worker)
+            self.router.remove_worker(worker.worker_id)
+
+    def undrain(self, worker: Worker) -> list[ev.Command]:
+        """The worker takes calls again."""
+        if not worker.draining:
+            return []
+        self.pool.undrain(worker)
+        self.router.add_worker(worker.worker_id, worker.calls)
+        return self.feed.pump()
 
     def lose(self, worker: Worker) -> None:
         """The worker and its cache are gone."""
         self.pool.lose(worker)
         if not worker.draining:
-            self._forget(worker)
-
-    def _forget(self, worker: Worker) -> None:
-        self.router.remove_worker(worker.worker_id)
+            self.router.remove_worker(worker.worker_id)
         self.locality.remove_worker(worker.worker_id)
 
     # --- state ------------------------------------------------------------------------------------

@@ -73,16 +73,25 @@ class Pool:
     def _enter(self, worker: Worker) -> None:
         self.workers[worker.worker_id] = worker
         if not worker.draining:
-            self._serving |= 1 << self._numbers.slot(worker.worker_id)
-            self._demand_tokens += worker.demand_tokens + worker.foreign_tokens
-            self._capacity_tokens += worker.kv_capacity_tokens
-            self._update_open(worker)
+            self._serve(worker)
+
+    def _serve(self, worker: Worker) -> None:
+        self._serving |= 1 << self._numbers.slot(worker.worker_id)
+        self._demand_tokens += worker.demand_tokens + worker.foreign_tokens
+        self._capacity_tokens += worker.kv_capacity_tokens
+        self._update_open(worker)
 
     def drain(self, worker: Worker) -> None:
         """It takes no more calls; those it has still count as its own."""
         if not worker.draining:
             worker.draining = True
             self._leave(worker)
+
+    def undrain(self, worker: Worker) -> None:
+        """It takes calls again."""
+        if worker.draining:
+            worker.draining = False
+            self._serve(worker)
 
     def lose(self, worker: Worker) -> None:
         """It is gone."""

@@ -110,6 +110,12 @@ class ModelPools:
         for model in self.models_of(worker_id):
             self._publish(model)
 
+    def worker_undrains(self, worker_id: str) -> None:
+        """A worker that drained takes calls again."""
+        self._draining.discard(worker_id)
+        for model in self.models_of(worker_id):
+            self._publish(model)
+
     def worker_left(self, worker_id: str) -> None:
         """The worker has gone. With its last worker a model is gone, too, unless one is to come."""
         self._draining.discard(worker_id)

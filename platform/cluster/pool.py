@@ -141,19 +141,19 @@ class WorkerPool(Mapping[str, WorkerClient]):
         if member.ready:
             self._control.post(ev.WorkerDraining(worker_id))
 
-    def undrain(self, worker_id: str) -> None:
-        """The worker gets calls again: it joins anew at once. Unknown ids are ignored.
-
-        Calls that it still has go on; control does not count them as load there any more.
-        """
+    def undrain(self, worker_id: str) -> bool:
+        """The worker gets calls again; False if it has to join first. Unknown ids are ignored."""
         member = self._members.get(worker_id)
         if member is None or not member.draining:
-            return
+            return False
         member.draining = False
+        if member.ready:
+            self._control.post(ev.WorkerUndrained(worker_id))
+            return True
         if member.watch is not None:
             member.watch.cancel()  # it may be in a long pause
-        self._watch.forget(member)
         self._start_watch(member)
+        return False
 
     def busy(self, worker_id: str) -> bool:
         """Whether calls are under way at the worker, or wait in front of it."""

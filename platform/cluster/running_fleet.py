@@ -51,8 +51,8 @@ class FleetPool(Protocol):
         """No new calls for it."""
         ...
 
-    def undrain(self, worker_id: str) -> None:
-        """New calls for it again."""
+    def undrain(self, worker_id: str) -> bool:
+        """New calls for it again; False if it has to join first."""
         ...
 
     def busy(self, worker_id: str) -> bool:
@@ -73,6 +73,10 @@ class FleetModels(Protocol):
 
     def worker_drains(self, worker_id: str) -> None:
         """It begins with no more calls."""
+        ...
+
+    def worker_undrains(self, worker_id: str) -> None:
+        """It takes calls again."""
         ...
 
     def worker_left(self, worker_id: str) -> None:
@@ -211,7 +215,8 @@ class RunningFleet:
                     self._pool.drain(worker_id)
                 case Undrain(worker_id):
                     logger.info("worker %s takes calls again", worker_id)
-                    self._pool.undrain(worker_id)
+                    if self._pool.undrain(worker_id):
+                        self._models.worker_undrains(worker_id)
                 case Remove(worker_id):
                     logger.info(
                         "worker %s at %s is removed", worker_id, leaving[worker_id].spec.url

@@ -93,11 +93,14 @@ def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:
 
 def _fill_router(router: Router, pool: Pool, calls: Sequence[LiveState]) -> None:
     """Tell a new router of the workers and of what runs on them."""
-    for worker in pool.serving():
-        router.add_worker(worker)
+    for name in pool.workers:
+        router.add_worker(name)
     for call, worker_id, _ in calls:
         if worker_id is not None and worker_id in pool.workers:
             router.dispatched(call, worker_id, 1.0)
+    for worker in pool.workers.values():
+        if worker.draining:
+            router.remove_worker(worker.worker_id)
 
 
 def _built(factory: Callable[..., P], *arguments: Any, **options: Any) -> P:

@@ -100,10 +100,10 @@ class D2lpm:
         slot = self._locality.workers.slot
         return {worker_id: credit.value(slot(worker_id)) for worker_id in self._loads.calls}
 
-    def add_worker(self, worker_id: str) -> None:
+    def add_worker(self, worker_id: str, calls: int = 0) -> None:
         """A worker joins; clients are there as they are at their best worker."""
         others = self._loads.all
-        self._loads.add_worker(worker_id)
+        self._loads.add_worker(worker_id, calls)
         slot = self._locality.workers.slot(worker_id)
         for credit in self._credits.values():
             credit.join(slot, others)

@@ -17,9 +17,9 @@ class LeastLoaded:
         self._workers = locality.workers
         self._loads = Loads(locality.workers)
 
-    def add_worker(self, worker_id: str) -> None:
+    def add_worker(self, worker_id: str, calls: int = 0) -> None:
         """A worker joins."""
-        self._loads.add_worker(worker_id)
+        self._loads.add_worker(worker_id, calls)
 
     def remove_worker(self, worker_id: str) -> None:
         """A worker is gone."""

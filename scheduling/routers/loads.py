@@ -35,11 +35,11 @@ class Loads:
         self._counts: list[int] = []
         """The counts that some worker has, ascending."""
 
-    def add_worker(self, worker_id: str) -> None:
-        """A worker joins with nothing outstanding. Raises ValueError if it is there already."""
+    def add_worker(self, worker_id: str, calls: int = 0) -> None:
+        """A worker joins; so many are outstanding. Raises ValueError if it is there already."""
         if worker_id in self.calls:
             raise ValueError(f"worker {worker_id!r} is known already")
-        self._add(worker_id, 0)
+        self._add(worker_id, calls)
 
     def _add(self, worker_id: str, count: int) -> None:
         bit = 1 << self._workers.slot(worker_id)

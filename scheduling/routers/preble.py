@@ -97,8 +97,11 @@ class Preble:
 
     # --- workers ----------------------------------------------------------------------------------
 
-    def add_worker(self, worker_id: str) -> None:
-        """A worker joins with nothing. Raises ValueError if it is there already."""
+    def add_worker(self, worker_id: str, calls: int = 0) -> None:
+        """A worker joins with nothing: what its calls add is not known any more.
+
+        Raises ValueError if it is there already.
+        """
         self._loads.add_worker(worker_id)
         self._held[worker_id] = OrderedDict()
 

@@ -44,7 +44,7 @@ class RoundRobin:
         self._begun = 0
         """Clients that have had a first turn."""
 
-    def add_worker(self, worker_id: str) -> None:
+    def add_worker(self, worker_id: str, calls: int = 0) -> None:
         """A worker joins, at the end of every turn. Raises ValueError if it is there already."""
         if worker_id in self._workers:
             raise ValueError(f"worker {worker_id!r} is known already")

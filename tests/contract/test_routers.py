@@ -45,7 +45,7 @@ class Cluster:
         self.name = name
         self.locality = Locality(seed=3)
         self.router = ROUTERS[name](self.locality)
-        self.workers = []
+        self.workers, self.draining = [], []
         self.lives = dict.fromkeys(WORKERS, 0)
         self.running = []  # (call, worker, life of the worker)
         self.now_s = 0.0
@@ -59,10 +59,22 @@ class Cluster:
         self.router.add_worker(worker)
 
     def leave(self, worker):
-        """It drains or is lost: to a router that is the same."""
-        self.workers.remove(worker)
-        self.router.remove_worker(worker)
+        """It is lost."""
+        self.drain(worker)
+        self.draining.remove(worker)
         self.locality.remove_worker(worker)
+
+    def drain(self, worker):
+        self.workers.remove(worker)
+        self.draining.append(worker)
+        self.router.remove_worker(worker)
+
+    def undrain(self, worker):
+        self.draining.remove(worker)
+        self.workers.append(worker)
+        life = self.lives[worker]
+        calls = sum((there, its) == (worker, life) for _, there, its in self.running)
+        self.router.add_worker(worker, calls)
 
     def tick(self, seconds):
         self.now_s += seconds
@@ -82,7 +94,7 @@ class Cluster:
 
     def finish(self, number, output):
         call, worker, life = self.running.pop(number)
-        here = worker in self.workers and self.lives[worker] == life
+        here = worker in self.workers + self.draining and self.lives[worker] == life
         self.router.finished(call, worker if here else None, 1.0, output)
         self.locality.forget(call.call_id)
 
@@ -91,6 +103,7 @@ class Cluster:
             "router": self.router.snapshot(),
             "locality": self.locality.snapshot(0.0),
             "workers": self.workers,
+            "draining": self.draining,
         }
 
     def restored(self):
@@ -99,14 +112,15 @@ class Cluster:
         state = json.loads(json.dumps(self.state()))
         other.locality.restore(state["locality"], [call for call, _, _ in self.running], 0.0)
         other.router.restore(state["router"])
-        other.workers, other.lives = state["workers"], dict(self.lives)
+        other.workers, other.draining = state["workers"], state["draining"]
+        other.lives = dict(self.lives)
         other.running, other.now_s = list(self.running), self.now_s
         other.tick(0.0)
         return other
 
 
 def history(seed, steps=300):
-    """What happens, without what is decided: shared prompts, closed workers, joins and losses."""
+    """What happens, without what is decided: shared prompts, closed workers, joins, losses, drains."""
     rng = random.Random(seed)
     for number in range(steps):
         kind = rng.random()
@@ -121,7 +135,7 @@ def history(seed, steps=300):
         elif kind < 0.96:
             yield "tick", rng.random(), None
         else:
-            yield "membership", rng.choice(WORKERS), None
+            yield "membership", rng.choice(WORKERS), rng.choice(["lost", "drained"])
 
 
 def apply(cluster, event):
@@ -134,7 +148,11 @@ def apply(cluster, event):
     elif kind == "tick":
         cluster.tick(first)
     elif kind == "membership":
-        if first in cluster.workers:
+        if first in cluster.draining:
+            cluster.undrain(first)
+        elif first in cluster.workers and second == "drained":
+            cluster.drain(first)
+        elif first in cluster.workers:
             cluster.leave(first)
         else:
             cluster.join(first)
@@ -242,6 +260,24 @@ def test_a_worker_that_returns_begins_anew_and_gets_calls(name):
         assert cluster.place(make_call(f"b{number}"), ["w0", "w1"]) == "w0"
     cluster.join("w1")
     while cluster.running:  # those of its first life too: they are no longer its own
+        cluster.finish(0, 3)
+    assert not in_use(name, cluster.router.snapshot())
+    placed = [cluster.place(make_call(f"d{number}"), ["w0", "w1"]) for number in range(20)]
+    assert set(placed) == {"w0", "w1"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_worker_that_is_taken_back_has_the_calls_that_it_had(name):
+    cluster = Cluster(name, ["w0", "w1"])
+    for number in range(20):
+        cluster.place(make_call(f"a{number}"), [f"w{number % 2}"])
+    cluster.drain("w1")
+    for number in range(20):
+        assert cluster.place(make_call(f"b{number}"), ["w0", "w1"]) == "w0"
+    for _ in range(10):
+        cluster.finish(0, 3)
+    cluster.undrain("w1")
+    while cluster.running:
         cluster.finish(0, 3)
     assert not in_use(name, cluster.router.snapshot())
     placed = [cluster.place(make_call(f"d{number}"), ["w0", "w1"]) for number in range(20)]

@@ -24,8 +24,7 @@ def test_masks_and_sums_are_those_of_the_workers(seed, window, hits):
             pool.join(f"w{step}", rng.randint(1, 2000))
         elif action < 0.25:
             worker = rng.choice(workers)
-            pool.drain(worker)
-            numbers.forget(worker.worker_id)
+            (pool.undrain if worker.draining else pool.drain)(worker)
         elif action < 0.3:
             worker = rng.choice(workers)
             pool.lose(worker)

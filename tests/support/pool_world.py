@@ -50,6 +50,8 @@ class PoolWorld:
             self.joined[event.worker_id] = event
         elif isinstance(event, ev.WorkerDraining):
             self.draining.add(event.worker_id)
+        elif isinstance(event, ev.WorkerUndrained):
+            self.draining.remove(event.worker_id)
         elif isinstance(event, ev.WorkerLost):
             del self.joined[event.worker_id]
             self.draining.discard(event.worker_id)

@@ -87,6 +87,7 @@ def test_a_drain_taken_back_while_calls_run_breaks_none(embedded):
         eventually(lambda: listed(server)["w0"]["calls"], "it gets no call")
         for what in ("drain", "undrain", "drain", "undrain"):
             drain(server, "w0", what)
+        assert all(each.done() for each in running) or listed(server)["w0"]["calls"], "they count"
         becomes(server, SERVING)
         assert {each.result().status_code for each in running} == {200}
     eventually(lambda: "w0" in ask_side_by_side(server), "it gets no call")

@@ -110,7 +110,7 @@ def test_a_lost_worker_begins_anew():
     assert sum(map(tree.blocks_of, ("w0", "w1"))) == 40
     told.handle(ev.WorkerDraining(worker))
     told.handle(ev.WorkerCached(worker, None, (1, 2)))
-    assert tree.blocks_of(worker) == 0
+    assert tree.blocks_of(worker) == 2, "it may take calls again"
 
 
 def test_the_system_changes_and_reports_go_on():

@@ -142,6 +142,40 @@ def test_a_draining_worker_gets_nothing_new_and_finishes_what_it_has():
     assert len(cluster.ended) == 40
 
 
+def test_a_worker_that_is_taken_back_has_the_cache_and_the_calls_that_it_had():
+    cluster = VirtualCluster(SYSTEMS["cache-aware"], workers=2, kv_tokens=400)
+    pool = cluster.dispatcher.first
+    document = prompt((1, 96))
+    cluster.arrive(make_call("a", tokens=document))
+    assert cluster.admitted["a"][-1][1] == "w0"
+    held = pool.pool.workers["w0"].demand_tokens
+    cluster.event(ev.WorkerDraining("w0"))
+    assert cluster.dispatcher.load() == (0, 400)
+    cluster.event(ev.WorkerDraining("w0"))
+    cluster.event(ev.WorkerUndrained("w0"))
+    cluster.event(ev.WorkerUndrained("w0"))
+    assert cluster.dispatcher.load() == (held, 800)
+    cluster.arrive(make_call("b"))
+    cluster.arrive(make_call("c"))
+    assert [cluster.admitted[each][-1][1] for each in "bc"] == ["w1", "w0"], "it has one more call"
+    cluster.run(20)
+    assert cluster.dispatcher.load() == (0, 800)
+    cluster.arrive(make_call("d", tokens=document))
+    assert cluster.admitted["d"][-1][1] == "w0"
+    assert pool.pool.workers["w0"].demand_tokens < held
+
+
+def test_calls_that_wait_go_to_a_worker_that_is_taken_back():
+    cluster = VirtualCluster(SYSTEMS["fairserve"], workers=1)
+    cluster.event(ev.WorkerDraining("w0"))
+    cluster.arrive(make_call("a"))
+    assert not cluster.admitted
+    cluster.event(ev.WorkerUndrained("w0"))
+    assert cluster.admitted["a"][-1][1] == "w0"
+    with pytest.raises(UnknownWorkerError, match="unknown worker 'w9'; joined: w0"):
+        cluster.event(ev.WorkerUndrained("w9"))
+
+
 def test_calls_without_a_worker_wait_for_one():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=0)
     cluster.at(0.0, make_call("a"))

@@ -148,6 +148,9 @@ async def test_a_draining_worker_takes_no_share_and_the_last_one_takes_the_model
     await world.served("m")
     world.pools.worker_drains("a")
     assert (await world.served("m")).workers == {"b"}
+    world.pools.worker_undrains("a")
+    assert (await world.served("m")).workers == {"a", "b"}
+    world.pools.worker_drains("a")
     world.pools.worker_drains("b")
     assert world.models.workers_up("m") == 0
     world.pools.worker_left("a")

@@ -304,16 +304,17 @@ async def test_one_that_drains_before_it_joins_never_joins(world, server):
     assert (world.pool.members(), world.events) == ([], [])
 
 
-async def test_a_drain_taken_back_leaves_calls_alone_and_the_worker_joins_anew(world, server):
+async def test_a_drain_taken_back_leaves_calls_alone(world, server):
     world.add(server)
     await world.until(lambda: world.state() == "ready")
     stream = await world.pool["w"].open(request("hold"))
     world.pool.drain("w")
-    world.pool.undrain("w")
-    world.pool.undrain("w")
-    world.pool.undrain("unknown")
-    await world.until(lambda: world.state() == "ready")
-    assert kinds(world)[:4] == ["WorkerJoined", "WorkerDraining", "WorkerLost", "WorkerJoined"]
+    assert world.pool.undrain("w")
+    assert not world.pool.undrain("w")
+    assert not world.pool.undrain("unknown")
+    assert world.state() == "ready"
+    await world.looks(server, 3)
+    assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerUndrained"]
     assert (world.pool.serving, world.pool.busy("w")) == (1, True)
     server.released.set()
     assert [chunk async for chunk in stream]
@@ -332,9 +333,21 @@ async def test_one_that_never_joined_for_its_drain_joins_when_it_is_taken_back(
     for name in ("LOOK_S", "REPORT_S", "AWAY_S"):
         monkeypatch.setattr(watch, name, 10_000)
     await world.looks(server, 1)  # the next one is hours away
-    world.pool.undrain("w")
+    assert not world.pool.undrain("w")
     await world.until(lambda: world.state() == "ready")
     assert kinds(world) == ["WorkerJoined"]
+
+
+async def test_one_that_died_while_it_drained_joins_anew_when_it_is_taken_back(world, server):
+    world.add(server)
+    await world.until(lambda: world.state() == "ready")
+    world.pool.drain("w")
+    server.healthy = False
+    await world.until(lambda: "WorkerLost" in kinds(world))
+    server.healthy = True
+    assert not world.pool.undrain("w")
+    await world.until(lambda: world.state() == "ready")
+    assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerLost", "WorkerJoined"]
 
 
 async def test_calls_in_the_queue_before_a_drained_worker_keep_it_busy(world, plain):

@@ -30,16 +30,22 @@ class World:
         pool = SimpleNamespace(
             add=lambda spec: self.told.append(f"add {spec.url}"),
             drain=lambda worker_id: self.told.append(f"drain {worker_id}"),
-            undrain=lambda worker_id: self.told.append(f"undrain {worker_id}"),
+            undrain=self.undrain,
             remove=lambda worker_id: self.told.append(f"remove {worker_id}"),
             busy=lambda worker_id: worker_id in self.busy,
         )
         models = SimpleNamespace(
             set_fleet=lambda desired: None,
             worker_drains=lambda worker_id: None,
+            worker_undrains=lambda worker_id: self.told.append(f"models: undrained {worker_id}"),
             worker_left=lambda worker_id: self.told.append(f"left {worker_id}"),
         )
         self.fleet = RunningFleet(pool, models, self.cluster, look_s=0, **options)
+        self.away = set()
+
+    def undrain(self, worker_id):
+        self.told.append(f"undrain {worker_id}")
+        return worker_id not in self.away
 
     async def cluster(self):
         self.asked.set()
@@ -163,12 +169,17 @@ async def test_a_drain_is_taken_back_while_calls_run(world):
     await world.look()
     world.fleet.set_stored(stored())
     await world.look_at_nobody()
-    assert world.news() == ["add http://a", "drain a", "undrain a"]
+    told = ["undrain a", "models: undrained a"]
+    assert world.news() == ["add http://a", "drain a", *told]
     assert not world.fleet.present["a"].draining
+    world.fleet.set_stored(stored(drained="a"))
+    world.away = {"a"}
+    world.fleet.set_stored(stored())
+    assert world.news() == ["drain a", "undrain a"], "it tells its model when it joins"
 
 
 async def test_calls_that_control_does_not_count_keep_a_worker(world):
-    """They are from before it was drained and taken back."""
+    """They are from before it was lost for a while."""
     world.fleet.set_part("file", FleetPart(workers=(A,)))
     world.busy = {"a"}
     world.fleet.set_stored(stored(drained="a"))
@@ -196,7 +207,7 @@ async def test_an_embedded_worker_is_drained_and_its_process_left_alone(world):
     assert world.news() == told, "it stays drained"
     await until(lambda: world.fleet.present["w0"].idle)
     world.fleet.set_stored(stored())
-    assert world.news() == ["undrain w0"]
+    assert world.news() == ["undrain w0", "models: undrained w0"]
     assert world.fleet.present["w0"].spec.url == "http://127.0.0.1:2"
 
 

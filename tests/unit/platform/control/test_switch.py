@@ -24,6 +24,26 @@ async def test_the_system_changes_while_calls_run_and_wait(world, system):
     assert {row["outcome"] for row in world.journal.rows()} == {"completed"}
 
 
+@pytest.mark.parametrize("system", ["fcfs", "preble", "cache-aware", "d2lpm", "fairserve"])
+async def test_the_system_changes_while_a_worker_drains(world, system):
+    world.control.apply_throttling("fcfs", {})
+    grants = [await world.submit(f"c{n}", run=f"r{n}") for n in range(4)]
+    assert {grant.worker_id for grant in grants} == {"w0", "w1"}
+    world.control.post(ev.WorkerDraining("w0"))
+    world.control.apply_throttling(system, {})
+    for grant in grants:
+        if grant.worker_id == "w1":
+            await world.release(grant)
+    last = await asyncio.wait_for(world.submit("c4", run="r4"), 20)
+    assert last.worker_id == "w1"
+    world.control.post(ev.WorkerUndrained("w0"))
+    for grant in (*(each for each in grants if each.worker_id == "w0"), last):
+        await world.release(grant)
+    assert {row["outcome"] for row in world.journal.rows()} == {"completed"}
+    view = await world.control.cluster()
+    assert [(worker.calls, worker.demand_tokens) for worker in view.workers] == [(0, 0), (0, 0)]
+
+
 async def test_a_wrong_parameter_changes_nothing(world):
     with pytest.raises(ValueError, match="unknown option"):
         world.control.apply_throttling("fcfs", {"nonsense": 1})
