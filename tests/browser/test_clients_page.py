@@ -1,13 +1,13 @@
 """The clients' pages: who takes how much, one client, and what an operator changes."""
 
 import threading
-import time
 from urllib.parse import quote
 
 import httpx
 import openai
 import pytest
 from browser import NARROW, WIDE
+from processes import eventually
 
 MODEL = "fairserve-tiny-random"
 ODD = "<img src=x onerror=alert(1)>/\"'&? #%é 用户"
@@ -139,13 +139,13 @@ def test_calls_under_way_lead_to_their_run(operator, server, world):
     thread = threading.Thread(target=long_call)
     thread.start()
     try:
-        end_s = time.monotonic() + 20
-        while time.monotonic() < end_s:
+
+        def listed():
             operator.go(path_of(world["one"], "slow"))
             link = operator.page.get_by_role("link", name="a/run")
-            if link.count():
-                break
-        link.click()
+            return link if link.count() else None
+
+        eventually(listed, "the run is not listed").click()
         operator.page.locator("h1", has_text="a/run").wait_for()
     finally:
         done.set()

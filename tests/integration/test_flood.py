@@ -2,11 +2,10 @@
 
 import itertools
 import threading
-import time
 
 import openai
-import pytest
 from live_server import LiveServer
+from processes import eventually
 
 THREADS, CALLS = 32, 3
 PROFILE = {
@@ -57,13 +56,11 @@ class Flood:
                     self.served += 1
         client.close()
 
-    def wait_for_overload(self, deadline_s=60):
-        end_s = time.monotonic() + deadline_s
-        while time.monotonic() < end_s:
-            if self.server.admin("GET", "/admin/cluster")["overloaded"]:
-                return
-            self.threads[0].join(0.05)
-        pytest.fail("the flood did not overload the cluster")
+    def wait_for_overload(self):
+        eventually(
+            lambda: self.server.admin("GET", "/admin/cluster")["overloaded"],
+            "the flood did not overload the cluster",
+        )
 
     def join(self):
         for thread in self.threads:

@@ -89,7 +89,7 @@ def test_the_live_arrays_have_what_happened(server, worlds):
         found = server.call(server.admin_key, "GET", "/admin/live")
         return found if sum(found["activity"]["accepted"]) == 4 else None
 
-    found = eventually(sampled, "no sample has the calls", deadline_s=30)
+    found = eventually(sampled, "no sample has the calls")
     entries = len(found["at"])
     assert {len(found["activity"][name]) for name in ("service", "queue_p50_s", "jain_index")} == {
         entries

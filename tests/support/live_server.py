@@ -140,7 +140,7 @@ class LiveServer:
         client = OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120, **more)
         return self._clients.enter_context(client)
 
-    def wait_for(self, path, key, condition, deadline_s=30):
+    def wait_for(self, path, key, condition):
         """Ask until the answer fulfils the condition; returns it."""
         headers = {"Authorization": f"Bearer {key}"}
         last = []
@@ -150,7 +150,7 @@ class LiveServer:
             last[:] = [answer.text]
             return answer if answer.status_code == 200 and condition(answer.json()) else None
 
-        answer = eventually(ask, lambda: f"{''.join(last)}\n{self.log()}", deadline_s=deadline_s)
+        answer = eventually(ask, lambda: f"{''.join(last)}\n{self.log()}")
         return answer.json()
 
     def wait_for_usage(self, *, calls):

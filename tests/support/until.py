@@ -2,10 +2,12 @@
 
 import asyncio
 
+DEADLINE_S = 90
 
-async def until(probe, deadline_s=30):
+
+async def until(probe):
     """Let other tasks run until the answer is true; returns it."""
-    async with asyncio.timeout(deadline_s):
+    async with asyncio.timeout(DEADLINE_S):
         while not (found := probe()):  # noqa: ASYNC110  nothing tells of it
             await asyncio.sleep(0.001)
     return found
