@@ -48,8 +48,12 @@ def store(request: Request, change: Callable[[Session], object]) -> Wrong:
 
 
 def refused(error: FairServeError) -> Wrong:
-    """Of a whole change: the fields of bodies have been read by then, but names can be taken."""
-    return {"name" if error.param == "name" else "": error.message}
+    """Of a whole change: the fields of bodies have been read by then, but names can be taken, and the
+    limits of a contract may not go together.
+    """
+    param = error.param or ""
+    shown = param == "name" or param.startswith(("contract.", "user_contract."))
+    return {param if shown else "": error.message}
 
 
 def _words(text: str) -> str:

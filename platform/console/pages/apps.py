@@ -18,6 +18,7 @@ from fairserve.platform.apps.endpoints import change_app, list_all_apps, service
 from fairserve.platform.apps.schemas import AppOut, AppPatch, LimitsBody, StageOut
 from fairserve.platform.auth import Principal
 from fairserve.platform.console import forms
+from fairserve.platform.console.contract_form import CONTRACTS, contract_of
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import (
     AdminViewer,
@@ -30,6 +31,7 @@ from fairserve.platform.console.guard import (
 from fairserve.platform.console.lists import Part, asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.contracts.schemas import ContractBody
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
@@ -120,7 +122,7 @@ def change(
     options: Options,
     form: OwnForm,
 ) -> Response:
-    """Change its name, limits or weight, suspend or resume it."""
+    """Change its name, limits, weight or a contract, suspend or resume it."""
     body = patch_of(form, weigh=viewer.is_admin)
     if isinstance(body, AppPatch):
         patch = body
@@ -166,6 +168,9 @@ def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
     action = form.get("action", "")
     if action in ("suspend", "resume"):
         return AppPatch(suspended=action == "suspend")
+    if action in CONTRACTS:
+        contract = contract_of(form, action)
+        return AppPatch(**{action: contract}) if isinstance(contract, ContractBody) else contract
     names = LimitsBody.model_fields
     given: dict[str, Any] = {
         "name": form.get("name", ""),

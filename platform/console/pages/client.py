@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from fairserve.platform.auth import Principal
 from fairserve.platform.console import forms
 from fairserve.platform.console.charts import Chart, series
+from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.flooding import share_sign
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import (
@@ -105,7 +106,7 @@ async def show(client: Shown, request: Request, viewer: AnyViewer) -> Response:
 
 @router.post("/{tenant_id}/{app_id}/{user:path}")
 async def change(client: Shown, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Block or unblock the user, set its weight and rpm, or return it to the defaults."""
+    """Block or unblock the user, set its weight, rpm or contract, or return it to the defaults."""
     principal = acting_for(viewer)
     wrong = await asyncio.to_thread(_store, request, principal, client, form)
     if wrong:
@@ -122,8 +123,8 @@ def _store(
         return forms.store(
             request, lambda session: reset_user(tenant, user, request, session, principal)
         )
-    if action not in ("save", "block", "unblock"):
-        return {"": "Allowed: save, block, unblock, reset."}
+    if action not in ("save", "block", "unblock", "contract"):
+        return {"": "Allowed: save, block, unblock, contract, reset."}
     wrong: forms.Wrong = {}
 
     def store(session: Session) -> None:
@@ -148,6 +149,11 @@ def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
     action = form.get("action", "")
     if action in ("block", "unblock"):
         return held.model_copy(update={"blocked": action == "block"})
+    if action == "contract":
+        contract = contract_of(form, action)
+        if not isinstance(contract, ContractBody):
+            return contract
+        return held.model_copy(update={"contract": contract})
     given = {"weight": form.get("weight", "").strip(), "rpm": forms.given(form.get("rpm"))}
     body = forms.read(UserPut, given)
     if not isinstance(body, UserPut):

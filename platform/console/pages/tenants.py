@@ -1,4 +1,4 @@
-"""Tenants, for operators: who they are, and their weight and suspension."""
+"""Tenants, for operators: who they are, their weight, contract and suspension."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from starlette.responses import RedirectResponse, Response
 from fairserve.platform.apps.endpoints import list_all_apps
 from fairserve.platform.auth import Principal
 from fairserve.platform.console import forms
+from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.contracts.schemas import ContractBody
 from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging
 from fairserve.platform.db.session import ReadSession, read_session
 from fairserve.platform.tenants.endpoints import (
@@ -57,7 +59,7 @@ def show(tenant_id: str, request: Request, viewer: AdminViewer) -> Response:
 
 @router.post("/{tenant_id}")
 def change(tenant_id: str, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Weigh, suspend or resume it."""
+    """Weigh, suspend or resume it, or set the limits of its contract."""
     body = patch_of(form)
     wrong = body if isinstance(body, dict) else _store(tenant_id, request, acting_for(viewer), body)
     if wrong:
@@ -70,6 +72,9 @@ def patch_of(form: Mapping[str, str]) -> TenantPatch | forms.Wrong:
     action = form.get("action", "")
     if action in ("suspend", "resume"):
         return TenantPatch(suspended=action == "suspend")
+    if action == "contract":
+        contract = contract_of(form, action)
+        return TenantPatch(contract=contract) if isinstance(contract, ContractBody) else contract
     return forms.read(TenantPatch, {"weight": form.get("weight", "").strip()})
 
 

@@ -1,11 +1,16 @@
 """What forms on clients' pages change, and what they leave as it is."""
 
+from decimal import Decimal
+
 import pytest
 
 from fairserve.platform.apps.schemas import AppPatch
+from fairserve.platform.console.contract_form import contract_of
+from fairserve.platform.console.forms import refused
 from fairserve.platform.console.pages import apps, tenants
 from fairserve.platform.console.pages.client import Client, changed, path_of
 from fairserve.platform.contracts.schemas import ContractBody
+from fairserve.platform.errors import ConflictError, InvalidRequestError
 from fairserve.platform.tenants.schemas import TenantPatch, UserPut
 
 HELD = UserPut(weight=2, rpm=5, blocked=True, contract=ContractBody(rpm_limit=7))
@@ -35,6 +40,70 @@ def test_wrong_values_are_told_by_field(weight, rpm, wrong):
     assert isinstance(found, dict)
     assert set(found) == wrong
     assert all(text.startswith("Allowed: ") and text.endswith(".") for text in found.values())
+
+
+LIMITS = {
+    "rpm_limit": " 30 ",
+    "tpm_limit": "",
+    "max_budget": "12.5",
+    "budget_duration": "1d",
+    "soft_end": "warn",
+    "allowed_models": "one, with a comma\r\n\r\n two \r\n",
+}
+
+
+def contract_form(name, **more):
+    fields = {f"{name}.{limit}": text for limit, text in (LIMITS | more).items()}
+    return {"action": name, "weight": "7", "name": "ignored", **fields}
+
+
+def test_the_form_of_a_contract_sets_all_limits():
+    body = ContractBody(
+        rpm_limit=30,
+        tpm_limit=None,
+        max_parallel_requests=None,
+        max_budget=Decimal("12.5"),
+        soft_budget=None,
+        soft_end="warn",
+        budget_duration="1d",
+        allowed_models=["one, with a comma", "two"],
+    )
+    for name in ("contract", "user_contract"):
+        found = contract_of(contract_form(name), name)
+        assert found == body
+        assert found.model_fields_set == set(ContractBody.model_fields), "blank is no limit"
+        patch = apps.patch_of(contract_form(name), weigh=True)
+        assert patch.model_dump(exclude_unset=True) == {name: body.model_dump()}
+    assert tenants.patch_of(contract_form("contract")) == TenantPatch(contract=body)
+    assert changed(HELD, contract_form("contract")) == HELD.model_copy(update={"contract": body})
+    nothing = contract_of({"action": "contract"}, "contract")
+    assert nothing == ContractBody()
+    assert nothing.model_fields_set == set(ContractBody.model_fields)
+
+
+def test_what_is_wrong_in_a_contract_is_told_by_field():
+    wrong = {
+        "rpm_limit": "0",
+        "tpm_limit": "many",
+        "max_budget": "-1",
+        "budget_duration": "a while",
+        "soft_end": "never",
+        "allowed_models": "fine\n" + "x" * 5000,
+    }
+    names = {f"user_contract.{limit}" for limit in wrong}
+    form = contract_form("user_contract", **wrong)
+    assert set(contract_of(form, "user_contract")) == names
+    assert set(apps.patch_of(form, weigh=False)) == names
+    form = contract_form("contract", allowed_models="m\n" * 101)
+    assert set(tenants.patch_of(form)) == {"contract.allowed_models"}
+    assert set(changed(HELD, form)) == {"contract.allowed_models"}
+
+
+def test_limits_that_do_not_go_together_are_told_at_their_field():
+    error = InvalidRequestError("contract.soft_end: ...", param="contract.soft_end")
+    assert refused(error) == {"contract.soft_end": "contract.soft_end: ..."}
+    assert refused(InvalidRequestError("no", param="weight")) == {"": "no"}
+    assert refused(ConflictError("taken", param="name")) == {"name": "taken"}
 
 
 def test_an_apps_form_sets_its_weight_for_operators_only():

@@ -1,0 +1,32 @@
+"""The form of a contract: it shows all limits of a tenant, an app, each of its users, or one user, and
+sets all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairserve.platform.console import forms
+from fairserve.platform.contracts.schemas import ContractBody
+
+CONTRACTS = ("contract", "user_contract")
+"""By the names that the API has for them; they stand before those of their fields."""
+
+
+def contract_of(form: Mapping[str, str], name: str) -> ContractBody | forms.Wrong:
+    """The limits in the form of the contract ``name``; a field that is blank is no limit."""
+    limits: dict[str, Any] = {
+        limit: forms.given(form.get(f"{name}.{limit}")) for limit in ContractBody.model_fields
+    }
+    if limits["allowed_models"] is not None:
+        lines = limits["allowed_models"].splitlines()
+        limits["allowed_models"] = [line.strip() for line in lines if line.strip()]
+    body = forms.read(ContractBody, limits)
+    if isinstance(body, ContractBody):
+        return body
+    # What is wrong with one model is named by its place in the list.
+    return {
+        f"{name}.{limit if limit in limits else 'allowed_models'}": text
+        for limit, text in body.items()
+    }
