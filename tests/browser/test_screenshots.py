@@ -40,7 +40,6 @@ def server(tmp_path_factory):
                 "/admin/live?buckets=24",
                 running.admin_key,
                 lambda live: len(live["at"]) >= 14 and live["activity"]["refused"],
-                deadline_s=120,
             )
             load.pause_s = 1.0  # enough to look at, and leaves the browser some of the machine
             running.app = app

@@ -150,7 +150,7 @@ class LiveServer:
             last[:] = [answer.text]
             return answer if answer.status_code == 200 and condition(answer.json()) else None
 
-        answer = eventually(ask, lambda: f"{''.join(last)}\n{self.log()}")
+        answer = eventually(ask, lambda: f"{''.join(last)}\n{self.log()}", deadline_s=180)
         return answer.json()
 
     def wait_for_usage(self, *, calls):
