@@ -13,7 +13,6 @@ from fairserve.platform.control.port import ClusterView, WorkerView
 from fairserve.scheduling import events as ev
 
 CIRCUIT = CircuitOptions(calls=3, looks=2, first_pause_s=0.02, last_pause_s=0.1)
-DEADLINE_S = 20
 
 
 def hasten(monkeypatch):
@@ -73,7 +72,7 @@ class PoolWorld:
 
     async def until(self, condition):
         """Wait for the news, or the look, that make it true."""
-        await until(condition, DEADLINE_S)
+        await until(condition)
 
     async def looks(self, server, count=3):
         """Wait until a server was looked at so often from now on."""
