@@ -26,10 +26,10 @@ from fairserve.scheduling.admission import Admission, AdmissionOptions, LimitsIn
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.directory import Directory, Setting
-from fairserve.scheduling.errors import UnknownCallError, UnknownWorkerError
+from fairserve.scheduling.errors import UnknownCallError
 from fairserve.scheduling.live_call import LiveCall
+from fairserve.scheduling.membership import Membership
 from fairserve.scheduling.model_pool import ModelPool
-from fairserve.scheduling.pool import Worker
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.registry import THROTTLES
 
@@ -71,8 +71,7 @@ class Dispatcher:
         self.first = self.new_pool()
         """The pool of the first model that is named, there from the beginning: policies' options are
         checked by building it."""
-        self._homes: dict[str, ModelPool] = {}
-        """Of the workers."""
+        self._membership = Membership(self.pool_of)
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
             ev.AppChanged: self._on_setting,
             ev.TenantChanged: self._on_setting,
@@ -88,15 +87,8 @@ class Dispatcher:
             ev.InteractionOpened: self._on_interaction_opened,
             ev.InteractionRestored: self._on_interaction_restored,
             ev.InteractionClosed: self._on_interaction_closed,
-            ev.WorkerJoined: self._on_worker_joined,
-            ev.WorkerReported: self._on_worker_reported,
-            ev.WorkerDraining: self._on_worker_draining,
-            ev.WorkerUndrained: self._on_worker_undrained,
-            ev.WorkerLost: self._on_worker_lost,
-            ev.WorkerCached: self._on_cache_report,
-            ev.WorkerEvicted: self._on_cache_report,
-            ev.WorkerCacheReset: self._on_cache_report,
             ev.Tick: self._on_tick,
+            **self._membership.handlers,
         }
 
     # --- models -----------------------------------------------------------------------------------
@@ -119,9 +111,7 @@ class Dispatcher:
         """Go on with these pools, which know every call under way and every worker."""
         self.pools = pools
         self.first = next(iter(pools.values()), self.first)
-        self._homes = {
-            worker_id: each for each in pools.values() for worker_id in each.pool.workers
-        }
+        self._membership.compose(pools.values())
         for model, each in pools.items():
             each.resume(live for live in self._live.values() if live.call.pool == model)
         feeders = [each.feeder for each in pools.values()]
@@ -315,57 +305,10 @@ class Dispatcher:
                 commands += self._cancel(call_id, "cancelled", now_s)
         return commands
 
-    # --- workers ----------------------------------------------------------------------------------
-
-    def _on_worker_joined(self, event: ev.WorkerJoined, now_s: float) -> list[ev.Command]:
-        if event.worker_id in self._homes:
-            raise ValueError(f"worker {event.worker_id!r} has joined already")
-        pool = self.pool_of(event.model)
-        commands = pool.join(event)
-        self._homes[event.worker_id] = pool
-        return commands
-
-    def _require_worker(self, worker_id: str) -> tuple[ModelPool, Worker]:
-        pool = self._homes.get(worker_id)
-        if pool is None:
-            known = ", ".join(self._homes) or "none"
-            raise UnknownWorkerError(f"unknown worker {worker_id!r}; joined: {known}")
-        return pool, pool.pool.workers[worker_id]
-
-    def _on_worker_reported(self, event: ev.WorkerReported, now_s: float) -> list[ev.Command]:
-        pool, worker = self._require_worker(event.worker_id)
-        pool.pool.report(worker, event.foreign_tokens, now_s)
-        return []
-
-    def _on_worker_draining(self, event: ev.WorkerDraining, now_s: float) -> list[ev.Command]:
-        pool, worker = self._require_worker(event.worker_id)
-        pool.drain(worker)
-        return []
-
-    def _on_worker_undrained(self, event: ev.WorkerUndrained, now_s: float) -> list[ev.Command]:
-        pool, worker = self._require_worker(event.worker_id)
-        return pool.undrain(worker)
-
-    def _on_worker_lost(self, event: ev.WorkerLost, now_s: float) -> list[ev.Command]:
-        pool, worker = self._require_worker(event.worker_id)
-        pool.lose(worker)
-        del self._homes[event.worker_id]
-        return []
-
-    def _on_cache_report(self, event: ev.CacheReport, now_s: float) -> list[ev.Command]:
-        pool = self._homes.get(event.worker_id)
-        if pool is not None:  # else it has gone, and its news is late
-            pool.locality.reports.take(event)
-        return []
-
     # --- time -------------------------------------------------------------------------------------
 
     def _on_tick(self, event: ev.Tick, now_s: float) -> list[ev.Command]:
-        silence_s = self.system.worker_silence_s
-        for worker_id, pool in list(self._homes.items()):
-            last_s = pool.pool.workers[worker_id].last_report_s
-            if last_s is not None and now_s - last_s > silence_s:
-                self._on_worker_lost(ev.WorkerLost(worker_id), now_s)
+        self._membership.lose_silent(self.system.worker_silence_s, now_s)
         expired = self.tracker.expire(self.directory.profile, now_s)
         commands: list[ev.Command] = [self._ended(end) for end in expired]
         self.admission.forget_idle(now_s)

@@ -10,9 +10,6 @@ from typing import Any
 from fairserve.platform.console import forms
 from fairserve.platform.contracts.schemas import ContractBody
 
-CONTRACTS = ("contract", "user_contract")
-"""By the names that the API has for them; they stand before those of their fields."""
-
 
 def contract_of(form: Mapping[str, str], name: str) -> ContractBody | forms.Wrong:
     """The limits in the form of the contract ``name``; a field that is blank is no limit."""

@@ -14,6 +14,9 @@ from fairserve.platform.db.session import write_session
 from fairserve.platform.errors import ConflictError, FairServeError, InvalidRequestError
 
 Body = TypeVar("Body", bound=BaseModel)
+CONTRACTS = ("contract", "user_contract")
+"""Forms of contracts, by the API's names for them, which stand before those of their fields."""
+
 Wrong = dict[str, str]
 """What is wrong, by the field's name; what is wrong as a whole under the empty name."""
 
@@ -52,7 +55,7 @@ def refused(error: FairServeError) -> Wrong:
     limits of a contract may not go together.
     """
     param = error.param or ""
-    shown = param == "name" or param.startswith(("contract.", "user_contract."))
+    shown = param == "name" or param.partition(".")[0] in CONTRACTS
     return {param if shown else "": error.message}
 
 

@@ -11,7 +11,7 @@ from fairserve.platform.db.base import ID_CHARS, NAME_CHARS
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 MAX_PAGE = 1000
-_NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]+$"
+_NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]*$"
 
 Item = TypeVar("Item")
 
@@ -23,7 +23,7 @@ Name = Annotated[
 ]
 """A name that people choose."""
 
-NamePart = Annotated[str, StringConstraints(max_length=NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$")]
+NamePart = Annotated[str, StringConstraints(max_length=NAME_CHARS, pattern=_NO_CONTROL_CHARACTERS)]
 """What is looked for in names; empty: nothing."""
 
 UserId = Annotated[

@@ -18,7 +18,7 @@ from fairserve.platform.apps.endpoints import change_app, list_all_apps, service
 from fairserve.platform.apps.schemas import AppOut, AppPatch, LimitsBody, StageOut
 from fairserve.platform.auth import Principal
 from fairserve.platform.console import forms
-from fairserve.platform.console.contract_form import CONTRACTS, contract_of
+from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import (
     AdminViewer,
@@ -168,7 +168,7 @@ def patch_of(form: Mapping[str, str], *, weigh: bool) -> AppPatch | forms.Wrong:
     action = form.get("action", "")
     if action in ("suspend", "resume"):
         return AppPatch(suspended=action == "suspend")
-    if action in CONTRACTS:
+    if action in forms.CONTRACTS:
         contract = contract_of(form, action)
         return AppPatch(**{action: contract}) if isinstance(contract, ContractBody) else contract
     names = LimitsBody.model_fields
