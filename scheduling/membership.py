@@ -1,6 +1,6 @@
 """Which worker serves in which model's pool, and what is told of it: it joins, reports, drains, is lost.
 
-Part of the dispatcher. O(1) per event, but for joins, drains and losses: those cost what the router takes.
+Part of the dispatcher. O(1) per event; a join, a drain and a loss cost what they cost the router.
 """
 
 from __future__ import annotations

@@ -1,24 +1,15 @@
 """The clients' pages: who takes how much, one client, and what an operator changes."""
 
 import threading
-from urllib.parse import quote
 
 import httpx
 import openai
 import pytest
 from browser import NARROW, WIDE
+from client_pages import MODEL, ODD, call, path_of
 from processes import eventually
 
-MODEL = "fairserve-tiny-random"
-ODD = "<img src=x onerror=alert(1)>/\"'&? #%é 用户"
 KINDS = [(WIDE, False), (WIDE, True), (NARROW, False), (NARROW, True)]
-
-
-def call(server, key, user, words=5):
-    with server.openai(key) as client:
-        client.completions.create(
-            model=MODEL, prompt="a few words " * words, max_tokens=words, user=user
-        )
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +25,6 @@ def world(server):
         call(server, one["api_key"], user)
     call(server, other["api_key"], "cleo")
     return {"one": one, "other": other}
-
-
-def path_of(app, user):
-    return "/console/clients/" + "/".join(
-        quote(each, safe="") for each in (app["tenant_id"], app["id"], user)
-    )
 
 
 def rows(visit):
@@ -226,79 +211,6 @@ def test_wrong_values_change_nothing_and_are_kept(operator, server, world):
     assert "Allowed: a valid number." in operator.text()
     assert not operator.faults()
     assert server.admin("GET", place)["updated_at"] is None
-
-
-def set_limits(visit, title, fields):
-    """Fill in the form of a contract, which is opened."""
-    form = visit.page.locator("details", has_text=title)
-    form.locator("summary").click()
-    for label, value in fields.items():
-        form.get_by_label(label, exact=True).fill(value)
-    form.get_by_role("button", name="Set the limits").click()
-    return form
-
-
-def test_a_users_contract_is_set_and_holds(operator, server, world):
-    place = f"/admin/users/{world['one']['tenant_id']}/limited"
-    server.admin("PUT", place, json={"weight": 2})
-    operator.go(path_of(world["one"], "limited"))
-    title = "Change the contract"
-    set_limits(operator, title, {"Calls a minute": "1", "Models": f"{MODEL}\n{ODD}"})
-    operator.page.wait_for_url("**?done=user")
-    held = server.admin("GET", place)
-    assert held["weight"] == 2
-    assert held["contract"]["rpm_limit"] == 1
-    assert held["contract"]["allowed_models"] == [MODEL, ODD]
-    assert ODD in operator.page.locator("section", has_text="Contract of the user").inner_text()
-    assert operator.page.locator("main img").count() == 0
-    call(server, world["one"]["api_key"], "limited")
-    with pytest.raises(openai.RateLimitError) as refused:
-        call(server, world["one"]["api_key"], "limited")
-    assert "Refused (contract_rpm): call number 2 of this user" in str(refused.value)
-    wrong = {"Calls a minute": "", "Budget, USD": "3", "Budget's period": "often"}
-    form = set_limits(operator, title, wrong)
-    form.locator("[aria-invalid=true]").wait_for()
-    assert form.get_attribute("open") is not None, "what is wrong is seen"
-    assert "budget_duration is 'often'; allowed: 1h" in form.inner_text()
-    assert form.get_by_label("Budget, USD", exact=True).input_value() == "3"
-    assert not operator.faults()
-    assert server.admin("GET", place)["contract"] == held["contract"]
-    form.get_by_label("Budget's period").fill("1d")
-    form.get_by_label("Beyond the soft budget").select_option("finish_runs")
-    form.get_by_role("button", name="Set the limits").click()
-    operator.page.get_by_text("finish_runs without a soft_budget").wait_for()
-    form.get_by_label("Soft budget, USD").fill("2")
-    form.get_by_role("button", name="Set the limits").click()
-    operator.page.wait_for_url("**?done=user")
-    contract = server.admin("GET", place)["contract"]
-    assert (contract["rpm_limit"], contract["soft_end"]) == (None, "finish_runs")
-    assert {name: float(contract[name]) for name in ("max_budget", "soft_budget")} == {
-        "max_budget": 3,
-        "soft_budget": 2,
-    }
-    call(server, world["one"]["api_key"], "limited")
-
-
-def test_a_tenants_and_an_apps_contracts_are_set(browser, operator, server):
-    app = server.new_app(name="contracts")
-    operator.go(f"/console/clients/tenants/{app['tenant_id']}")
-    set_limits(operator, "Change the contract", {"Calls side by side": "3"})
-    operator.page.wait_for_url("**?done=tenant")
-    tenant = server.admin("GET", f"/admin/tenants/{app['tenant_id']}")
-    assert tenant["contract"]["max_parallel_requests"] == 3
-    with browser.visit(server.url) as visit:
-        visit.sign_in(app["tenant_key"])
-        visit.go(f"/console/clients/apps/{app['id']}")
-        set_limits(visit, "Change the contract of the app", {"Calls a minute": "50"})
-        visit.page.wait_for_url("**?done=app")
-        set_limits(visit, "Change the contract of its users", {"Tokens a minute": "9000"})
-        visit.page.get_by_text("9,000").wait_for()
-        assert not visit.faults()
-    place = f"/v1/apps/{app['id']}?tenant={app['tenant_id']}"
-    held = server.admin("GET", place)
-    assert held["contract"]["rpm_limit"] == 50
-    assert held["user_contract"]["tpm_limit"] == 9000
-    assert held["name"] == "contracts"
 
 
 def test_a_tenant_is_weighed_suspended_and_resumed(operator, server):
