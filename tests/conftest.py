@@ -1,35 +1,107 @@
-"""For all tests: Hypothesis judges what code does, never how long a busy machine takes for it.
+"""Options and hooks of the whole suite: deep tests, seeds, and a check that no module leaks resources.
 
-CI tries the same examples every time, so that it judges a change and not its luck; everywhere else they
-are new ones at each run.
+`make test` runs every test that is not marked ``deep``, and tries few examples of each property.
+`make test-deep` (``--deep``) runs the tests marked ``deep`` and the randomised ones: every property with
+many examples, and every test that takes the fixture ``seed``. All randomness derives from one seed,
+printed at the start. It is random, but under CI it is the hash of the tree: there it changes with the
+code and not with luck.
 """
 
 import gc
 import os
+import random
+import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 if not Path("/dev/nvidiactl").exists():
     # Read when triton is first imported, which torch may do: kernels are run by its interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-settings.register_profile("fairserve", deadline=None, derandomize=os.environ.get("CI") == "true")
-settings.load_profile("fairserve")
+# Deadlines are off: Hypothesis judges what code does, never how long a busy machine takes for it.
+# Hypothesis ignores the seed when it derandomises, which is its own default under CI.
+settings.register_profile("quick", deadline=None, derandomize=False, max_examples=25)
+settings.register_profile("deep", settings.get_profile("quick"), max_examples=500)
+
+ROOT = Path(__file__).resolve().parents[1]
+SEED_OPTION = "hypothesis_seed"
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--deep",
+        action="store_true",
+        help="run the tests marked deep and the randomised ones, with many examples",
+    )
+
+
+def _new_seed():
+    """The hash of the committed tree under CI, else a random number."""
+    if os.environ.get("CI") == "true":
+        command = ["git", "rev-parse", "HEAD^{tree}"]
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return int(run.stdout, 16) % 2**64
+    return random.SystemRandom().randrange(2**32)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    settings.load_profile("deep" if config.getoption("--deep") else "quick")
+    # The processes of pytest-xdist take the seed of the process that started them.
+    given = getattr(config, "workerinput", {}).get("seed") or config.getoption(SEED_OPTION)
+    config.option.hypothesis_seed = str(_new_seed() if given is None else given)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    node.workerinput["seed"] = node.config.getoption(SEED_OPTION)
+
+
+def pytest_report_header(config):
+    return f"seed: {config.getoption(SEED_OPTION)} (repeat with --hypothesis-seed)"
+
+
+def _is_random(item):
+    return is_hypothesis_test(getattr(item, "obj", None)) or "seed" in item.fixturenames
+
+
+def pytest_collection_modifyitems(config, items):
+    deep_run = config.getoption("--deep")
+    kept, left_out = [], []
+    for item in items:
+        deep = item.get_closest_marker("deep") is not None
+        wanted = deep or _is_random(item) if deep_run else not deep
+        (kept if wanted else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+
+
+@pytest.fixture
+def seed(request):
+    """A number for ``random.Random`` that derives from the seed of the run and the test's name."""
+    text = f"{request.config.getoption(SEED_OPTION)} {request.node.nodeid}"
+    return random.Random(text).randrange(2**32)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def collected():
-    """What a module leaves open is told there, not in whatever test finds it as garbage."""
+def _collect_garbage():
+    """Report what a module leaves open in that module, not in a later test that collects it."""
     yield
     gc.collect()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """What was logged goes from the processes of pytest-xdist as UTF-8, and tests log what is none."""
+    """Add the line that repeats a failure; pass logs as UTF-8, which pytest-xdist requires."""
     report = yield
+    if report.failed:
+        seed = item.config.getoption(SEED_OPTION)
+        deep = "--deep " if item.config.getoption("--deep") else ""
+        line = f"python -m pytest {deep}--hypothesis-seed={seed} '{item.nodeid}'"
+        report.sections.append(("repeat this failure with", line))
     report.sections = [
         (name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections
     ]
