@@ -1,6 +1,6 @@
-"""Databases for the tests: every test that takes ``database_url`` runs on SQLite and PostgreSQL.
+"""Databases for the tests: SQLite, or those that a mark of :mod:`databases` names.
 
-A PostgreSQL is started once per run from the installed binaries, as an unprivileged user where the
+SQLite databases are copies of one migrated file, PostgreSQL's of one migrated template. A PostgreSQL is started once per run from the installed binaries, as an unprivileged user where the
 tests run as root, and stopped by its pid. Missing binaries skip the test, and fail it under CI=true.
 """
 
@@ -175,22 +175,40 @@ def postgres_url(postgres_server) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request, tmp_path) -> str:
+def pytest_generate_tests(metafunc) -> None:
+    """Run a test that takes a database once for each database that its mark names."""
+    mark = metafunc.definition.get_closest_marker("databases")
+    if "database" in metafunc.fixturenames:
+        metafunc.parametrize("database", mark.args if mark else ("sqlite",), scope="session")
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory) -> Path:
+    """A SQLite file with an upgraded schema, to be copied."""
+    path: Path = tmp_path_factory.mktemp("template") / "fairserve.sqlite3"
+    engine = connect(f"sqlite:///{path}")
+    upgrade(engine)
+    engine.dispose()  # the last connection moves the write-ahead log into the file
+    return path
+
+
+@pytest.fixture
+def database_url(request, database, tmp_path) -> str:
     """URL of a new database without tables."""
-    if request.param == "sqlite":
+    if database == "sqlite":
         return f"sqlite:///{tmp_path / 'empty.sqlite3'}"
     url: str = request.getfixturevalue("postgres_url")
     return url
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request, tmp_path) -> Iterator[Engine]:
+@pytest.fixture
+def engine(request, database, tmp_path) -> Iterator[Engine]:
     """A new database with the schema of this version."""
     with ExitStack() as stack:
-        if request.param == "sqlite":
-            engine = connect(f"sqlite:///{tmp_path / 'fairserve.sqlite3'}")
-            upgrade(engine)
+        if database == "sqlite":
+            path = tmp_path / "fairserve.sqlite3"
+            shutil.copyfile(request.getfixturevalue("sqlite_template"), path)
+            engine = connect(f"sqlite:///{path}")
         else:
             server = request.getfixturevalue("postgres_server")
             template = request.getfixturevalue("postgres_template")
