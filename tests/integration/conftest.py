@@ -1,7 +1,8 @@
 """Databases for the tests: SQLite, or those that a mark of :mod:`databases` names.
 
-SQLite databases are copies of one migrated file, PostgreSQL's of one migrated template. A PostgreSQL is started once per run from the installed binaries, as an unprivileged user where the
-tests run as root, and stopped by its pid. Missing binaries skip the test, and fail it under CI=true.
+SQLite databases are copies of one migrated file, PostgreSQL's of one migrated template. A PostgreSQL
+is started once per process from the installed binaries, as an unprivileged user where the tests run as
+root, and stopped by its pid. Missing binaries skip the test, and fail it under CI=true.
 """
 
 from __future__ import annotations
