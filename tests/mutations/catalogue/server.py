@@ -1,0 +1,542 @@
+"""Bugs of the server: ledger and control, usage, webhooks, exports, and what people may see and do."""
+
+from __future__ import annotations
+
+from catalogue.mutation import Mutation
+
+_CONTROL = ("tests/unit/platform/control",)
+_JOURNAL = ("tests/unit/platform/*journal*.py", "tests/unit/platform/*ledger*.py", *_CONTROL)
+_DATABASE = ("tests/integration/*database_ledger*.py", "tests/integration/*checkpoint*.py")
+
+_LEDGER = (
+    Mutation(
+        "ledger-keeps-the-first-row-of-an-id",
+        "ledger",
+        "platform/ledger.py",
+        "calls[entry.key] = record_of(CallRecord, entry.data)",
+        "calls.setdefault(entry.key, record_of(CallRecord, entry.data))",
+        ("tests/unit/platform/*ledger*.py", *_DATABASE),
+    ),
+    Mutation(
+        "ledger-stores-its-position-before-the-commit",
+        "ledger",
+        "platform/ledger.py",
+        """        if not self._write(list(calls.values()), list(runs.values())):
+            return False
+        self._store(position)
+        return True""",
+        """        self._store(position)
+        return self._write(list(calls.values()), list(runs.values()))""",
+        ("tests/unit/platform/*ledger*.py", *_DATABASE),
+    ),
+    Mutation(
+        "ledger-drops-a-batch-with-one-bad-row",
+        "ledger",
+        "platform/ledger.py",
+        "                self._write_singly(calls, runs, error)\n",
+        "                logger.error('rows are refused: %s', error)\n",
+        ("tests/unit/platform/*ledger*.py", *_DATABASE),
+    ),
+    Mutation(
+        "restart-fails-calls-that-completed",
+        "ledger",
+        "platform/journal/recovery.py",
+        """            elif entry.kind == "closed":
+                found.pop(entry.key, None)
+""",
+        "",
+        _JOURNAL,
+    ),
+    Mutation(
+        "torn-tail-of-the-journal-is-kept",
+        "ledger",
+        "platform/journal/recovery.py",
+        "            file.truncate(good_end)\n",
+        "",
+        _JOURNAL,
+    ),
+    Mutation(
+        "segment-of-an-open-call-is-deleted",
+        "ledger",
+        "platform/journal/retention.py",
+        "if oldest.number >= self._ledgered.segment - 1 or oldest.open_calls:",
+        "if oldest.number >= self._ledgered.segment - 1:",
+        _JOURNAL,
+    ),
+    Mutation(
+        "progress-does-not-renew-the-lease",
+        "ledger",
+        "platform/control/live_calls.py",
+        """        self._leases.renew(live.call.call_id, now_s)
+        self._activity.used""",
+        "        self._activity.used",
+        _CONTROL,
+    ),
+    Mutation(
+        "wait-that-ended-expires-the-next-one",
+        "ledger",
+        "platform/control/deadlines.py",
+        "if self._waiting.get(call_id) == number:",
+        "if call_id in self._waiting:",
+        _CONTROL,
+    ),
+    Mutation(
+        "repeated-attempt-is-charged-twice",
+        "ledger",
+        "platform/control/recorder.py",
+        "self._close(replace(earlier, charged=False, cost=0))",
+        "self._close(earlier)",
+        _CONTROL,
+    ),
+    Mutation(
+        "repeated-attempt-costs-its-budget-twice",
+        "ledger",
+        "platform/control/lifecycle.py",
+        "ev.BudgetSpent(owner, -earlier.cost, earlier.accepted_at)",
+        "ev.BudgetSpent(owner, 0, earlier.accepted_at)",
+        (
+            *_CONTROL,
+            "tests/integration/*spending*.py",
+            "tests/integration/test_gateway/*limits*.py",
+        ),
+    ),
+    Mutation(
+        "live-service-counts-each-progress-in-full",
+        "ledger",
+        "platform/control/activity.py",
+        "            live.counted_service = service\n",
+        "            live.counted_service = 0.0\n",
+        ("tests/unit/platform/control/*activity*.py", "tests/property/*activity*.py"),
+    ),
+    Mutation(
+        "new-feeder-forgets-what-running-calls-used",
+        "ledger",
+        "platform/control/switch.py",
+        "            feeder.charge(call.call_id, usage)\n",
+        "",
+        ("tests/unit/platform/control/*switch*.py", *_CONTROL),
+    ),
+    Mutation(
+        "nul-characters-reach-postgresql",
+        "ledger",
+        "platform/db/upsert.py",
+        r"""return text.replace("\x00", "").encode""",
+        "return text.encode",
+        _DATABASE,
+    ),
+    Mutation(
+        "sqlite-transactions-lock-late",
+        "ledger",
+        "platform/db/engine.py",
+        '"BEGIN" if reading else "BEGIN IMMEDIATE"',
+        '"BEGIN"',
+        (
+            "tests/integration/*database_schema*.py",
+            *_DATABASE,
+            "tests/integration/*webhooks_delivery*.py",
+        ),
+    ),
+)
+
+_ROLLUPS = ("tests/integration/*usage_rollups*.py", "tests/property/*reports*.py")
+_REPORTS = ("tests/integration/*usage_reports*.py", *_ROLLUPS)
+
+_USAGE = (
+    Mutation(
+        "postgresql-rounds-quarter-hours",
+        "usage",
+        "platform/usage/raw_rows.py",
+        'quarter = func.floor(func.extract("epoch", time) / QUARTER_S)',
+        'quarter = func.extract("epoch", time) / QUARTER_S',
+        _ROLLUPS,
+    ),
+    Mutation(
+        "sqlite-rounds-seconds-up",
+        "usage",
+        "platform/usage/raw_rows.py",
+        'cast(func.strftime("%s", func.substr(cast(time, String), 1, 19)), Integer)',
+        'cast(func.round(func.strftime("%s", cast(time, String)) + 0.5), Integer)',
+        _ROLLUPS,
+    ),
+    Mutation(
+        "uncharged-calls-are-counted",
+        "usage",
+        "platform/usage/raw_rows.py",
+        '_count(charged).label("calls"),',
+        'func.count().label("calls"),',
+        _REPORTS,
+    ),
+    Mutation(
+        "call-without-a-served-model-has-none",
+        "usage",
+        "platform/usage/raw_rows.py",
+        'func.coalesce(func.nullif(LedgerCall.served_model, ""), LedgerCall.model)',
+        "func.coalesce(LedgerCall.served_model, LedgerCall.model)",
+        _REPORTS,
+    ),
+    Mutation(
+        "reopened-run-stays-in-its-old-quarter-hour",
+        "usage",
+        "platform/usage/marks.py",
+        'mark_rows(session, ends, "ended_at")',
+        'mark_rows(session, ends[:0], "ended_at")',
+        (*_ROLLUPS, *_DATABASE),
+    ),
+    Mutation(
+        "mark-made-during-a-rollup-is-lost",
+        "usage",
+        "platform/usage/rollups.py",
+        '_MARK = ("tenant_id", "app_id", "start_s", "marks")',
+        '_MARK = ("tenant_id", "app_id", "start_s")',
+        _ROLLUPS,
+    ),
+    Mutation(
+        "rollup-forgets-users-whose-rows-have-gone",
+        "usage",
+        "platform/usage/rollups.py",
+        "for users in (touched, *(tuple_(*keys).in_(part) for part in parts)):",
+        "for users in (touched,):",
+        _ROLLUPS,
+    ),
+    Mutation(
+        "days-of-clock-changes-have-24-hours",
+        "usage",
+        "platform/usage/zones.py",
+        "return begin_s, _midnight(last + timedelta(days=1), zone)",
+        "return begin_s, _midnight(last, zone) + DAY_S",
+        ("tests/unit/platform/*zones*.py", *_REPORTS),
+    ),
+    Mutation(
+        "budget-is-told-days-of-the-last-period",
+        "usage",
+        "platform/usage/spending.py",
+        "        UsageCalls.start_s >= begin_s,\n",
+        "",
+        ("tests/integration/*spending*.py",),
+    ),
+)
+
+_DELIVERY = (
+    "tests/integration/*webhooks_delivery*.py",
+    "tests/integration/*webhooks_sender*.py",
+    "tests/integration/*webhooks_endpoints*.py",
+)
+_EVENTS = ("tests/integration/*webhooks_events*.py", "tests/integration/*webhooks_budgets*.py")
+_WEBHOOK_UNITS = ("tests/unit/platform/webhooks",)
+
+_WEBHOOKS = (
+    Mutation(
+        "signature-leaves-out-the-time",
+        "webhooks",
+        "platform/webhooks/signature.py",
+        'b".".join((event_id.encode(), timestamp.encode(), body))',
+        'b".".join((event_id.encode(), body))',
+        (*_WEBHOOK_UNITS, *_DELIVERY),
+    ),
+    Mutation(
+        "rotated-secret-signs-for-ever",
+        "webhooks",
+        "platform/webhooks/signature.py",
+        "return time is not None and time > now",
+        "return time is not None",
+        (*_WEBHOOK_UNITS, *_DELIVERY),
+    ),
+    Mutation(
+        "retry-after-of-the-receiver-is-ignored",
+        "webhooks",
+        "platform/webhooks/retries.py",
+        "return max(own_s, min(asked_s, _step_s(attempts + 1)))",
+        "return own_s",
+        (*_WEBHOOK_UNITS, *_DELIVERY),
+    ),
+    Mutation(
+        "private-address-beside-a-public-one-is-sent-to",
+        "webhooks",
+        "platform/webhooks/guard.py",
+        "if not all(self._may_be_sent_to(address) for address in addresses):",
+        "if not any(self._may_be_sent_to(address) for address in addresses):",
+        _WEBHOOK_UNITS,
+    ),
+    Mutation(
+        "delivery-is-claimed-while-it-is-leased",
+        "webhooks",
+        "platform/webhooks/claims.py",
+        """        or_(WebhookDelivery.lease_until.is_(None), WebhookDelivery.lease_until <= now),
+""",
+        "",
+        _DELIVERY,
+    ),
+    Mutation(
+        "outcome-of-a-lost-lease-is-recorded",
+        "webhooks",
+        "platform/webhooks/claims.py",
+        """                WebhookDelivery.lease_until == claimed.lease_until,
+            )
+            .with_for_update()""",
+        """            )
+            .with_for_update()""",
+        _DELIVERY,
+    ),
+    Mutation(
+        "postgresql-claims-wait-for-each-other",
+        "webhooks",
+        "platform/webhooks/claims.py",
+        "of=WebhookEndpoint, key_share=True, skip_locked=True",
+        "of=WebhookEndpoint, key_share=True",
+        _DELIVERY,
+    ),
+    Mutation(
+        "delivery-is-tried-once-too-often",
+        "webhooks",
+        "platform/webhooks/claims.py",
+        "outcome.status == 410 or claimed.attempts >= max_attempts",
+        "outcome.status == 410 or claimed.attempts > max_attempts",
+        _DELIVERY,
+    ),
+    Mutation(
+        "endpoint-is-told-what-happened-before-it",
+        "webhooks",
+        "platform/webhooks/outbox.py",
+        "return since is not None and event.at >= since",
+        "return since is not None",
+        (*_EVENTS, *_DELIVERY),
+    ),
+    Mutation(
+        "budget-event-comes-only-beyond-the-limit",
+        "webhooks",
+        "platform/webhooks/budgets.py",
+        "spent is not None and spent >= met.limits[end]",
+        "spent is not None and spent > met.limits[end]",
+        ("tests/integration/*webhooks_budgets*.py",),
+    ),
+)
+
+_EXPORTS_TESTS = (
+    "tests/integration/*export_work*.py",
+    "tests/integration/test_exports.py",
+    "tests/integration/*exports*.py",
+)
+_USER_DATA = ("tests/integration/test_user_data.py", "tests/integration/*user_data*.py")
+
+_EXPORTS = (
+    Mutation(
+        "app-sees-the-exports-of-other-apps",
+        "exports",
+        "platform/exports/repository.py",
+        'return [*own, ReportExport.app_id == self.app_id, ReportExport.asked_by == "app"]',
+        'return [*own, ReportExport.asked_by == "app"]',
+        ("tests/integration/test_exports.py", "tests/integration/*isolation*.py"),
+    ),
+    Mutation(
+        "attempt-that-was-taken-over-goes-on-writing",
+        "exports",
+        "platform/exports/claims.py",
+        "        ReportExport.attempt == export.attempt,\n",
+        "",
+        _EXPORTS_TESTS,
+    ),
+    Mutation(
+        "lost-attempts-are-never-counted",
+        "exports",
+        "platform/exports/claims.py",
+        """            export.lost += 1
+""",
+        """            export.lost += 0
+""",
+        _EXPORTS_TESTS,
+    ),
+    Mutation(
+        "postgresql-exports-are-claimed-twice",
+        "exports",
+        "platform/exports/claims.py",
+        "        .with_for_update(of=ReportExport, skip_locked=True)\n",
+        "",
+        _EXPORTS_TESTS,
+    ),
+    Mutation(
+        "export-of-an-erased-user-stays",
+        "exports",
+        "platform/exports/erasure.py",
+        'has_file = ReportExport.state.in_(("ready", "expired"))',
+        'has_file = ReportExport.state.in_(("expired",))',
+        (*_USER_DATA, "tests/integration/*exports_afterwards*.py"),
+    ),
+    Mutation(
+        "erasure-leaves-rejected-calls",
+        "exports",
+        "platform/user_data/erasure.py",
+        "REFUSALS.name: self._in_batches(REFUSALS, self._refusals),",
+        "REFUSALS.name: 0,",
+        _USER_DATA,
+    ),
+    Mutation(
+        "calls-after-an-erasure-come-under-the-pseudonym",
+        "exports",
+        "platform/user_data/pseudonyms.py",
+        "if row is None or datetime.fromtimestamp(at, UTC) > row.erased_at:",
+        "if row is None:",
+        _USER_DATA,
+    ),
+    Mutation(
+        "tenant-lifts-a-block-by-erasing-the-user",
+        "exports",
+        "platform/user_data/service.py",
+        'if row is not None and row.blocked and self._principal.scope != "admin":',
+        'if row is not None and row.blocked and self._principal.scope == "app":',
+        (*_USER_DATA, "tests/integration/*isolation*.py"),
+    ),
+)
+
+_AUTH = ("tests/unit/platform/*auth*.py",)
+_CONSOLE_UNITS = ("tests/unit/platform/console",)
+_SESSIONS = ("tests/integration/*console_sessions*.py",)
+_ISOLATION = ("tests/integration/*management_isolation*.py", "tests/integration/*isolation*.py")
+
+_CONSOLE = (
+    Mutation(
+        "form-with-any-csrf-token-is-taken",
+        "console",
+        "platform/console/guard.py",
+        "if not compare_digest(given.encode(), viewer.csrf.encode()):",
+        "if not given:",
+        (*_CONSOLE_UNITS, *_SESSIONS),
+    ),
+    Mutation(
+        "form-of-another-site-is-taken",
+        "console",
+        "platform/console/guard.py",
+        'not in ("same-origin", "none"):',
+        'not in ("same-origin", "none", "cross-site"):',
+        (*_CONSOLE_UNITS, *_SESSIONS),
+    ),
+    Mutation(
+        "idle-console-session-does-not-end",
+        "console",
+        "platform/console/sessions.py",
+        "if row.expires_at <= now or row.seen_at <= now - idle:",
+        "if row.expires_at <= now:",
+        (*_SESSIONS, *_CONSOLE_UNITS),
+    ),
+    Mutation(
+        "console-session-outlives-its-key",
+        "console",
+        "platform/console/sessions.py",
+        "if key.revoked_at is not None or (",
+        "if key.revoked_at is None and (",
+        (*_SESSIONS, *_CONSOLE_UNITS),
+    ),
+    Mutation(
+        "console-does-not-escape",
+        "console",
+        "platform/console/rendering.py",
+        "autoescape=True,",
+        "autoescape=False,",
+        _CONSOLE_UNITS,
+    ),
+    Mutation(
+        "console-shows-a-tenant-another-one",
+        "console",
+        "platform/console/guard.py",
+        """    if tenant and tenant != viewer.tenant_id:
+        raise not_there(request)
+    return viewer.tenant_id""",
+        "    return tenant or viewer.tenant_id",
+        (*_CONSOLE_UNITS, *_ISOLATION),
+    ),
+    Mutation(
+        "revoked-key-is-valid",
+        "console",
+        "platform/auth.py",
+        "if any(time is not None for time in (found.revoked_at, *stopped_at)):",
+        "if any(time is not None for time in stopped_at):",
+        (*_AUTH, "tests/integration/*management_keys*.py"),
+    ),
+    Mutation(
+        "cached-key-outlives-its-expiry",
+        "console",
+        "platform/auth.py",
+        """                self._check_expiry(entry)
+                self._known.move_to_end(digest)""",
+        "                self._known.move_to_end(digest)",
+        (*_AUTH, "tests/integration/*management_keys*.py"),
+    ),
+    Mutation(
+        "key-read-before-its-revocation-is-cached",
+        "console",
+        "platform/auth.py",
+        "if generation == self._generation:",
+        "if generation <= self._generation:",
+        _AUTH,
+    ),
+    Mutation(
+        "tenant-key-acts-for-the-tenant-it-names",
+        "console",
+        "platform/auth.py",
+        """    if named is not None and named != principal.tenant_id:
+        raise NotFoundError("there is no such tenant", param="tenant")
+    return principal""",
+        "    return principal if named is None else replace(principal, tenant_id=named)",
+        (*_ISOLATION, "tests/integration/*management_apps*.py"),
+    ),
+    Mutation(
+        "app-of-another-tenant-is-found",
+        "console",
+        "platform/apps/repository.py",
+        """        .where(App.id == app_id, App.tenant_id == tenant_id)
+        .options""",
+        """        .where(App.id == app_id)
+        .options""",
+        _ISOLATION,
+    ),
+    Mutation(
+        "tenant-sees-the-calls-of-another-ones-run",
+        "console",
+        "platform/interactions/repository.py",
+        '            LedgerCall.tenant_id.concat("") == tenant,\n',
+        "",
+        (
+            *_ISOLATION,
+            "tests/integration/*database_ledger*.py",
+            "tests/unit/platform/interactions",
+            "tests/integration/test_gateway/*runs*.py",
+        ),
+    ),
+    Mutation(
+        "key-of-another-owner-is-revoked",
+        "console",
+        "platform/keys/service.py",
+        "if row is None or keys.owner_of(row) != self._owner:",
+        "if row is None:",
+        ("tests/integration/*management_keys*.py", *_ISOLATION),
+    ),
+    Mutation(
+        "deletion-of-an-app-is-not-audited",
+        "console",
+        "platform/apps/service.py",
+        """            self._audit("app.delete", app, before)
+""",
+        "",
+        ("tests/integration/*management_audit*.py", "tests/integration/*management*.py"),
+    ),
+    Mutation(
+        "tenant-sets-the-weight-of-its-app",
+        "console",
+        "platform/apps/service.py",
+        'if weight is not None and self._principal.scope != "admin":',
+        'if weight is not None and self._principal.scope == "app":',
+        ("tests/integration/*management_apps*.py", *_ISOLATION),
+    ),
+    Mutation(
+        "retry-after-is-rounded-down",
+        "console",
+        "platform/completions/refusals.py",
+        "retry_s = max(1, math.ceil(decision.retry_after_s or 1.0))\n    return RateLimitedError(",
+        "retry_s = max(1, math.floor(decision.retry_after_s or 1.0))\n    return RateLimitedError(",
+        (
+            "tests/unit/platform/completions/*refusals*.py",
+            "tests/integration/test_gateway/*limits*.py",
+        ),
+    ),
+)
+
+SERVER = (*_LEDGER, *_USAGE, *_WEBHOOKS, *_EXPORTS, *_CONSOLE)
