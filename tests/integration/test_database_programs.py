@@ -1,8 +1,9 @@
-"""Programs in the database, on SQLite and on PostgreSQL."""
+"""Programs in the database."""
 
 import threading
 from datetime import UTC, datetime, timedelta
 
+import databases
 import pytest
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -57,6 +58,7 @@ def count(sessions, model):
         return session.scalar(select(func.count()).select_from(model))
 
 
+@databases.ON_BOTH
 def test_what_is_saved_comes_back(apps):
     insert(apps, saved())
     assert repository.find(apps, KEY) == saved()
@@ -159,6 +161,7 @@ def test_those_that_ended_long_ago_are_deleted_with_their_outputs(apps):
     assert count(apps, ProgramStep) == 2
 
 
+@databases.ON_BOTH
 def test_many_write_at_once(apps):
     keys = [KEY._replace(run_id=f"{number}") for number in range(4)]
     for key in keys:

@@ -7,25 +7,19 @@ from sqlalchemy import text
 from usage_histories import calls, runs
 
 from fairserve.platform.cli import main
-from fairserve.platform.db.engine import connect, session_factory
-from fairserve.platform.db.schema import upgrade
 from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
 
 
 @pytest.fixture
-def database(tmp_path):
-    """The flags that name a database with a history, and the engine."""
-    engine = connect(f"sqlite:///{tmp_path / 'fairserve.sqlite3'}")
-    upgrade(engine)
-    with session_factory(engine).begin() as session:
+def flags(engine):
+    """Name a database with the schema."""
+    return ["--database-url", str(engine.url)]
+
+
+def test_rollup_report_reconcile_repair(flags, sessions, capsysbinary, tmp_path):
+    with sessions.begin() as session:
         upsert_calls(session, calls(1, 100))
         upsert_interactions(session, runs(1, 10))
-    yield ["--data-dir", str(tmp_path)], engine
-    engine.dispose()
-
-
-def test_rollup_report_reconcile_repair(database, capsysbinary, tmp_path):
-    flags, engine = database
     assert main(["usage", "rollup", *flags]) == 0
     capsysbinary.readouterr()
     assert main(["usage", "report", "--group-by", "tenant,day", *flags]) == 0
@@ -37,8 +31,8 @@ def test_rollup_report_reconcile_repair(database, capsysbinary, tmp_path):
         assert main(["usage", "report", "--group-by", "app", *more, *flags]) == 0
         assert out.stat().st_size > 100
     assert main(["usage", "reconcile", *flags]) == 0
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE usage_calls SET calls = calls + 1 WHERE level = 'day_app'"))
+    with sessions.begin() as session:
+        session.execute(text("UPDATE usage_calls SET calls = calls + 1 WHERE level = 'day_app'"))
     assert main(["usage", "reconcile", "--to", "2026-03-01", *flags]) == 0, "another day"
     capsysbinary.readouterr()
     assert main(["usage", "reconcile", *flags]) == 1
@@ -57,8 +51,7 @@ def test_rollup_report_reconcile_repair(database, capsysbinary, tmp_path):
         (["report", "--format", "pdf"], "parquet"),
     ],
 )
-def test_wrong_use_is_one_line(database, capfd, arguments, said):
-    flags, _ = database
+def test_wrong_use_is_one_line(flags, capfd, arguments, said):
     try:
         code = main(["usage", *arguments, *flags])
     except SystemExit as ended:
