@@ -31,6 +31,7 @@ from fairserve.platform.console.router import router as console
 from fairserve.platform.console.security_headers import ConsoleHeaders
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.control import endpoints as live
+from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, FieldError
 from fairserve.platform.errors import (
     BodyTooLargeError,
     FairServeError,
@@ -127,6 +128,12 @@ async def _answer_validation(request: Request, error: Exception) -> Response:
     if problem["type"] == "json_invalid":
         return _answer(request, InvalidRequestError("the body is not JSON", code="malformed_json"))
     text = str(problem["msg"]).removeprefix("Value error, ")
+    context = problem.get("ctx", {})
+    if isinstance(cause := context.get("error"), FieldError):
+        param = f"{field}.{cause.field}" if field else cause.field
+        return _answer(request, InvalidRequestError(text, param=param))
+    if context.get("pattern") == NO_CONTROL_CHARACTERS:
+        text = "control characters are not allowed"
     code = "unknown_parameter" if problem["type"] == "extra_forbidden" else None
     message = f"{field}: {text}" if field else text
     return _answer(request, InvalidRequestError(message, param=field or None, code=code))

@@ -19,7 +19,7 @@ from pydantic import (
 from fairserve.engine.base import KvEndpoints
 from fairserve.platform.cluster.worker_spec import WorkerKind, WorkerSpec
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
-from fairserve.platform.db.schemas import Strict
+from fairserve.platform.db.schemas import FieldError, Strict
 
 MAX_WORKERS = 1000
 MAX_ALIASES = 1000
@@ -98,7 +98,7 @@ class WorkerIn(Strict):
     @model_validator(mode="after")
     def _replay_needs_events(self) -> WorkerIn:
         if self.kv_replay is not None and self.kv_events is None:
-            raise ValueError("kv_replay needs kv_events")
+            raise FieldError("kv_replay", "kv_replay needs kv_events")
         return self
 
     def spec(self) -> WorkerSpec:
@@ -124,9 +124,11 @@ class WorkerJoin(WorkerIn):
     @model_validator(mode="after")
     def _check(self) -> WorkerJoin:
         if self.tokenizer is not None and self.model is None:
-            raise ValueError("tokenizer needs model")
+            raise FieldError("tokenizer", "tokenizer needs model")
         if self.api_key_env is not None and not self.api_key_env.startswith(KEY_NAME):
-            raise ValueError(f"api_key_env: allowed are names that begin with {KEY_NAME}")
+            raise FieldError(
+                "api_key_env", f"api_key_env: allowed are names that begin with {KEY_NAME}"
+            )
         return self
 
 

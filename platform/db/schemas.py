@@ -11,29 +11,29 @@ from fairserve.platform.db.base import ID_CHARS, NAME_CHARS
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 
 MAX_PAGE = 1000
-_NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]*$"
+NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]*$"
 
 Item = TypeVar("Item")
 
 Name = Annotated[
     str,
     StringConstraints(
-        strip_whitespace=True, min_length=1, max_length=NAME_CHARS, pattern=_NO_CONTROL_CHARACTERS
+        strip_whitespace=True, min_length=1, max_length=NAME_CHARS, pattern=NO_CONTROL_CHARACTERS
     ),
 ]
 """A name that people choose."""
 
-NamePart = Annotated[str, StringConstraints(max_length=NAME_CHARS, pattern=_NO_CONTROL_CHARACTERS)]
+NamePart = Annotated[str, StringConstraints(max_length=NAME_CHARS, pattern=NO_CONTROL_CHARACTERS)]
 """What is looked for in names; empty: nothing."""
 
 UserId = Annotated[
-    str, StringConstraints(min_length=1, max_length=NAME_CHARS, pattern=_NO_CONTROL_CHARACTERS)
+    str, StringConstraints(min_length=1, max_length=NAME_CHARS, pattern=NO_CONTROL_CHARACTERS)
 ]
 """An end user's id as the tenant writes it: nothing is stripped."""
 
 ModelName = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=_NO_CONTROL_CHARACTERS),
+    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=NO_CONTROL_CHARACTERS),
 ]
 """A model or an alias, as calls ask for it."""
 
@@ -49,6 +49,14 @@ class Strict(BaseModel):
     """A body or query: unknown fields are refused, and errors do not repeat the input."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+
+class FieldError(ValueError):
+    """A check of several fields failed: ``field`` is the one to change, ``message`` a sentence."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class Paging(Strict):

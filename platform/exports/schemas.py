@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, model_validator
 
-from fairserve.platform.db.schemas import Page
+from fairserve.platform.db.schemas import FieldError, Page
 from fairserve.platform.usage.schemas import InteractionState, UsageRequest
 
 ExportKind = Literal["usage", "interactions"]
@@ -25,13 +25,14 @@ class ExportRequest(UsageRequest):
     def _check_kind(self) -> Self:
         if self.kind == "usage":
             if self.state is not None:
-                raise ValueError("state is for kind=interactions")
+                raise FieldError("state", "state is for kind=interactions")
             return self
         if self.format == "html":
-            raise ValueError("interactions are exported as json, csv or parquet")
+            raise FieldError("format", "interactions are exported as json, csv or parquet")
         given = self.model_fields_set & {"group_by", "model", "limit", "offset"}
         if given:
-            raise ValueError(f"{min(given)} is not for kind=interactions, which lists all of them")
+            name = min(given)
+            raise FieldError(name, f"{name} is not for kind=interactions, which lists all of them")
         return self
 
 

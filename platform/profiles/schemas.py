@@ -13,7 +13,7 @@ from pydantic import BaseModel, model_validator
 from fairserve.platform.apps.schemas import ProfileBody, ProfileOut, StageOut
 from fairserve.platform.db.identity import ProfileMode
 from fairserve.platform.db.profiles import ProfileSource
-from fairserve.platform.db.schemas import Strict
+from fairserve.platform.db.schemas import FieldError, Strict
 
 
 class ProfileInForce(ProfileOut):
@@ -103,5 +103,5 @@ class ProfileModeBody(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.profile is not None and self.mode != "pinned":
-            raise ValueError("a profile is given with mode pinned only")
+            raise FieldError("profile", "a profile is given with mode pinned only")
         return self

@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
 
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
-from fairserve.platform.db.schemas import ObjectId, Paging, Strict, UserId
+from fairserve.platform.db.schemas import (
+    NO_CONTROL_CHARACTERS,
+    ObjectId,
+    Paging,
+    Strict,
+    UserId,
+)
 from fairserve.platform.usage.schemas import Cost
 from fairserve.throttling.base import Scope
 
 MAX_PARAMETERS = 100
 
-Scalar = bool | int | float | Annotated[str, StringConstraints(max_length=100)] | None
+MAX_VALUE_CHARS = 100
+
+
+def _check_scalar(value: object) -> object:
+    """Say what is allowed: the union itself would name only its first type."""
+    if isinstance(value, str) and len(value) > MAX_VALUE_CHARS:
+        raise ValueError(f"the text has {len(value)} characters; allowed: {MAX_VALUE_CHARS}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError('the number is not finite; infinity is written as "inf"')
+    if value is not None and not isinstance(value, (bool, int, float, str)):
+        raise ValueError("allowed: a number, a text, true, false or null")
+    return value
+
+
+Scalar = Annotated[
+    bool | int | float | Annotated[str, StringConstraints(max_length=MAX_VALUE_CHARS)] | None,
+    BeforeValidator(_check_scalar),
+]
 
 InteractionId = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=r"^[^\x00-\x1f\x7f]+$"),
+    StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=NO_CONTROL_CHARACTERS),
 ]
 """A run's id as its client writes it."""
 

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairserve.platform.db.schemas import ModelName, ObjectId, Page, Paging, UserId
+from fairserve.platform.db.schemas import FieldError, ModelName, ObjectId, Page, Paging, UserId
 
 Group = Literal["tenant", "app", "user", "model", "day", "hour"]
 GROUPS: tuple[Group, ...] = ("tenant", "app", "user", "model", "day", "hour")
@@ -48,7 +48,7 @@ class UsageFilter(Paging):
     @model_validator(mode="after")
     def _check_days(self) -> Self:
         if self.first_day and self.last_day and self.first_day > self.last_day:
-            raise ValueError("from is after to")
+            raise FieldError("from", "from is after to")
         return self
 
 
@@ -63,7 +63,7 @@ class UsageQuery(UsageFilter):
     @model_validator(mode="after")
     def _check_groups(self) -> Self:
         if len(set(self.group_by)) != len(self.group_by):
-            raise ValueError("group_by names a group twice")
+            raise FieldError("group_by", "group_by names a group twice")
         return self
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StringConstraints
 
 from fairserve.platform.db.base import NAME_CHARS
-from fairserve.platform.db.schemas import Paging, Strict, TenantPaging
+from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, Paging, Strict, TenantPaging
 from fairserve.platform.db.webhooks import URL_CHARS, DeliveryState
 from fairserve.platform.webhooks.event_types import TYPES, EventType
 
@@ -16,7 +16,7 @@ Url = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_
 Types = Annotated[list[EventType], Field(min_length=1, max_length=len(TYPES))]
 Description = Annotated[
     str,
-    StringConstraints(strip_whitespace=True, max_length=NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$"),
+    StringConstraints(strip_whitespace=True, max_length=NAME_CHARS, pattern=NO_CONTROL_CHARACTERS),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Profiles learned from the ledger's rows, on both databases: versions, modes, what control hears."""
+"""Profiles learned from the ledger's rows: versions, modes, what control hears."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -207,7 +207,7 @@ def test_modes(world):
     assert [item["source"] for item in history["items"]] == [
         "learned", "declared", "pinned", "learned", "declared",
     ]  # fmt: skip
-    world.set_mode("learned", PROFILE, status=422)
+    assert world.set_mode("learned", PROFILE, status=400)["error"]["param"] == "profile"
 
 
 def test_pinning_what_holds(world):

@@ -4,7 +4,6 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from sqlalchemy import func, select, update
 
 from fairserve.platform.db.identity import ApiKey
@@ -36,6 +35,7 @@ CHANGES = [
     ("POST", "/v1/apps/{app_id}/restore", None, "app.restore"),
     ("PUT", "/admin/users/{tenant_id}/{user}", {"contract": CONTRACT}, "user.change"),
     ("DELETE", "/admin/users/{tenant_id}/{user}", None, "user.reset"),
+    ("DELETE", "/v1/user-data", None, "user.erase"),
     ("PUT", "/admin/throttling", {"system": "fcfs"}, "throttling.change"),
     ("POST", "/admin/jobs/{job}/run", None, "job.run"),
     ("POST", WORKERS, {"id": "a", "url": "http://127.0.0.1:9"}, "worker.join"),
@@ -71,7 +71,12 @@ def test_every_route_that_changes_something_is_walked(management):
         for method in methods.keys() - {"get"}
     }
     walked = {(method, path.replace("tenant_key_id", "key_id")) for method, path, _, _ in CHANGES}
-    assert found - CHANGE_NOTHING == walked
+    of_calls = {
+        (method, path)
+        for method, path in found
+        if path.startswith(("/v1/chat/", "/v1/completions", "/v1/interactions"))
+    }
+    assert found - CHANGE_NOTHING - of_calls == walked
     assert found >= CHANGE_NOTHING
 
 
@@ -89,12 +94,16 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         "worker_id": "a",
         "name": "org/chat",
     }
+    run = {"id": "a/run", "user": "anna"}
+    management.call(app["api_key"], "POST", "/v1/interactions", run, status=201)
     seen = count(management)
     for method, route, body, action in CHANGES:
         path = route
         for name, value in places.items():
             path = path.replace(f"{{{name}}}", value)
         query = {"tenant": tenant["id"]} if path.startswith("/v1") else {}
+        if action == "user.erase":
+            query["user"] = "anna"
         answer = management.client.request(
             method,
             path,
@@ -189,9 +198,11 @@ def test_the_log_is_found_by_what_it_tells(management):
     assert listed(since=later) == []
     assert listed(since=earlier) == everything
     for query in ({"since": "2026-01-01T00:00:00"}, {"action": ""}, {"who": "me"}, {"limit": 0}):
-        management.call(management.admin, "GET", "/admin/audit", status=422, **query)
+        param = next(iter(query))
+        management.rejected(management.admin, "GET", "/admin/audit", param=param, **query)
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_nobody_changes_the_log(management, method):
-    management.call(management.admin, method, "/admin/audit", {}, status=405)
+def test_nobody_changes_the_log(management):
+    for method in ("POST", "PUT", "PATCH", "DELETE"):
+        error = management.call(management.admin, method, "/admin/audit", {}, status=405)["error"]
+        assert error["code"] == "method_not_allowed"

@@ -66,10 +66,7 @@ def test_only_a_price_that_does_not_hold_yet_is_taken_back(management):
     ],
 )
 def test_what_is_wrong_with_a_price_is_named(management, wrong, field):
-    headers = {"Authorization": f"Bearer {management.admin}"}
-    answer = management.client.post("/admin/prices", json=CHAT | wrong, headers=headers)
-    assert answer.status_code in (400, 422)
-    assert field in answer.text
+    management.rejected(management.admin, "POST", "/admin/prices", CHAT | wrong, param=field)
 
 
 def test_changes_of_prices_are_audited_and_for_admins_only(management, sessions):

@@ -1,105 +1,84 @@
-"""The management endpoints over one database, with what they tell of written down."""
+"""The shipped application over one database: the whole platform of a server, without workers.
+
+One application serves all tests of a process, because FastAPI resolves its routes at the first request,
+which costs 0.1 s of CPU; every test has a platform of its own (0.04 s). Control and the declared runs
+are the real ones and remember what the endpoints posted. Only the background jobs are replaced: tests
+run them when they need them.
+"""
 
 from __future__ import annotations
 
-import time
+import functools
 from pathlib import Path
+from typing import Any
 
-from control_world import MemoryJournal
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
-from virtual_cluster import make_call
 
-from fairserve.platform.app import MANAGEMENT
-from fairserve.platform.auth import Authenticator
-from fairserve.platform.cluster import endpoints as cluster
-from fairserve.platform.cluster.fleet import merge
-from fairserve.platform.completions.models import Models
-from fairserve.platform.control.history import History
-from fairserve.platform.control.live import LiveCall
-from fairserve.platform.control.port import ClusterView, RunView, WorkerView
+from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.control.service import ControlService
-from fairserve.platform.db.engine import session_factory
-from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
-from fairserve.platform.errors import FairServeError
+from fairserve.platform.programs.service import Programs
 from fairserve.platform.settings import Settings
 from fairserve.platform.throttling.preview import Previews
-from fairserve.platform.user_data import endpoints as user_data
-from fairserve.scheduling.registry import SYSTEMS
-
-ROUTERS = [each.router for each in MANAGEMENT if each not in (cluster, user_data)]
-"""But those that ask a running server; they have tests of their own."""
+from fairserve.platform.wiring import Platform, build_app
 
 
 class RecordingControl:
-    """Stands in for control: remembers what the management endpoints tell it."""
+    """Control, and what the endpoints posted to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, real: ControlService) -> None:
+        self.real = real
         self.events: list = []
         self.reopened: list = []
         self.applied: list = []
         self.closed: list = []
-        self.real = ControlService(SYSTEMS["fairserve"], MemoryJournal())
-        """Without workers."""
+        self.prices: Any = None
 
-    async def runs(self, tenant, app, limit, *, user=None):
-        return []
-
-    async def interaction(self, run_id):
-        """Every run is live."""
-        app = run_id.partition("/")[0]
-        return RunView(run_id, "tn_1", app, "anna", "under_way", 1.0, 2.0, 3, 1, 30)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
 
     async def close_interaction(self, run_id, *, cancel, failed=False):
+        await self.real.close_interaction(run_id, cancel=cancel, failed=failed)
         self.closed.append((run_id, cancel))
 
-    async def clients(self, tenant, **page):
-        return await self.real.clients(tenant, **page)
-
-    async def client(self, tenant, app, user, *, within=None):
-        """Every client has been refused something."""
-        call = make_call("c", tenant=tenant, app=app, user=user)
-        refused = LiveCall(call, "row", "", 0.0, 0.0, print, None)
-        self.real.activity.refused(refused, "rpm_user_limit", time.monotonic())
-        return await self.real.client(tenant, app, user, within=within)
-
     def post(self, event) -> None:
+        self.real.post(event)
         self.events.append(event)
 
     def contract_changed(self, event, *, reopened) -> None:
+        self.real.contract_changed(event, reopened=reopened)
         self.events.append(event)
         if reopened:
             self.reopened.append(event)
 
     def use_prices(self, prices) -> None:
+        self.real.use_prices(prices)
         self.prices = prices
 
     def apply_throttling(self, system, parameters) -> None:
+        self.real.apply_throttling(system, parameters)
         self.applied.append((system, parameters))
-
-    async def cluster(self) -> ClusterView:
-        workers = (WorkerView("w0", False, 8000, 0, 0, 0, "m"),)
-        return ClusterView("fairserve", False, False, 0, 8000, 0, 0, 0, workers)
 
 
 class RecordingPrograms:
-    """Stands in for the programs under way: remembers which are to end."""
+    """The declared runs, and whose were cancelled."""
 
-    def __init__(self) -> None:
+    def __init__(self, real: Programs) -> None:
+        self.real = real
         self.cancelled: list = []
 
-    def is_live(self, key) -> bool:
-        return False
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
 
     def cancel_of(self, reason, *, app_id="", tenant_id="") -> None:
+        self.real.cancel_of(reason, app_id=app_id, tenant_id=tenant_id)
         self.cancelled.append((reason, app_id or tenant_id))
 
 
 class RecordingJobs:
-    """Stands in for who runs the background jobs: remembers which were asked for."""
+    """Stands in for the background jobs: remembers which were requested."""
 
     def __init__(self) -> None:
         self.asked: list = []
@@ -107,55 +86,76 @@ class RecordingJobs:
     def request(self, name) -> None:
         self.asked.append(name)
 
+    def start(self) -> None:
+        """Nothing runs."""
 
-class RecordingFleet:
-    """Stands in for the running fleet: takes up what is stored, and remembers what was dropped."""
+    async def stop(self) -> None:
+        """Nothing ran."""
 
-    def __init__(self) -> None:
-        self.parts: dict = {}
-        self.drains: dict = {}
-        self.dropped: list = []
-        self.present: dict = {}
 
-    @property
-    def desired(self):
-        return merge(self.parts, self.drains)
+class ManagedPlatform(Platform):
+    """A platform that remembers what its endpoints post, and whose jobs only tests run."""
 
-    def reload(self, load, drop="") -> None:
-        stored = load()
-        self.parts["api"], self.drains = stored.part, stored.drains
-        self.dropped.append(drop)
+    async def start(self) -> None:
+        await super().start()
+        self.control = RecordingControl(self.control)
+        self.programs = RecordingPrograms(self.programs)
+
+    def _jobs(self) -> RecordingJobs:
+        return RecordingJobs()
+
+
+class CurrentPlatform:
+    """The platform of the test in progress, for the application that all tests share."""
+
+    platform: Platform
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.platform, name)
+
+
+@functools.cache
+def shared_application() -> tuple[FastAPI, CurrentPlatform]:
+    """The application of this process, and which platform it starts when a client enters it."""
+    current = CurrentPlatform()
+    return build_app(Settings(), current), current
 
 
 class Management:
-    """The management endpoints over one database, an admin, and every answer's body."""
+    """The application over one database, an admin's key, and every answer's body."""
 
     def __init__(self, engine: Engine, data_dir: Path) -> None:
-        self.app = FastAPI()
-        for router in ROUTERS:
-            self.app.include_router(router)
-        self.app.add_exception_handler(FairServeError, self._answer)
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self.fleet_file = data_dir / "fleet.json"
+        self.fleet_file.write_text("{}")  # so that no embedded workers start
+        settings = Settings(data_dir=data_dir, fleet_file=self.fleet_file, kv_events=False)
+        self.platform = ManagedPlatform(settings, engine=engine)
+        self.hasher = self.platform.hasher
+        self.app, current = shared_application()
+        current.platform = self.platform
         self.state = self.app.state
-        self.state.settings = Settings(data_dir=data_dir)
-        self.state.session_factory = session_factory(engine)
-        self.hasher = key_hasher(self.state.settings)
-        self.state.authenticator = Authenticator(self.state.session_factory, self.hasher)
-        self.state.control = self.control = RecordingControl()
-        self.state.history = History(self.control.real, lambda: ())
-        self.state.ledger = None
-        self.state.programs = self.programs = RecordingPrograms()
-        self.state.fleet = self.fleet = RecordingFleet()
+        self.state.settings = settings
         self.state.previews = Previews()
-        self.state.pool = self.pool = {}
-        self.state.jobs = self.jobs = RecordingJobs()
-        self.state.models = Models(lambda worker_id: True)
+        self.state.console = ConsoleState(settings)
         self.client = TestClient(self.app)
         self.bodies: list[str] = []
-        self.admin = ensure_admin_key(self.state.session_factory, self.hasher)
+        self.admin = ensure_admin_key(self.platform.sessions, self.hasher)
 
-    @staticmethod
-    async def _answer(request: Request, error: FairServeError) -> JSONResponse:
-        return JSONResponse(error.body(), error.status, error.headers)
+    @property
+    def control(self) -> RecordingControl:
+        return self.platform.control
+
+    @property
+    def programs(self) -> RecordingPrograms:
+        return self.platform.programs
+
+    @property
+    def jobs(self) -> RecordingJobs:
+        return self.platform.jobs
+
+    def on_loop(self, act, *args):
+        """Call ``act`` on the server's event loop."""
+        return self.client.portal.call(act, *args)
 
     def call(self, key, method, path, body=None, *, status=200, **query):
         """Send a request; returns the JSON, after checking the status."""
@@ -164,6 +164,14 @@ class Management:
         assert answer.status_code == status, (answer.status_code, answer.text)
         self.bodies.append(answer.text)
         return answer.json() if answer.content else None
+
+    def rejected(self, key, method, path, body=None, *, param, **query):
+        """Send a request that is invalid; returns the error, which names the field ``param``."""
+        error = self.call(key, method, path, body, status=400, **query)["error"]
+        assert error["type"] == "invalid_request_error"
+        assert error["param"] == param, error
+        assert param in error["message"]
+        return error
 
     def tenant(self, name: str) -> dict:
         """A new tenant, with its ``api_key``."""
