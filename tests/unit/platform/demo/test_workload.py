@@ -84,7 +84,9 @@ class A:
     assert documents.docstrings(source) == ["module: Top.", "A: Of A.", "f: Of f.\n\nMore."]
 
 
-@pytest.mark.parametrize("corpus", [documents.library, documents.package])
+@pytest.mark.parametrize(
+    "corpus", [pytest.param(documents.library, marks=pytest.mark.deep), documents.package]
+)
 def test_texts_are_one_byte_per_character_and_long_enough(corpus):
     text = corpus().text
     assert text.isascii()
@@ -95,6 +97,7 @@ def test_texts_are_one_byte_per_character_and_long_enough(corpus):
     assert corpus().part(10**6, 500) == corpus().part(10**6, 500)
 
 
+@pytest.mark.deep
 def test_documents_of_the_flood_are_not_those_of_the_users():
     chars = question_answering.DOCUMENT_CHARS
     shared = {

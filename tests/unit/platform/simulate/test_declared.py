@@ -9,7 +9,7 @@ from fairserve.engine.simulated.traces.interaction_file import write_trace
 from fairserve.platform import cli
 from fairserve.platform.simulate.declared import larger, wrong_profiles
 
-OPTIONS = AgentMixOptions(users=10, interactions_per_s=4.0, duration_s=60.0, other_apps=1)
+OPTIONS = AgentMixOptions(users=10, interactions_per_s=4.0, duration_s=30.0, other_apps=1)
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,16 @@ import pytest
 
 from fairserve.engine.torch.bench.runner import Outcome, UnavailableError
 from fairserve.platform.bench.engine.contest import Contest, DisagreementError, enter
-from fairserve.platform.bench.engine.figures import RATIOS, ratios
+from fairserve.platform.bench.engine.figures import ratios
 from fairserve.platform.bench.engine.workloads import Workload
 
 LOAD = Workload("b8", 2, (4, 4), (3, 3))
+
+
+@pytest.fixture(autouse=True)
+def _no_collection(monkeypatch):
+    """Rounds collect garbage first, which takes long where torch is loaded, and nothing here."""
+    monkeypatch.setattr("gc.collect", lambda: 0)
 
 
 class Fake:
@@ -108,9 +114,3 @@ def test_a_figure_without_its_peer_is_left_out():
     made = contest(Fake("fairserve"), Fake("generate"))
     made.round(0, LOAD)
     assert ratios(made.runs) == []
-    assert {name: figure.target for name, (figure, _) in RATIOS.items()} == {
-        "b1": 0.95,
-        "b8": 1.3,
-        "b32": 2.5,
-        "shared": 4.0,
-    }
