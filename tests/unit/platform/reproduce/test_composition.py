@@ -86,6 +86,7 @@ def test_ratios_are_to_the_best_of_each_cell():
     assert ratios["vtc"]["p99 TTFT (s)"] == [4.0, 1.0]
 
 
+@pytest.mark.deep
 def test_every_cell_has_a_row_for_each_system(tmp_path):
     folder = shared_trace("tau_airline_gpt4o.jsonl.gz").parent
     setting = Setting(traces=folder, seeds=1, scale=0.15, plots=tmp_path)
@@ -138,6 +139,7 @@ def test_a_watermark_is_recommended_unless_another_delays_fewer():
     assert not late_enough(rows | {"2": mix_row(10.0, precision=90.0)}).holds
 
 
+@pytest.mark.deep
 def test_a_sweep_has_a_row_for_each_value(tmp_path):
     folder = shared_trace("tau_airline_gpt4o.jsonl.gz").parent
     setting = Setting(traces=folder, seeds=1, scale=0.1, plots=tmp_path)

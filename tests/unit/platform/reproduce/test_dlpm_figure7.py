@@ -22,6 +22,7 @@ from fairserve.platform.reproduce.steady import steady
 from fairserve.scheduling.metrics import CallSample
 
 
+@pytest.mark.deep
 def test_every_cell_has_a_row_for_each_system(tmp_path):
     report = dlpm_figure7(Setting(seeds=1, scale=0.1, plots=tmp_path), workers=(1,))
     assert [each.name for each in tmp_path.iterdir()] == list(report.plots) == ["dlpm-figure7.png"]
@@ -33,6 +34,7 @@ def test_every_cell_has_a_row_for_each_system(tmp_path):
     assert "dlpm-figure7" in report.text()
 
 
+@pytest.mark.deep
 def test_load_grows_with_the_workers():
     for workload, misbehaviour in RATES:
         one, four = (len(trace_of(workload, misbehaviour, d, 0, 0.5)) for d in (1, 4))

@@ -36,12 +36,14 @@ def complete(report, names, folder):
     assert report.name in report.text()
 
 
+@pytest.mark.deep
 def test_figure_1_has_all_quanta(tmp_path):
     report = figure1.dlpm_figure1(small(0.15, tmp_path), QUANTA)
     names = [figure1.row_name(v, q) for v in figure1.VARIANTS for q in QUANTA]
     complete(report, [*figure1.ENDS, *names], tmp_path)
 
 
+@pytest.mark.deep
 def test_figure_4_has_all_sizes(tmp_path):
     report = figure4.dlpm_figure4(small(0.1, tmp_path), (1, 2), (20, 40))
     places = [(1, 200), (2, 200), (8, 200), (8, 20), (8, 40)]
@@ -56,10 +58,12 @@ def test_figure_4_has_all_sizes(tmp_path):
         (figure12.dlpm_figure12, 0.25, ONE_WORKER),
     ],
 )
+@pytest.mark.deep
 def test_figures_over_time_have_all_systems(tmp_path, experiment, scale, systems):
     complete(experiment(small(scale, tmp_path)), list(systems), tmp_path)
 
 
+@pytest.mark.deep
 def test_figure_10_has_all_quanta_and_systems(tmp_path):
     report = figure10.dlpm_figure10(small(0.15, tmp_path), (2_000, 40_000))
     whats = [*figure10.OTHERS, 2_000, 40_000]
@@ -67,6 +71,7 @@ def test_figure_10_has_all_quanta_and_systems(tmp_path):
     complete(report, names, tmp_path)
 
 
+@pytest.mark.deep
 def test_figure_11_has_all_numbers_of_clients(tmp_path):
     report = figure11.dlpm_figure11(small(0.05, tmp_path), CLIENTS)
     names = [figure11.row_name(name, number) for name in ONE_WORKER for number in CLIENTS]

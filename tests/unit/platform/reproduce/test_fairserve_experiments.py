@@ -15,6 +15,9 @@ SYSTEMS = ["fcfs", "rpm-5", "rpm-20", "vtc", "fs-w", "fs-wi", "fairserve"]
 VARIANTS = ["fs-wi, charged at selection", "fairserve, any match within the slack"]
 
 
+pytestmark = pytest.mark.deep  # test_golden.py has short runs of them
+
+
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory):
     fairserve_mix.simulated_mix.cache_clear()

@@ -65,6 +65,7 @@ def test_an_honest_tenant_gets_a_third_of_the_work_done():
     assert min(shares) > 0.9 * sum(shares) / 3
 
 
+@pytest.mark.deep
 def test_a_lever_gains_by_declaration_and_not_when_it_is_learned():
     few = {name: levers.LEVERS[name] for name in (levers.DECLARES, levers.MERGES)}
     report = levers.profiles_levers(Setting(seeds=1, scale=0.3), few)
@@ -75,6 +76,7 @@ def test_a_lever_gains_by_declaration_and_not_when_it_is_learned():
     assert merges["gain, learned"].value > 1.3
 
 
+@pytest.mark.deep
 def test_a_client_who_leaves_at_the_last_token_has_what_it_wanted():
     setting = Setting(seeds=1, scale=0.2)
     lever = levers.Lever(by.honest)
@@ -139,6 +141,7 @@ def recorded(**more):
     return Setting(traces=folder, seeds=1, **more)
 
 
+@pytest.mark.deep
 def test_wrong_profiles_are_mended_in_little_time(tmp_path):
     report = convergence.profiles_convergence(recorded(scale=0.15, plots=tmp_path))
     *together, large, small = report.rows
@@ -153,6 +156,7 @@ def test_wrong_profiles_are_mended_in_little_time(tmp_path):
     assert (tmp_path / report.plots[0]).stat().st_size > 20_000
 
 
+@pytest.mark.deep
 def test_a_closed_loop_has_so_many_runs_at_a_time():
     setting = recorded(scale=0.2)
     trace = backlogged_apps.backlogged(setting, 0)
@@ -228,6 +232,7 @@ def test_the_size_of_typical_calls_is_weighed_by_their_number():
 # --- progress -------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_progress_has_a_row_for_each_load():
     report = progress.run_progress(recorded(scale=0.1))
     assert len(report.rows) == 2 * sum(len(each.loads) for each in progress.WORKLOADS.values())

@@ -131,12 +131,12 @@ def test_the_same_command_writes_the_same_bytes_on_any_number_of_cores(tmp_path,
 
     monkeypatch.setattr(command, "EXPERIMENTS", {"vtc-table5": short})
     written = []
-    for number, jobs in enumerate(("1", "1", "2")):
+    for number, jobs in enumerate(("1", "2")):
         path = tmp_path / f"{number}.json"
         options = ["--seeds", "2", "--jobs", jobs, "--json", str(path)]
         assert cli.main(["reproduce", "vtc-table5", *options]) == 0
         written.append(path.read_bytes())
-    assert written[0] == written[1] == written[2]
+    assert written[0] == written[1]
     [only] = json.loads(written[0])["reports"]
     spreads = [row["measured"]["avg"]["spread"] for row in only["rows"]]
     assert any(least < greatest for least, greatest in spreads), "the seeds differ"

@@ -25,6 +25,7 @@ def test_there_is_every_figure():
 
 
 @pytest.mark.parametrize("number", FIGURES)
+@pytest.mark.deep
 def test_the_claims_hold(number):
     report = synthetic_figure(LONGER if number == 15 else SHORT, number)
     assert report.name == f"vtc-figure{number}"
@@ -34,20 +35,23 @@ def test_the_claims_hold(number):
     assert all(set(row.measured) == measured for row in report.rows)
 
 
+UNFAIR = [
+    (3, "fcfs", ["2U", "does not grow"]),
+    (4, "fcfs", ["client 1, under its share", "client 2, under its share", "half as long"]),
+    (5, "fcfs", ["half as long", "client 2 has at least 95 %"]),
+    (6, "fcfs", ["2U", "does not grow", "while off, gets what client 2 gets"]),
+    (7, "fcfs", ["does not grow"]),
+    (8, "fcfs", ["2U", "does not grow"]),
+    (9, "fcfs", ["response time stays", "in no window"]),
+    (10, "lcf", ["both over their share get the same"]),
+    (10, "fcfs", ["both over their share get the same", "client 1 waits no longer"]),
+]
+
+
 @pytest.mark.parametrize("fair", ["vtc", "fairserve"])
 @pytest.mark.parametrize(
     ("number", "instead", "claims"),
-    [
-        (3, "fcfs", ["2U", "does not grow"]),
-        (4, "fcfs", ["client 1, under its share", "client 2, under its share", "half as long"]),
-        (5, "fcfs", ["half as long", "client 2 has at least 95 %"]),
-        (6, "fcfs", ["2U", "does not grow", "while off, gets what client 2 gets"]),
-        (7, "fcfs", ["does not grow"]),
-        (8, "fcfs", ["2U", "does not grow"]),
-        (9, "fcfs", ["response time stays", "in no window"]),
-        (10, "lcf", ["both over their share get the same"]),
-        (10, "fcfs", ["both over their share get the same", "client 1 waits no longer"]),
-    ],
+    [pytest.param(*case, marks=() if case[0] == 3 else pytest.mark.deep) for case in UNFAIR],
 )
 def test_an_unfair_system_in_the_place_of_a_fair_one_fails(
     monkeypatch, fair, number, instead, claims
@@ -61,6 +65,7 @@ def test_an_unfair_system_in_the_place_of_a_fair_one_fails(
         assert any(each.startswith(fair) and claim in each for each in failed), claim
 
 
+@pytest.mark.deep
 def test_a_larger_pool_bounds_nothing_under_fcfs(monkeypatch):
     known = {"vtc": SYSTEMS["fcfs"], "fairserve": SYSTEMS["fcfs"]}
     monkeypatch.setattr(vtc_tables, "SYSTEMS", known)
@@ -80,6 +85,7 @@ def test_a_larger_pool_bounds_nothing_under_fcfs(monkeypatch):
         (19, "fairserve", "vtc", "lower than VTC"),
     ],
 )
+@pytest.mark.deep
 def test_weights_and_prediction_are_what_make_the_difference(
     monkeypatch, number, name, instead, claim
 ):
@@ -110,6 +116,7 @@ INSTEAD = [
 """Who is replaced by whom, and the figures whose claims then fail."""
 
 
+@pytest.mark.deep
 def test_the_claims_about_the_recorded_trace(trace, tmp_path):
     """One test, since the replays are most of its time: they hold, and fail for other systems."""
     setting = Setting(seeds=1, plots=tmp_path)

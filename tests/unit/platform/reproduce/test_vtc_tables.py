@@ -33,6 +33,7 @@ def replaced(monkeypatch, **systems):
     monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, **other})
 
 
+@pytest.mark.deep
 def test_table_2_on_the_recorded_trace():
     """One seed has no spread, so systems that the paper has within 5 % may be in any order here.
 
@@ -61,6 +62,7 @@ def test_table_2_on_the_recorded_trace():
 @pytest.mark.parametrize(
     ("table", "published"), [(vtc_table5, TABLE_5), (vtc_table6, TABLE_6)], ids=["5", "6"]
 )
+@pytest.mark.deep
 def test_prediction_lowers_the_difference(table, published):
     """A quarter of the ten minutes: the order is there, the published maximum comes later."""
     report = table(Setting(seeds=2, scale=0.25))
@@ -71,6 +73,7 @@ def test_prediction_lowers_the_difference(table, published):
     assert checks[ORDERS[0]].seen == "vtc-oracle < vtc-noisy < vtc"
 
 
+@pytest.mark.deep
 def test_the_order_is_wrong_where_vtc_knows_the_future(monkeypatch):
     replaced(monkeypatch, vtc="vtc-oracle", vtc_oracle="vtc")
     checks = {check.claim: check for check in vtc_table5(Setting(seeds=1, scale=0.25)).checks}
