@@ -55,7 +55,7 @@ async def supervise():
 
     def start(script, *arguments, count=1):
         world = World()
-        command = [sys.executable, "-c", script, *arguments]
+        command = [sys.executable, "-I", "-S", "-c", script, *arguments]
         supervisor = Supervisor(command, count, world.on_ready, world.on_lost, first_pause_s=0.01)
         supervisor.start()
         started.append(supervisor)
@@ -100,7 +100,7 @@ async def test_stopping_leaves_no_child(supervise, script):
     world, supervisor = supervise(script)
     await world.until(lambda: world.ready)
     pid = world.ready["w0"]
-    await supervisor.stop(grace_s=0.5)
+    await supervisor.stop(grace_s=0.1)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import numpy as np
 import pytest
+from until import settle
 
 from fairserve.engine.base import (
     WorkerChunk,
@@ -144,8 +145,8 @@ async def test_an_answer_is_complete_for_its_client_when_its_row_outlives_the_se
     chunks = relay(control, a=worker).chunks()
     assert (await anext(chunks)).data == text(1)
     end = asyncio.create_task(anext(chunks, "end"))
-    done, _ = await asyncio.wait([end], timeout=0.05)
-    assert not done
+    await settle()
+    assert not end.done()
     assert control.releases
     control.in_file.set()
     assert await end == "end"
