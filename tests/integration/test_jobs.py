@@ -1,8 +1,9 @@
-"""Background jobs: their passes, failures and states, in virtual time and on both databases."""
+"""Background jobs: their passes, failures and states, in virtual time."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import databases
 import pytest
 from sqlalchemy.exc import OperationalError
 from until import settle, until
@@ -130,6 +131,7 @@ def test_a_database_that_is_away_is_no_failure(world):
     assert world.state is None
 
 
+@databases.ON_POSTGRESQL
 def test_a_text_that_no_database_holds_is_kept_all_the_same(world):
     world.fail(RuntimeError("a\x00b\ud800" + "x" * 5000))
     assert world.state.error.startswith("RuntimeError: ab?xxx")

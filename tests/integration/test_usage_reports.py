@@ -5,7 +5,9 @@ import io
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 
+import databases
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -33,6 +35,7 @@ def ask(sessions, tenant_id=None, app_id=None, **query):
         return report(session, UsageQuery(**query), tenant_id=tenant_id, app_id=app_id)
 
 
+@databases.ON_POSTGRESQL
 @pytest.mark.parametrize(
     ("zone", "start", "first", "last"),
     [
@@ -43,7 +46,7 @@ def ask(sessions, tenant_id=None, app_id=None, **query):
     ],
 )
 def test_days_and_hours_of_a_zone_are_those_of_pandas(sessions, zone, start, first, last):
-    records = calls(3, 400, start=start)
+    records = calls(3, 200, start=start)
     fill(sessions, records)
     times = pd.to_datetime([record.accepted_at for record in records], unit="s", utc=True)
     frame = pd.DataFrame(
@@ -80,8 +83,9 @@ def test_days_and_hours_of_a_zone_are_those_of_pandas(sessions, zone, start, fir
     assert [row.hour for row in found.items] == sorted(row.hour for row in found.items)
 
 
+@databases.ON_POSTGRESQL
 def test_pages_are_the_whole_in_parts(sessions):
-    fill(sessions, calls(4, 300), runs(4, 30))
+    fill(sessions, calls(4, 150), runs(4, 30))
     for group_by in ("user,day", "tenant,app,model", "hour", "app"):
         whole = ask(sessions, group_by=group_by, limit=1000)
         parts = []
@@ -94,8 +98,9 @@ def test_pages_are_the_whole_in_parts(sessions):
         assert (beyond.items, beyond.total) == ([], whole.total)
 
 
+@databases.ON_POSTGRESQL
 def test_quantiles_are_those_of_all_values(sessions):
-    records = calls(5, 2000)
+    records = calls(5, 1000)
     fill(sessions, records)
     for query in ({}, {"group_by": "app"}, {"user": "Zoe"}, {"group_by": "hour", "model": "m-2"}):
         found = ask(sessions, limit=1000, **query)
@@ -121,6 +126,7 @@ def test_quantiles_are_those_of_all_values(sessions):
     assert (nothing.ttft_s.p50, nothing.ttft_s.count) == (None, 0)
 
 
+@databases.ON_POSTGRESQL
 def test_interactions_waste_and_refusals_are_told_but_not_by_model(sessions):
     records, ended = calls(6, 300), runs(6, 60)
     fill(sessions, records, ended)
@@ -144,6 +150,7 @@ def test_interactions_waste_and_refusals_are_told_but_not_by_model(sessions):
     assert int(ask(sessions).sums.cost.scaleb(9)) == exact["cost"]
 
 
+@databases.ON_POSTGRESQL
 def test_fairness_holds_service_against_weights(sessions):
     now = datetime.now(UTC)
     base = replace(calls(1, 1)[0], outcome="completed", charged=True, accepted_at=START)
@@ -268,10 +275,12 @@ def test_what_is_wrong_is_refused(management):
     for query, param in (({"zone": "Mars/Base"}, "zone"), ({"group_by": "hour"}, "from")):
         answer = management.call(tenant["api_key"], "GET", "/v1/usage", status=400, **query)
         assert answer["error"]["param"] == param
-    for query in ({"format": "pdf"}, {"model": "\x00"}, {"zone": "x" * 65}):
-        management.call(tenant["api_key"], "GET", "/v1/usage", status=422, **query)
+    for name, value in (("format", "pdf"), ("model", "\x00"), ("zone", "x" * 65)):
+        key = tenant["api_key"]
+        management.rejected(key, "GET", "/v1/usage", param=name, **{name: value})
 
 
+@databases.ON_POSTGRESQL
 def test_single_interactions_are_listed_newest_first_to_their_owner_alone(management):
     one, other = management.tenant("one"), management.tenant("other")
     app, foreign = management.new_app(one), management.new_app(other)
@@ -323,6 +332,7 @@ def test_single_interactions_are_listed_newest_first_to_their_owner_alone(manage
     assert everything["total"] == 5
 
 
+@databases.ON_POSTGRESQL
 def test_reports_hold_nothing_of_other_tenants(management):
     one, other = management.tenant("one"), management.tenant("other")
     app = management.new_app(one)
@@ -334,12 +344,12 @@ def test_reports_hold_nothing_of_other_tenants(management):
     sessions = management.state.session_factory
     fill(sessions, records)
     roll_up(sessions)
-    for format in ("json", "csv", "html"):
-        for group_by in ("app", "user,day", "model,hour", ""):
-            query = {"format": format, "group_by": group_by}
-            text = raw(management, one["api_key"], **query).text
+    groups = ("app", "user,day", "model,hour", "")
+    for format, group_by in [*product(("json", "csv"), groups), ("html", "app")]:
+        query = {"format": format, "group_by": group_by}
+        for key in (one["api_key"], app["api_key"]):
+            text = raw(management, key, **query).text
             assert "app_other" not in text
             assert other["id"] not in text
-            assert raw(management, app["api_key"], **query).text.count("app_other") == 0
     mine = raw(management, app["api_key"]).json()["sums"]["calls"]
     assert mine == sum(record.charged for record in records) // 2

@@ -3,6 +3,7 @@
 import json
 from threading import BoundedSemaphore
 
+import databases
 import pytest
 from sqlalchemy import text
 
@@ -127,22 +128,22 @@ def test_http_and_private_networks_need_the_operators_word(world):
     assert "not public" in error["message"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"events": []},
-        {"events": ["interaction.begun"]},
-        {"events": ["webhook.test"]},
-        {"events": EVENTS * 4},
-        {"events": EVENTS, "description": "x" * 201},
-        {"events": EVENTS, "description": "a\nb"},
-        {"events": EVENTS, "url": "x" * 2001},
-        {"events": EVENTS, "secret": "whsec_mine"},
-    ],
-)
-def test_bodies_of_no_use(world, body):
-    world.call("POST", "/v1/webhooks", {"url": world.receiver.url} | body, status=422)
+def test_bodies_of_no_use(world):
+    for body, param in (
+        ({}, "events"),
+        ({"events": []}, "events"),
+        ({"events": ["interaction.begun"]}, "events.0"),
+        ({"events": ["webhook.test"]}, "events.0"),
+        ({"events": EVENTS * 4}, "events"),
+        ({"events": EVENTS, "description": "x" * 201}, "description"),
+        ({"events": EVENTS, "description": "a\nb"}, "description"),
+        ({"events": EVENTS, "url": "x" * 2001}, "url"),
+        ({"events": EVENTS, "secret": "whsec_mine"}, "secret"),
+    ):
+        body = {"url": world.receiver.url} | body
+        key = world.tenant["api_key"]
+        world.management.rejected(key, "POST", "/v1/webhooks", body, param=param)
+    assert world.endpoints == []
 
 
 def test_a_tenant_has_so_many_webhooks(world, monkeypatch):
@@ -184,7 +185,7 @@ def test_deliveries_are_listed_newest_first_in_pages(world):
     delivered = world.call("GET", path, state="delivered")["items"]
     assert {(item["next_attempt_at"], item["last_status"]) for item in delivered} == {(None, 200)}
     assert all(item["delivered_at"] for item in delivered)
-    world.call("GET", path, status=422, state="lost")
+    world.management.rejected(world.tenant["api_key"], "GET", path, param="state", state="lost")
 
 
 def test_replays_find_no_room_among_too_many(world, monkeypatch):
@@ -221,6 +222,7 @@ def test_operators_see_what_was_given_up_of_all_tenants(world):
     world.call("GET", "/admin/webhooks/dead", status=403)
 
 
+@databases.ON_POSTGRESQL
 def test_another_tenants_webhooks_do_not_exist(world):
     mine = world.register()
     world.write(runs=[world.run()])

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
+import databases
 import pytest
 from sqlalchemy import event as sql
 from sqlalchemy import func, select, update
@@ -86,6 +87,7 @@ def test_refusals_of_a_minute_are_one_event_of_the_first(world):
     }
 
 
+@databases.ON_BOTH
 def test_the_journal_read_again_makes_no_second_event_whatever_became_of_the_first(world, caplog):
     world.register()
     runs, calls = [world.run("a"), world.run("b")], [world.refused("c")]
@@ -104,6 +106,7 @@ def test_the_journal_read_again_makes_no_second_event_whatever_became_of_the_fir
     assert "lost" not in caplog.text
 
 
+@databases.ON_POSTGRESQL
 def test_only_what_an_endpoint_wants_and_only_its_tenants(world):
     world.register(events=["calls.throttled"])
     world.register(events=["interaction.finished"], key=world.other["api_key"])
@@ -173,6 +176,7 @@ def test_events_and_rows_are_there_together_or_not_at_all(world, monkeypatch):
     assert len(world.events) == len(world.deliveries) == 2
 
 
+@databases.ON_BOTH
 def test_a_row_is_not_lost_to_an_event_that_cannot_be_written(world, monkeypatch, caplog):
     world.register()
     found = outbox._enabled
@@ -209,6 +213,7 @@ def test_without_endpoints_it_is_one_query(world):
     assert "webhook_endpoints" in statements[0]
 
 
+@databases.ON_POSTGRESQL
 def test_pending_deliveries_are_bounded_and_the_oldest_give_way(world, monkeypatch):
     monkeypatch.setattr(outbox, "MAX_PENDING", 5)
     world.register()
@@ -259,6 +264,7 @@ def test_the_servers_retention_reaches_webhooks(world):
     assert [event.payload["data"]["interaction_id"] for event in world.events] == ["new"]
 
 
+@databases.ON_POSTGRESQL
 def test_any_text_that_a_client_sends(world):
     world.register()
     for number, text in enumerate(("\x00nul", "a\nb", "😀", "x" * 300, "\ud800half", 'q"\\')):
@@ -304,6 +310,7 @@ def test_an_erased_user_is_named_nowhere_and_nothing_is_told_twice(world):
     assert {"of-bob"} < {body["data"].get("interaction_id") for body in bodies}
 
 
+@databases.ON_POSTGRESQL
 def test_a_purged_tenant_leaves_nothing(world):
     world.register()
     world.write(runs=[world.run()])

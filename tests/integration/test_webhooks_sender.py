@@ -24,7 +24,7 @@ def one(world):
     return world.register()
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [302, 307])
 def test_redirects_are_failures_and_not_followed(world, one, status):
     target = f"http://127.0.0.1:{world.receiver.port}/elsewhere"
     world.receiver.answers.append((status, {"Location": target}, b""))
@@ -47,7 +47,7 @@ def test_what_a_receiver_says_is_kept_short_and_printable(world, one):
 
 
 def test_a_receiver_that_does_not_answer_in_time(world, one):
-    settings = world.settings.model_copy(update={"webhook_timeout_s": 0.2})
+    settings = world.settings.model_copy(update={"webhook_timeout_s": 0.05})
     world.receiver.hold.clear()
     world.write(runs=[world.run()])
     assert deliver_due(world.sessions, settings, world.hasher, now=world.clock) == 1
@@ -56,7 +56,7 @@ def test_a_receiver_that_does_not_answer_in_time(world, one):
     assert (row.state, row.last_status, row.last_error) == (
         "pending",
         None,
-        "no answer within 0.2 s",
+        "no answer within 0.05 s",
     )
 
 

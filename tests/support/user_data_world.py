@@ -20,11 +20,7 @@ from fairserve.platform.programs import repository as programs
 from fairserve.platform.programs.repository import Change, ProgramKey, SavedProgram
 from fairserve.platform.usage.levels import TABLES
 from fairserve.platform.usage.marks import mark_rows
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.usage.rollups import roll_up
-from fairserve.platform.user_data.endpoints import router
-from fairserve.platform.user_data.pseudonyms import under_pseudonyms
-from fairserve.platform.webhooks.outbox import Outbox
 
 USER = "Ann O'Neil/ä?&%#\"\\ <ann@example.org>"
 PERSONAL = (USER, "ann@example.org", "letters-to-ann", "ann-draft", "anns-agent", "dear ann")
@@ -58,24 +54,27 @@ CALL = call_record(
 
 
 class Ledger:
-    """Stands in for the ledger: says whether everything is written, and what came before."""
+    """The ledger, which may claim that something of the journal is not in the database."""
 
-    def __init__(self):
+    def __init__(self, real):
+        self.real = real
         self.whole = True
         self.flushed = 0
 
     def flush(self, timeout_s):
         self.flushed += 1
-        return self.whole
+        return self.real.flush(timeout_s) and self.whole
 
 
 class Programs:
-    """Stands in for the programs under way: remembers whose were to end."""
+    """The declared runs, and of which users they were cancelled."""
 
-    def __init__(self):
+    def __init__(self, real):
+        self.real = real
         self.cancelled = []
 
     async def cancel_of_user(self, reason, tenant_id, user):
+        await self.real.cancel_of_user(reason, tenant_id, user)
         self.cancelled.append((tenant_id, user))
 
 
@@ -84,16 +83,14 @@ class World:
 
     def __init__(self, management):
         self.management = management
-        management.app.include_router(router)
-        self.ledger = management.state.ledger = Ledger()
-        self.programs = management.state.programs = Programs()
+        self.ledger = management.state.ledger = Ledger(management.platform.ledger)
+        self.programs = management.state.programs = Programs(management.programs)
         self.sessions = management.state.session_factory
         self.one, self.other = management.tenant("one"), management.tenant("other")
         self.app = management.new_app(self.one)
         self.second_app = management.new_app(self.one, "second")
         self.foreign_app = management.new_app(self.other)
         self.began_at = utc_now().timestamp() - 100
-        self.outbox = Outbox(management.state.settings)
         for tenant in (self.one, self.other):
             self.register_webhook(tenant)
 
@@ -107,12 +104,7 @@ class World:
 
     def write(self, calls, interactions=()):
         """As the ledger's thread does."""
-        with self.sessions.begin() as session:
-            told, ended = under_pseudonyms(session, self.management.hasher, calls, interactions)
-            upsert_calls(session, told)
-            upsert_interactions(session, ended)
-            pairs = (zip(calls, told, strict=True), zip(interactions, ended, strict=True))
-            self.outbox.record(session, *map(list, pairs))
+        self.management.platform._write_rows(calls, interactions)
 
     def records(self, tenant, app, user):
         """Two calls of a run, a refused one, another run, and their ends."""

@@ -13,7 +13,6 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 from fairserve.platform.settings import Settings
 from fairserve.platform.webhooks.delivery import deliver_due
-from fairserve.platform.wiring import Platform
 
 EVERYTHING = ["interaction.finished", "budget.reached", "calls.throttled"]
 
@@ -116,7 +115,7 @@ class WebhookWorld:
         self.hasher = management.hasher
         self.tenant, self.other = management.tenant("one"), management.tenant("other")
         self.app, self.foreign_app = management.new_app(self.tenant), management.new_app(self.other)
-        self.platform = Platform(self.settings, engine=engine)
+        self.platform = management.platform
         self.clock = Clock()
 
     def call(self, method, path, body=None, *, key=None, status=200, **query):

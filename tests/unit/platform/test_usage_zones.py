@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.platform.errors import InvalidRequestError
@@ -29,7 +29,6 @@ def offset_at(found, at_s):
     return [offset.seconds for offset in found if offset.start_s <= at_s][-1]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(ZONES), st.lists(st.integers(BEGIN // QUARTER_S, END // QUARTER_S - 1)))
 def test_local_days_are_those_of_pandas(name, quarters):
     found = offsets(ZoneInfo(name), BEGIN, END)
