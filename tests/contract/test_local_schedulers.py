@@ -4,7 +4,7 @@ import random
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_worker import FixedCache, OneWorker
 
@@ -42,6 +42,10 @@ STOPS_AT_A_MISFIT = [
 OFFERS_ALL_THAT_MAY_FIT = ["dlpm", "lpm-skip"]
 
 every = pytest.mark.parametrize("name", NAMES)
+every_class = pytest.mark.parametrize(
+    "name", list({type(FACTORIES[name]()): name for name in reversed(NAMES)}.values())
+)
+"""For what does not depend on options."""
 
 
 def call(call_id, client="c", prompt=10, output=5, **more):
@@ -83,7 +87,6 @@ def busy(name, seed, *, steps=150, reserve=True):
 
 @every
 @pytest.mark.parametrize("reserve", [True, False])
-@pytest.mark.parametrize("seed", range(3))
 def test_each_call_runs_once_unless_preempted_or_cancelled(name, seed, reserve):
     worker, cancelled = busy(name, seed, reserve=reserve)
     worker.drain()
@@ -114,7 +117,6 @@ def test_same_input_same_schedule(name):
 
 
 @every
-@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32))
 def test_peek_is_stable_until_accept_or_skip(name, seed):
     """Whatever arrives, ends or is preempted between two peeks, as long as the offer is not gone."""
@@ -235,7 +237,7 @@ def test_a_preempted_call_keeps_its_age(name):
     assert order == ["x1", "x2", "x3"]
 
 
-@every
+@every_class
 def test_ids(name):
     scheduler, cache = FACTORIES[name](), FixedCache()
     scheduler.add(call("x"))
@@ -260,7 +262,7 @@ def test_ids(name):
     assert len(scheduler) == 1, "an id may be used again when its call has ended"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_class
 def test_only_running_calls_decode(name):
     scheduler = FACTORIES[name]()
     scheduler.add(call("x"))
@@ -269,7 +271,7 @@ def test_only_running_calls_decode(name):
             scheduler.decoded(call_id, 1)
 
 
-@every
+@every_class
 def test_the_surplus_is_of_running_calls(name):
     scheduler, cache = FACTORIES[name](), FixedCache()
     scheduler.add(call("x"))
@@ -317,7 +319,9 @@ def size_of(state, seen=None):
     return sum(size_of(value, seen) for value in [*held, *getattr(state, "__dict__", {}).values()])
 
 
-@every
+@pytest.mark.parametrize(
+    "name", ["fcfs", "dlpm", "vtc", "vtc-mean", "lcf", "drr", "lpm", "preble_groups"]
+)
 def test_what_ended_is_forgotten(name):
     """10,000 calls of 10,000 clients leave no more than what is kept on purpose about clients."""
     worker = OneWorker(FACTORIES[name](), 2000)
@@ -331,7 +335,7 @@ def test_what_ended_is_forgotten(name):
     assert size_of(worker.scheduler, {id(worker.cache)}) - remembered < 8_000
 
 
-@every
+@every_class
 def test_cancelling_what_never_ran_leaves_nothing(name):
     """A queue that stands still (no pass) while calls come and are cancelled does not grow."""
     scheduler, cache = FACTORIES[name](), FixedCache()

@@ -159,7 +159,6 @@ def apply(cluster, event):
     return None
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", NAMES)
 def test_only_known_open_workers_and_none_only_without_one(name, seed):
     cluster = Cluster(name)
@@ -212,7 +211,6 @@ def test_the_order_in_which_open_workers_are_named_is_no_matter(name):
         assert apply(first, same) == apply(second, reverse)
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("name", NAMES)
 def test_a_snapshot_and_the_later_events_give_the_same_decisions(name, seed):
     cluster, restored = Cluster(name), None
@@ -236,7 +234,6 @@ def in_use(name, state):
     return [*filter(None, state.get("loads", {}).values()), *state.get("outstanding", {})]
 
 
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", NAMES)
 def test_counts_return_to_zero(name, seed):
     cluster = Cluster(name)

@@ -16,7 +16,24 @@ from fairserve.throttling.base import Limits
 NAMES = list(SYSTEMS)
 
 
-def workload(seed, cluster, *, calls=120, span_s=6.0):
+def _one_of_each_dispatcher():
+    """The first of the systems that differ in nothing but their name and their workers' scheduler."""
+    found = {}
+    for name in NAMES:
+        plain = asdict(SYSTEMS[name])
+        for ours in ("name", "local", "local_options", "simulated_only"):
+            del plain[ours]
+        found.setdefault(json.dumps(plain, sort_keys=True), name)
+    return list(found.values())
+
+
+DISPATCHERS = _one_of_each_dispatcher()
+histories = pytest.mark.parametrize(
+    ("calls", "span_s"), [(120, 6.0), pytest.param(800, 40.0, marks=pytest.mark.deep)]
+)
+
+
+def workload(seed, cluster, calls, span_s):
     """Bursts of several users with shared prefixes, runs of several calls, some cancelled."""
     rng = random.Random(seed)
     for app in range(3):
@@ -43,16 +60,16 @@ def workload(seed, cluster, *, calls=120, span_s=6.0):
         cluster.at(rng.random() * span_s, call)
 
 
-def play(name, seed, **options):
+def play(name, seed, calls=120, span_s=6.0, **options):
     cluster = VirtualCluster(SYSTEMS[name], workers=3, kv_tokens=700, **options)
-    workload(seed, cluster)
+    workload(seed, cluster, calls, span_s)
     return cluster
 
 
-@pytest.mark.parametrize("seed", range(3))
+@histories
 @pytest.mark.parametrize("name", NAMES)
-def test_each_call_is_served_once_or_refused_once(name, seed):
-    cluster = play(name, seed)
+def test_each_call_is_served_once_or_refused_once(name, seed, calls, span_s):
+    cluster = play(name, seed, calls, span_s)
     cluster.run(1.5)
     cluster.event(ev.WorkerDraining("w0"))
     cluster.run(2.0)
@@ -61,9 +78,9 @@ def test_each_call_is_served_once_or_refused_once(name, seed):
     cluster.event(ev.WorkerUndrained("w0"))
     cluster.run(3.0)
     cluster.join("w1", 700)
-    cluster.run(120.0)
+    cluster.run(span_s + 120.0)
     arrived = set(cluster.calls)
-    assert len(arrived) == 120
+    assert len(arrived) == calls
     assert set(cluster.ended) | set(cluster.refused) == arrived
     assert not set(cluster.ended) & set(cluster.refused)
     dispatcher = cluster.dispatcher
@@ -89,10 +106,10 @@ def test_same_input_same_schedule(name):
     assert runs[0] == runs[1]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_open_worker_while_a_call_waits(name):
+@pytest.mark.parametrize("name", DISPATCHERS)
+def test_no_open_worker_while_a_call_waits(name, seed):
     """Work conservation of the feed: after every event a queue means that all windows are full."""
-    cluster = play(name, 11)
+    cluster = play(name, seed)
     plain_event = cluster.event
 
     def checked(event):
@@ -105,15 +122,15 @@ def test_no_open_worker_while_a_call_waits(name):
     assert cluster.ended
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", NAMES)
-def test_a_snapshot_and_the_later_events_give_the_same_state(name, seed):
+@histories
+@pytest.mark.parametrize("tells", [False, True])
+@pytest.mark.parametrize("name", DISPATCHERS)
+def test_a_snapshot_and_the_later_events_give_the_same_state(name, tells, seed, calls, span_s):
     """Random histories, cut at random points, through JSON: same commands, same final state.
 
-    In half of them the workers tell what they store and evict.
+    In half of them the workers report what they store and evict.
     """
-    tells = seed % 2 == 1
-    cluster = play(name, seed, tells=tells, evict_share=0.2 * tells)
+    cluster = play(name, seed, calls, span_s, tells=tells, evict_share=0.2 * tells)
     log = []
     handle = cluster.dispatcher.handle
 
@@ -128,7 +145,7 @@ def test_a_snapshot_and_the_later_events_give_the_same_state(name, seed):
     cluster.lose("w2")
     cluster.run(2.0)
     cluster.event(ev.WorkerUndrained("w0"))
-    cluster.run(20.0)
+    cluster.run(span_s + 14.0)
 
     plain = Dispatcher(SYSTEMS[name], seed=7)
     for worker in ("w0", "w1", "w2"):

@@ -4,7 +4,8 @@ import asyncio
 from collections import defaultdict
 
 from control_world import World
-from hypothesis import given, settings
+from histories import histories
+from hypothesis import given
 from hypothesis import strategies as st
 from until import settle
 
@@ -12,7 +13,7 @@ from fairserve.interactions.call import TokenUsage
 from fairserve.platform.control.messages import Cancel, Grant, Progress, Release
 from fairserve.platform.errors import FairServeError
 
-STEPS = st.lists(
+STEPS = histories(
     st.tuples(
         st.sampled_from(
             ["submit", "submit", "progress", "progress", "end", "cancel", "return", "time"]
@@ -20,7 +21,7 @@ STEPS = st.lists(
         st.integers(0, 30),
         st.integers(0, 40),
     ),
-    max_size=60,
+    60,
 )
 OUTCOMES = ["completed", "failed", "cancelled"]
 
@@ -94,7 +95,6 @@ async def play(steps):
     return world, dict(counted), {owner: service for owner, service in rows.items() if service}
 
 
-@settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_the_sum_over_the_buckets_is_the_ledgers(steps):
     world, counted, rows = asyncio.run(play(steps))

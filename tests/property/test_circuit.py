@@ -1,5 +1,6 @@
 """A worker's circuit under any mixture of calls, looks and time."""
 
+from histories import histories
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,14 +8,14 @@ from fairserve.engine.circuit import Circuit, CircuitOptions
 
 OPTIONS = CircuitOptions(calls=3, looks=2, first_pause_s=1.0, last_pause_s=8.0, calm_s=50.0)
 
-moves = st.lists(
+moves = histories(
     st.one_of(
         st.tuples(st.just("began"), st.integers(0, 1)),
         st.tuples(st.just("failed"), st.integers(0, 1)),
         st.tuples(st.just("look"), st.booleans()),
         st.tuples(st.just("time"), st.sampled_from([0.1, 0.5, 1.0, 3.0, 60.0])),
     ),
-    max_size=60,
+    60,
 )
 
 

@@ -2,7 +2,7 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.scheduling.base import LocalCall
@@ -13,7 +13,6 @@ def entry(arrival):
     return Entry(LocalCall(f"x{arrival}", "c", 1, 1, arrival=arrival))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 0.9]))
 def test_equal_to_a_sorted_list(seed, from_any_place):
     rng = random.Random(seed)

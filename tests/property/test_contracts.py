@@ -6,7 +6,8 @@ from collections import defaultdict
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from histories import histories
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.interactions.call import TokenUsage
@@ -26,7 +27,7 @@ quotas = st.builds(
     max_budget=st.integers(0, 300),
     budget_duration=st.sampled_from(["1h", "1d"]),
 )
-steps = st.lists(
+steps = histories(
     st.tuples(
         st.sampled_from(["arrive", "arrive", "arrive", "end", "wait"]),
         st.sampled_from(["ann", "bob"]),
@@ -34,7 +35,7 @@ steps = st.lists(
         st.sampled_from(["used", "refund", "used"]),
         st.sampled_from([0.0, 0.25, 3.0, 20.0, 59.5, 61.0, 1800.0]),
     ),
-    max_size=60,
+    60,
 )
 
 
@@ -91,7 +92,6 @@ def holders_of(user, app, own):
     return [(("app", "a", ""), app), (("user", "t", user), own)]
 
 
-@settings(max_examples=300, deadline=None)
 @given(app=quotas, own=quotas, history=steps)
 def test_no_limit_is_ever_passed_and_every_sum_is_right(app, own, history):
     books = Books()
@@ -129,7 +129,6 @@ def check_limits(books, holder, quota):
     assert spent + held <= quota.max_budget
 
 
-@settings(max_examples=300, deadline=None)
 @given(own=quotas, history=steps, amount=st.integers(1, 40))
 def test_who_waits_as_told_gets_in_where_the_answer_was_certain(own, history, amount):
     books = Books()
@@ -157,7 +156,6 @@ def test_who_waits_as_told_gets_in_where_the_answer_was_certain(own, history, am
     assert books.arrive(holders, amount, 0).admitted
 
 
-@settings(max_examples=150, deadline=None)
 @given(app=quotas, own=quotas, history=steps, cut=st.integers(0, 59))
 def test_a_snapshot_goes_on_as_if_nothing_had_stopped(app, own, history, cut):
     """On another clock, whole seconds apart."""
@@ -302,7 +300,7 @@ def test_other_durations_are_refused_with_those_allowed(text):
         parse_duration(text)
 
 
-@given(st.lists(st.tuples(st.floats(0, 30), st.integers(0, 9)), max_size=40), st.integers(0, 60))
+@given(histories(st.tuples(st.floats(0, 30), st.integers(0, 9)), 40), st.integers(0, 60))
 def test_a_window_counts_what_a_list_of_times_does(events, room):
     window, now_s, log = RateWindow(), 0.0, defaultdict(int)
     for wait_s, amount in events:

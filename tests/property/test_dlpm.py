@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_worker import FixedCache, OneWorker
@@ -83,7 +84,6 @@ class Demand:
         )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([FLAT, NESTED]), quanta, st.booleans(), st.booleans())
 def test_deficits_stay_between_what_runs_and_one_quantum(seed, clients, quantum, stuck, bypass):
     """Theorem A.1: -U <= q <= Q^u at every level, with either option, too."""
@@ -95,7 +95,7 @@ def test_deficits_stay_between_what_runs_and_one_quantum(seed, clients, quantum,
                 assert -U <= demand.engine.scheduler.deficit(account) <= quantum
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(st.integers(0, 2**32), st.sampled_from([FLAT, NESTED]), quanta)
 def test_service_of_siblings_in_any_interval(seed, clients, quantum):
     """Theorem 4.2: Wf >= Wg - 2U - 2Q^u in every interval in which f is backlogged, whatever g does.
@@ -118,7 +118,6 @@ def test_service_of_siblings_in_any_interval(seed, clients, quantum):
                 assert ahead - least[f, g] <= 2 * (U + quantum)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([FLAT, NESTED]), quanta)
 def test_latency_of_a_client_that_had_nothing_here(seed, clients, quantum):
     """Theorem A.2: D - A <= 2 (n - 1) (Q^u + U) / a for the next call of a client without any.
@@ -163,6 +162,7 @@ def test_a_tenant_with_many_users_has_one_tenants_share():
     assert engine.service["one/u"] > 3 * max(many)
 
 
+@pytest.mark.deep
 def test_latency_on_several_workers():
     """Theorem A.4: behind D2LPM, too, a call of a client without any waits a bounded time.
 
@@ -200,7 +200,7 @@ def test_latency_on_several_workers():
     assert max(waits) < max(flood) / 4, "and far from it here"
 
 
-def test_a_quantum_near_zero_is_vtc_with_the_extend_cost():
+def test_a_quantum_near_zero_is_vtc_with_the_extend_cost(seed):
     """The same schedule, where room is the same for all calls and the match decides nothing.
 
     One call a step: a walk that takes several goes on, after a refill, behind the last one.
@@ -210,13 +210,13 @@ def test_a_quantum_near_zero_is_vtc_with_the_extend_cost():
         def match(self, call):
             return 0, None, None
 
-    for seed in range(20):
+    for number in range(4):
         orders = []
         for scheduler in (
             Dlpm(DlpmOptions(quantum=2**-20, refill_when_stuck=False, max_bypass=0)),
             Vtc(VtcOptions(cost="extend")),
         ):
-            rng, worker = random.Random(seed), OneWorker(scheduler, 10**9, max_batch=1)
+            rng, worker = random.Random(seed + number), OneWorker(scheduler, 10**9, max_batch=1)
             worker.cache = Blind()
             for _ in range(25):
                 for client in "abcd":
@@ -229,15 +229,15 @@ def test_a_quantum_near_zero_is_vtc_with_the_extend_cost():
         assert orders[0] == orders[1]
 
 
-def test_a_quantum_without_end_is_lpm():
+def test_a_quantum_without_end_is_lpm(seed):
     """The same schedule, for clients that all have been refilled once."""
-    for seed in range(20):
+    for number in range(4):
         orders = []
         for scheduler in (
             Dlpm(DlpmOptions(quantum=1e15, max_bypass=0)),
             Lpm(LpmOptions(when_full="skip")),
         ):
-            rng, worker = random.Random(seed), OneWorker(scheduler, 300)
+            rng, worker = random.Random(seed + number), OneWorker(scheduler, 300)
             for client in "abcd":
                 worker.add(client, 400, 1)  # never fits: a client that is idle is forgotten
             for _ in range(80):

@@ -4,7 +4,7 @@ import random
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from plain_dlpm import PlainDlpm
 
@@ -138,7 +138,6 @@ DEEP = [(f"t{t}", f"a{a}", f"u{u}") for t in range(2) for a in range(2) for u in
 UNEVEN = [*FLAT[:2], *NESTED, *DEEP[:6]]
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([FLAT, FLAT[:2], NESTED, DEEP, UNEVEN]),

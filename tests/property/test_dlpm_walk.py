@@ -4,7 +4,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reserving_engine import Engine
 
@@ -20,7 +20,6 @@ def backlog(engine, rng, clients, per_client, longest_prompt, longest_output):
             engine.add(client, prompt_tokens, rng.randint(1, longest_output), matched)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1.0, 300.0, 5000.0]))
 def test_everything_is_served_in_the_end(seed, quantum):
     rng = random.Random(seed)

@@ -10,7 +10,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.engine import kv_events
@@ -237,7 +237,6 @@ def play(seed, size, make_buffer, loss, steps=250, rare=0.04):
     return worker, reader
 
 
-@settings(max_examples=150)
 @given(st.integers(0, 2**32), st.sampled_from([4, 8, 2]), st.sampled_from([0, 0.1, 0.5]))
 def test_the_view_of_our_workers_is_their_cache(seed, size, loss):
     worker, reader = play(seed, size, lambda: ReplayBuffer(3), loss)
@@ -247,7 +246,6 @@ def test_the_view_of_our_workers_is_their_cache(seed, size, loss):
     assert reader.believed() == worker.keys(), "and so is what the router believes"
 
 
-@settings(max_examples=150)
 @given(st.integers(0, 2**32), st.sampled_from([4, 8, 2]), st.sampled_from([0, 0.1, 0.5]))
 def test_the_view_of_a_worker_that_forgets_is_a_part_of_its_cache(seed, size, loss):
     worker, reader = play(seed, size, lambda: ForgetfulBuffer(3), loss)

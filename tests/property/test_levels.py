@@ -67,7 +67,7 @@ def flood(scheduler, clients, *, seed=0, steps=600):
     return services
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 40]))
 def test_the_users_that_a_tenant_names_gain_it_nothing(seed, users):
     """Theorem 4.4 among tenants, and among the users of one tenant."""
@@ -101,7 +101,7 @@ def test_three_levels():
     assert final["b/y/u"] > 2 * U
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 6)
 @given(st.integers(0, 2**32), st.sampled_from([None, "mean", "oracle"]))
 def test_the_lemma_holds_among_siblings_while_clients_come_and_go(seed, predict):
     """Lemma 4.3 and Theorem 4.4 at both levels; with prediction as on one level."""
@@ -191,7 +191,6 @@ class Flat:
             self.last_left = call.client_id
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 8))
 def test_one_level_gives_the_schedule_of_the_flat_algorithm(seed, clients):
     """Arrivals, decoded tokens, ends, cancellations and preemptions between passes."""
@@ -281,7 +280,7 @@ def serve(wsc, *, end=True):
     return chosen
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(st.integers(0, 2**32), st.sampled_from([1, 3, 30]), st.sampled_from([0.0, 3.0]))
 def test_wsc_serves_tenants_alike_whatever_users_they_name(seed, users, slack):
     """Dispatches differ by the slack and one call, among tenants and among the users of one."""
@@ -335,7 +334,6 @@ def test_equal_matches_go_to_the_smaller_counter_level_by_level():
     assert wsc.peek(WORKERS).call_id == "z", "(0.5, 0) before (0.5, 0.5) and (1, 0)"
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 3))
 def test_a_snapshot_of_wsc_goes_on_as_the_original_does(seed, levels):
     """Plain JSON in the middle, with dispatched and queued calls, predictions and runs under way."""

@@ -5,7 +5,7 @@ from fractions import Fraction
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_worker import FixedCache, OneWorker
 
@@ -56,7 +56,6 @@ class Queue:
         self.scheduler.accept(self.cache.matched_tokens(call))
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["stop", "skip"]))
 def test_lpm_is_a_sort_by_match_and_arrival(seed, when_full):
     queue = Queue(Lpm(LpmOptions(when_full=when_full)), seed)
@@ -107,7 +106,6 @@ def test_groups_are_the_tenths_of_the_hit_share():
     assert group_of(10, 12) == 9
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 60))
 def test_each_group_gets_at_most_its_places_in_a_pass(seed, per_pass):
     """Groups from 9 to 0, at most (g + 1) * 10 of each, FCFS within: against the rule written down."""

@@ -3,14 +3,13 @@
 import json
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.scheduling.pool import Pool
 from fairserve.scheduling.workers import Workers, WorkerSet
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([None, 0.05, 1.0]), st.booleans())
 def test_masks_and_sums_are_those_of_the_workers(seed, window, hits):
     rng = random.Random(seed)

@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wsc_feeder import WORKERS, call, made, queue
 
@@ -91,7 +91,6 @@ class Life:
         assert self.counters == pytest.approx(before)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["expected", "finish"]))
 def test_a_call_is_charged_by_the_profile_of_its_dispatch(seed, charge):
     """Whatever changes before its end, and across restarts from snapshots."""

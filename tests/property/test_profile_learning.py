@@ -2,7 +2,8 @@
 
 import math
 
-from hypothesis import given, settings
+from histories import histories
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.interactions.profile import AppProfile, StageProfile
@@ -35,9 +36,7 @@ CALL = st.builds(
     st.floats(0, 1e6),
 )
 RUN = st.builds(RunSeen, st.integers(1, 50), st.booleans(), st.floats(0, 1e6))
-LOOK = st.tuples(
-    st.floats(0, 3 * DAY_S), st.lists(CALL, max_size=30), st.lists(RUN, max_size=12), DECLARED
-)
+LOOK = st.tuples(st.floats(0, 3 * DAY_S), histories(CALL, 30), histories(RUN, 12), DECLARED)
 """The time since the last look, what is seen at this one, and what is declared by then."""
 
 
@@ -45,7 +44,6 @@ def total(held, number):
     return held.profile.stage(number).total_tokens
 
 
-@settings(max_examples=200, deadline=None)
 @given(DECLARED, OPTIONS, st.lists(LOOK, min_size=1, max_size=8))
 def test_what_was_learned_never_grows_faster_than_allowed(declared, options, looks):
     now_s = 0.0
@@ -73,7 +71,6 @@ def test_what_was_learned_never_grows_faster_than_allowed(declared, options, loo
         assert held.calls_learned or not before.calls_learned
 
 
-@settings(max_examples=200, deadline=None)
 @given(DECLARED, OPTIONS, st.lists(LOOK, min_size=1, max_size=6))
 def test_what_is_used_less_holds_at_once(declared, options, looks):
     """From the first stage that was seen on, and up to the smallest change that is one."""
@@ -91,8 +88,7 @@ def test_what_is_used_less_holds_at_once(declared, options, looks):
                 assert total(held, number) <= used * slack * (1 + 1e-9)
 
 
-@settings(max_examples=200, deadline=None)
-@given(DECLARED, OPTIONS, st.lists(CALL, max_size=30), st.lists(RUN, max_size=12), DECLARED)
+@given(DECLARED, OPTIONS, histories(CALL, 30), histories(RUN, 12), DECLARED)
 def test_what_is_declared_after_all_was_learned_changes_nothing(
     declared, options, calls, runs, other
 ):
@@ -106,7 +102,6 @@ def test_what_is_declared_after_all_was_learned_changes_nothing(
         assert learn(one, held, figures, 0.0, options) is held
 
 
-@settings(max_examples=100, deadline=None)
 @given(DECLARED, OPTIONS)
 def test_a_word_alone_weighs_no_more_than_is_believed(declared, options):
     profile = as_declared(declared, 0.0, options).profile

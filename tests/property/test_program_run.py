@@ -6,7 +6,7 @@ from collections import Counter
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.interactions.graph import GraphCycleError, InteractionGraph
@@ -40,7 +40,6 @@ def digraph(parents, weights=None):
 # --- the graph ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
 @given(SEEDS, st.integers(1, 25))
 def test_the_shape_is_that_of_networkx(seed, size):
     rng = random.Random(seed)
@@ -66,7 +65,6 @@ def test_the_shape_is_that_of_networkx(seed, size):
     assert (path[-1] in graph.sinks, sum(weights[node] for node in path)) == (True, length)
 
 
-@settings(max_examples=60, deadline=None)
 @given(SEEDS, st.integers(1, 9))
 def test_the_widest_stage_can_run_at_once(seed, size):
     parents = random_parents(random.Random(seed), size)
@@ -76,7 +74,6 @@ def test_the_widest_stage_can_run_at_once(seed, size):
     assert graph.parallelism <= max(map(len, antichains))
 
 
-@settings(max_examples=150, deadline=None)
 @given(SEEDS, st.integers(2, 15))
 def test_a_cycle_is_found_where_there_is_one_and_is_one(seed, size):
     rng = random.Random(seed)
@@ -100,7 +97,6 @@ def test_a_cycle_is_found_where_there_is_one_and_is_one(seed, size):
 # --- a run in lockstep ----------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
 @given(SEEDS, st.integers(1, 30))
 def test_every_node_runs_in_the_round_of_its_stage(seed, size):
     parents = random_parents(random.Random(seed), size)
@@ -275,7 +271,6 @@ LIMITS = ProgramLimits(nodes=20)
 TIGHT = ProgramLimits(nodes=20, instances=24, output_bytes=18, run_output_bytes=120)
 
 
-@settings(max_examples=200, deadline=None)
 @given(SEEDS, st.integers(1, 12), st.sampled_from([0.0, 0.15]), st.sampled_from([LIMITS, TIGHT]))
 def test_restarts_change_nothing(seed, size, failing, limits):
     rng = random.Random(seed)
@@ -287,7 +282,6 @@ def test_restarts_change_nothing(seed, size, failing, limits):
     assert restored.ended == straight.ended
 
 
-@settings(max_examples=200, deadline=None)
 @given(SEEDS, st.integers(1, 12), st.sampled_from([0.0, 0.15]))
 def test_the_end_is_that_of_a_plain_evaluation(seed, size, failing):
     """In an order of its own: node by node, each with all of its instances."""
@@ -372,7 +366,6 @@ def has_k(output):
         return False
 
 
-@settings(max_examples=60, deadline=None)
 @given(SEEDS, st.integers(1, 12))
 def test_a_cancelled_run_ends_for_good(seed, size):
     rng = random.Random(seed)

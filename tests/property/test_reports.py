@@ -8,7 +8,7 @@ import random
 from array import array
 from collections import deque
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.scheduling.events import WorkerCached, WorkerCacheReset, WorkerEvicted
@@ -150,7 +150,6 @@ class World:
 ACTIONS = ["place"] * 4 + ["compute"] * 4 + ["evict"] * 3 + ["end"] * 3 + ["hear"] * 6 + ["wait"]
 
 
-@settings(max_examples=200)
 @given(st.integers(0, 2**32))
 def test_in_the_end_the_router_believes_what_is_there(seed):
     world = World(seed)
@@ -171,7 +170,6 @@ def test_in_the_end_the_router_believes_what_is_there(seed):
     assert world.tree.locked_blocks("w") == 0
 
 
-@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.integers(0, 120))
 def test_calls_are_believed_through_changes_of_what_is_told(seed, begins):
     """A worker that begins to tell while calls are there, loses news for good, and tells all again."""
@@ -193,7 +191,6 @@ def test_calls_are_believed_through_changes_of_what_is_told(seed, begins):
     assert world.believed() == world.truth()
 
 
-@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.integers(0, 150))
 def test_a_snapshot_goes_on_as_the_original(seed, cut):
     one, two = World(seed), World(seed)

@@ -1,6 +1,7 @@
 """Cache aware: SGLang's three rules against a plain reference, and each at its threshold."""
 
 import pytest
+from histories import histories
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cluster import make_call, prompt
@@ -53,7 +54,7 @@ def reference(loads, held, tokens, open_workers, share, balance_abs, balance_rel
 
 
 @given(
-    st.lists(
+    histories(
         st.tuples(
             st.integers(0, 2),
             st.integers(0, 5),
@@ -61,7 +62,7 @@ def reference(loads, held, tokens, open_workers, share, balance_abs, balance_rel
             st.sets(st.sampled_from(WORKERS)),
             st.booleans(),
         ),
-        max_size=40,
+        40,
     ),
     st.sampled_from([0.0, 0.3, 0.6]),
     st.integers(0, 4),

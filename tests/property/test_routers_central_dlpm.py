@@ -124,7 +124,6 @@ class Both:
 
 
 @pytest.mark.parametrize("quantum", [40.0, 300.0, 5000.0])
-@pytest.mark.parametrize("seed", range(4))
 def test_the_order_of_algorithm_1(seed, quantum):
     rng = random.Random(seed)
     both = Both(quantum)
@@ -151,7 +150,6 @@ def test_the_order_of_algorithm_1(seed, quantum):
         both.same_deficits()
 
 
-@pytest.mark.parametrize("seed", range(3))
 def test_deficits_stay_between_what_may_run_and_one_quantum(seed):
     """A.1 over the cluster: -U <= q <= Q^u, U one prompt and the output of all that runs."""
     rng = random.Random(seed)
@@ -338,7 +336,6 @@ def play(seed):
     return cluster
 
 
-@pytest.mark.parametrize("seed", range(3))
 def test_each_call_is_served_once_and_no_worker_idles(seed):
     cluster = play(seed)
     plain_event = cluster.event
@@ -362,7 +359,6 @@ def test_each_call_is_served_once_and_no_worker_idles(seed):
     assert set(cluster.dispatcher.first.router.snapshot()["loads"].values()) == {0}
 
 
-@pytest.mark.parametrize("seed", range(3))
 def test_a_snapshot_and_the_later_events_give_the_same_commands(seed):
     cluster = play(seed)
     handle = cluster.dispatcher.handle

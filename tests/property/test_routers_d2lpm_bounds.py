@@ -166,9 +166,15 @@ def everywhere(system, mix, workers):
     return Measured(system, makers, workers=workers, outstanding=outstanding, top_up=True)
 
 
-@pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize(("workers", "quantum_u"), [(2, 100.0), (3, 800.0)])
-def test_clients_backlogged_at_every_worker(mix, workers, quantum_u):
+@pytest.mark.parametrize(
+    ("workers", "quantum_u", "mix"),
+    [
+        (2, 100.0, "mixed"),
+        *(pytest.param(2, 100.0, mix, marks=pytest.mark.deep) for mix in ("lengths", "prefixes")),
+        *(pytest.param(3, 800.0, mix, marks=pytest.mark.deep) for mix in MIXES),
+    ],
+)
+def test_clients_backlogged_at_every_worker(workers, quantum_u, mix):
     """Theorem 5.1."""
     measured = everywhere(d2lpm(quantum_u, 300.0), mix, workers).run(40.0)
     bound = measured.bound(quantum_u)
@@ -178,6 +184,7 @@ def test_clients_backlogged_at_every_worker(mix, workers, quantum_u):
         assert widest <= bound
 
 
+@pytest.mark.deep
 def test_without_deficits_at_the_workers_there_is_no_bound():
     """FCFS workers serve the client with more calls more: so the test above can fail."""
     measured = everywhere(SYSTEMS["fcfs"], "lengths", 2).run(60.0)
@@ -194,6 +201,7 @@ def with_bursts(system):
     return measured.run(60.0)
 
 
+@pytest.mark.deep
 def test_a_client_backlogged_everywhere_against_one_that_comes_and_goes():
     """Theorem 5.2: only the other's advantage is bounded; what it did not ask for it need not get."""
     measured = with_bursts(d2lpm(400.0, 300.0))
@@ -226,6 +234,7 @@ def stuck_to_its_prefix(quantum_w, until_s):
     return measured.served["g"] - measured.served["f"], measured.bound(400.0), at
 
 
+@pytest.mark.deep
 def test_a_client_that_waits_at_some_workers_only_has_no_such_bound():
     """Q^w 40,000: f stays with its prefix, g is served everywhere; the theorem's premise is gone."""
     ahead, bound, _ = stuck_to_its_prefix(40_000.0, 40.0)
@@ -238,6 +247,7 @@ def test_a_small_quantum_spreads_the_client_and_restores_it():
     assert abs(ahead) <= bound
 
 
+@pytest.mark.deep
 def test_an_infinite_quantum_is_not_fair():
     """Theorem A.5: f never leaves one worker, and what it lacks grows with time."""
     short, bound, _ = stuck_to_its_prefix(float("inf"), 15.0)

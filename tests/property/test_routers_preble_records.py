@@ -4,6 +4,7 @@ import random
 from statistics import median
 
 import pytest
+from histories import histories
 from hypothesis import given
 from hypothesis import strategies as st
 from preble_run import Run
@@ -18,9 +19,8 @@ def chained(symbols):
 
 
 @given(
-    st.lists(
-        st.tuples(st.booleans(), st.lists(st.integers(0, 2), max_size=8), st.integers(0, 99)),
-        max_size=40,
+    histories(
+        st.tuples(st.booleans(), st.lists(st.integers(0, 2), max_size=8), st.integers(0, 99)), 40
     )
 )
 def test_the_tree_matches_like_a_plain_list_of_prompts(steps):
@@ -52,7 +52,7 @@ def test_the_tree_matches_like_a_plain_list_of_prompts(steps):
     assert list(tree.nodes.values()) == [tree.root]
 
 
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.integers(1, 7))
+@given(histories(st.floats(-5, 5), 40), st.integers(1, 7))
 def test_the_running_median(values, size):
     running = RunningMedian(size)
     for number, value in enumerate(values):
@@ -95,7 +95,6 @@ def test_a_window_by_count_without_time():
     assert run.choose("c", (1, 320), (2, 16)) == "w0"
 
 
-@pytest.mark.parametrize("seed", range(6))
 def test_the_loads_are_the_sums_over_the_nodes(seed):
     """After any history, kept sums and sums made anew agree; when all is over nothing is left."""
     rng = random.Random(seed)

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import pytest
+from histories import histories
 from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cluster import make_call
@@ -64,9 +65,8 @@ class PlainTurns:
 
 @given(
     st.booleans(),
-    st.lists(
-        st.tuples(st.integers(0, 6), st.integers(0, 3), st.sets(st.sampled_from(WORKERS))),
-        max_size=80,
+    histories(
+        st.tuples(st.integers(0, 6), st.integers(0, 3), st.sets(st.sampled_from(WORKERS))), 80
     ),
 )
 def test_the_order_of_a_plain_list(per_client, steps):
@@ -90,7 +90,6 @@ def test_plain_turns():
     assert placed == WORKERS * 2
 
 
-@pytest.mark.parametrize("seed", range(3))
 def test_each_client_has_equal_shares_whatever_the_others_send(seed):
     """Theorem A.6 rests on this: at no time do a client's workers differ by more than one call."""
     rng = random.Random(seed)

@@ -93,7 +93,6 @@ class Life:
         return feeder
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 7.5]))
 def test_where_all_ways_are_equal_it_is_the_order_of_arrival(seed, way):
     """The same calls at the same times, whatever is cached, returns or is given up."""
@@ -110,7 +109,6 @@ def longest_way(calls, run):
     return max(each.remaining_tokens for each in calls if each.interaction_id == run)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_longest_way_of_the_run_goes_first(seed):
     """Of calls that return, after others were given up, and after a restart from a snapshot, too."""
@@ -128,13 +126,14 @@ def test_the_longest_way_of_the_run_goes_first(seed):
     assert dispatched > 15
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings.default.max_examples // 3)
 @given(st.integers(0, 2**32))
 def test_the_run_that_is_next_is_that_of_arrival(seed):
     """In any state the run is the same; another of its calls goes only if as much of that is cached."""
     life = Life(seed, range(6))
-    for _ in range(80):
-        life.step()
+    for _ in range(20):
+        for _ in range(4):
+            life.step()
         arrival, again = life.twin("arrival"), life.twin("critical_path")
         matched = life.feeder._locality.matched_tokens
         for workers in (["w0"], WORKERS):
@@ -161,7 +160,6 @@ def test_the_run_that_is_next_is_that_of_arrival(seed):
                     assert matched(best, workers) < matched(first, workers)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 2.0]), st.sampled_from([0.0, 1.0]))
 def test_counters_stay_within_the_slacks_and_one_call(seed, locality_slack, interaction_slack):
     """The bound of WSC does not depend on the order within runs."""

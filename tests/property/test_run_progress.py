@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wsc_feeder import (
     LONG,
@@ -124,7 +124,6 @@ class Life:
         self.feeder.restore(state, calls)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["progress", "arrival"]))
 def test_the_choice_is_that_of_the_rule_in_words(seed, run_priority):
     """Through arrivals, returns, cancellations, ends of runs and restarts."""
@@ -136,7 +135,6 @@ def test_the_choice_is_that_of_the_rule_in_words(seed, run_priority):
     assert life.number > 30
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(["progress", "arrival"]),
@@ -171,7 +169,6 @@ def test_counters_stay_within_the_slacks_and_one_call(
         assert max(values) - min(values) <= max(locality_slack, interaction_slack) + largest + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_nobody_is_passed_over_more_often_than_allowed(seed, max_bypass):
     """However near its end every other run is."""

@@ -1,10 +1,7 @@
 """Splits: shares follow the weights, a run stays, and a change moves as few runs as it has to."""
 
-import subprocess
-import sys
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.platform.completions.splits import pick_available, pick_version
@@ -79,7 +76,6 @@ def test_only_the_runs_of_a_missing_version_go_elsewhere(targets, split, key, da
         assert found in there
 
 
-@settings(max_examples=200)
 @given(names, names, names, names)
 def test_parts_of_the_hashed_text_do_not_run_into_each_other(split, more, key, other):
     """``a`` + ``bc`` is not ``ab`` + ``c``: splits draw independently."""
@@ -89,16 +85,7 @@ def test_parts_of_the_hashed_text_do_not_run_into_each_other(split, more, key, o
     assert drawn != again or not more
 
 
-def test_another_process_picks_the_same():
-    code = (
-        "from fairserve.platform.completions.splits import pick_version as p;"
-        "print([p('chat', {'v1': 3, 'v2': 2}, f'app/run-{n}') for n in range(50)])"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == str(picks({"v1": 3, "v2": 2}, 50))
-
-
 def test_the_picks_are_those_of_the_first_release():
-    """A change of the hash would move runs between versions when a server is upgraded."""
+    """Another hash would move runs between versions: of an upgraded server, or of another process."""
     found = "".join(v[-1] for v in picks({"v1": 3, "v2": 2}, 32))
     assert found == "21122212111112111121221211122212"

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from histories import histories
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.throttling.base import Arrival, Limits
@@ -11,14 +12,16 @@ from fairserve.throttling.overload import OverloadDetector, Watermarks
 from fairserve.throttling.registry import THROTTLES
 from fairserve.throttling.window import SlidingLog
 
-arrivals = st.lists(
+gaps_s = st.sampled_from([0.0, 0.5, 10.0, 20.0, 30.0]) | st.floats(0, 30)
+"""Whole numbers often add up to the window of 60 s exactly."""
+arrivals = histories(
     st.tuples(
-        st.floats(0, 30),
+        gaps_s,
         st.integers(0, 2),
         st.booleans(),
         st.booleans(),
     ),
-    max_size=80,
+    80,
 )
 
 
@@ -32,7 +35,6 @@ def take(throttle, event, now_s):
     return decision
 
 
-@settings(max_examples=100, deadline=None)
 @given(arrivals)
 def test_oit_blocks_exactly_over_the_limit_under_overload_outside_runs(history):
     throttle, times, now_s = THROTTLES["oit"](), {}, 0.0
@@ -45,7 +47,6 @@ def test_oit_blocks_exactly_over_the_limit_under_overload_outside_runs(history):
         assert decision.admitted == (count <= 3 or not overloaded or under_way)
 
 
-@settings(max_examples=100, deadline=None)
 @given(arrivals, st.sampled_from(["oit", "rpm"]))
 def test_retry_after_is_exact_for_a_users_own_limit(history, name):
     throttle, now_s = THROTTLES[name](), 0.0
@@ -59,7 +60,6 @@ def test_retry_after_is_exact_for_a_users_own_limit(history, name):
             assert not throttle.check(arrival(user), later_s - 1e-3).admitted
 
 
-@settings(max_examples=100, deadline=None)
 @given(arrivals)
 def test_rpm_accepts_no_more_than_the_limit_in_any_window(history):
     throttle, accepted, now_s = THROTTLES["rpm"](limit=2), {}, 0.0
@@ -73,7 +73,6 @@ def test_rpm_accepts_no_more_than_the_limit_in_any_window(history):
 
 
 @pytest.mark.parametrize("name", list(THROTTLES))
-@settings(max_examples=30, deadline=None)
 @given(history=arrivals)
 def test_checking_consumes_nothing_and_snapshots_restore(name, history):
     throttle, now_s = THROTTLES[name](), 0.0
@@ -107,8 +106,7 @@ def test_scopes_and_the_fixed_window_of_rpm():
     assert take(fixed, arrival(0), 60.0).admitted, "a new window begins"
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(0, 40), max_size=60), st.integers(1, 4))
+@given(histories(gaps_s, 60), st.integers(1, 4))
 def test_the_log_counts_like_a_list_and_stays_small(gaps_s, limit):
     log, times, now_s = SlidingLog(), [], 0.0
     for gap_s in gaps_s:
@@ -141,7 +139,6 @@ def test_bad_options_name_what_is_allowed():
         THROTTLES["x"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(arrivals, st.sampled_from(["oit", "rpm"]))
 def test_what_is_left_of_a_limit_is_what_may_still_come(history, name):
     throttle, now_s = THROTTLES[name](), 0.0

@@ -6,7 +6,7 @@ import random
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cluster import make_call
 
@@ -24,7 +24,6 @@ def accept(tracker, call, now_s=0.0):
     return attachment
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 40), st.booleans())
 def test_stage_is_the_longest_path(seed, calls, infer):
     """Parents given, or inferred from time, histories and tools; with ends and snapshots in between."""
@@ -61,7 +60,6 @@ def test_stage_is_the_longest_path(seed, calls, infer):
     assert nx.is_directed_acyclic_graph(graph)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 60))
 def test_by_time_a_call_follows_all_that_has_ended(seed, calls):
     """Whatever had ended when it came is an ancestor, nothing else is, and no parent is superfluous."""
@@ -80,7 +78,6 @@ def test_by_time_a_call_follows_all_that_has_ended(seed, calls):
             tracker.finish(make_call(ended[-1], run="R"), "completed", 1, PROFILE, 0.0)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_every_run_ends_once_and_leaves_nothing(seed):
     """Random lives with refusals, cancels and expiries; a snapshot at any point changes nothing."""
@@ -212,7 +209,6 @@ def test_immunity_is_bounded_by_calls_and_tokens():
     assert not after.immune
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([2, 2**16, 2**64]))
 def test_a_call_continues_the_latest_that_left_its_key(seed, keys):
     """Against a dict, with keys that look like parts of others, or of the numbers beside them."""

@@ -4,7 +4,7 @@ each checked after every event that may change a quantity, not only between step
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_worker import OneWorker
 from vtc_watch import EPS, Watch, adversarial, bound, cases
@@ -15,7 +15,6 @@ from fairserve.scheduling.local.lcf import Lcf, LcfOptions
 from fairserve.scheduling.local.vtc import Vtc, VtcOptions
 
 
-@settings(max_examples=60, deadline=None)
 @given(cases)
 def test_the_theorems_hold_on_adversarial_arrivals(case):
     """Lemma 4.3, Theorems 4.4, 4.9 and 4.13 (its proof: Wf >= T/n - 4U since f is backlogged)."""
@@ -27,7 +26,7 @@ def test_the_theorems_hold_on_adversarial_arrivals(case):
     assert watch.shortfall <= 4 * most + EPS
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.deep
 def test_the_theorems_hold_in_a_long_run(seed):
     case = {
         "seed": seed,
@@ -88,7 +87,6 @@ def test_no_work_conserving_scheduler_is_fairer_than_wq_times_the_batch(schedule
     assert f - g == 2.0 * (capacity - 1)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(2, 8))
 def test_a_client_that_was_not_there_is_dispatched_within_the_latency_bound(seed, clients):
     """Theorem 4.11: at most 2 (n - 1) U of service goes to others first, hence 2 (n - 1) U / a."""
@@ -150,7 +148,6 @@ def test_weights_divide_the_service(scheduler):
         )
 
 
-@settings(max_examples=40, deadline=None)
 @given(cases)
 def test_with_preemption_the_longest_outputs_of_the_batch_take_the_place_of_its_size(case):
     """Without reserved outputs Lemma 4.3 holds with wq * B * longest output in place of wq * M."""

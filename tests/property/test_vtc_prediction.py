@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_worker import OneWorker
 from vtc_watch import EPS, adversarial, bound, cases
@@ -70,7 +70,6 @@ def test_equal_outputs_make_the_mean_of_five_an_oracle():
     assert largest["oracle"] <= largest[None]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**32),
     st.sampled_from([None, "mean", "oracle", "noisy"]),
@@ -163,7 +162,6 @@ def test_a_newcomer_is_not_lifted_to_what_is_given_back():
     assert worker.scheduler.counter(("new",)) == 10
 
 
-@settings(max_examples=40, deadline=None)
 @given(cases, st.sampled_from(["mean", "oracle", "noisy"]))
 def test_with_prediction_the_bound_grows_by_the_outstanding_predictions(case, predict):
     scheduler = Vtc(VtcOptions(wq=case["wq"], predict=predict))

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairserve.scheduling.prefix_tree import PrefixTree
@@ -21,7 +21,6 @@ def path(rng):
     return keys
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_every_call_is_found_with_its_match(seed, capacity):
     rng = random.Random(seed)

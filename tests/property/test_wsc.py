@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cluster import prompt
 from wsc_feeder import (
@@ -152,7 +152,6 @@ def test_only_a_match_at_an_open_worker_counts():
     assert feeder.peek(["w0"]).call_id == "cold"
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 2.0, 8.0]))
 def test_backlogged_counters_stay_within_slack_and_one_call(seed, slack):
     """The bound of section 3: the spread grows by the slack, no more."""
@@ -174,7 +173,6 @@ def test_backlogged_counters_stay_within_slack_and_one_call(seed, slack):
         assert max(values) - min(values) <= slack + largest + 1e-9
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["expected", "finish"]))
 def test_in_the_end_the_counter_is_the_service(seed, mode):
     """Whatever was expected, reported in between, requeued or cancelled: only real usage is charged."""

@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from virtual_cluster import make_call
 
@@ -135,7 +135,6 @@ def test_live_calls_end_first_and_change_nothing(outcome, final):
 # --- taking back ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 30))
 def test_a_run_that_is_taken_back_goes_on_as_if_nothing_had_been(seed, calls):
     """Stages, parents, tokens and the calls that come next, against the tracker that never stopped."""

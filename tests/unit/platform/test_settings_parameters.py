@@ -12,8 +12,10 @@ SETTINGS = Settings(_env_file=None)
 SERVED = [name for name, system in SYSTEMS.items() if not system.simulated_only]
 
 
-@pytest.mark.parametrize("system", SERVED)
-@pytest.mark.parametrize("local", ["", *LOCAL_SCHEDULERS])
+@pytest.mark.parametrize(
+    ("system", "local"),
+    [*((name, "") for name in SERVED), *(("fairserve", name) for name in LOCAL_SCHEDULERS)],
+)
 def test_every_parameter_is_described_and_can_be_set_to_its_value(system, local):
     settings = SETTINGS.model_copy(update={"local_scheduler": local})
     found = describe(settings, system, {})

@@ -7,7 +7,6 @@ import pytest
 from fairserve.scheduling.feeder.earliest import Earliest
 
 
-@pytest.mark.parametrize("seed", range(5))
 def test_the_earliest_of_those_that_are_left(seed):
     rng = random.Random(seed)
     calls, plain, left = Earliest(), {}, []
