@@ -1,8 +1,9 @@
-"""Sign-ins to the console, on both databases: how they begin, and everything that ends them."""
+"""Sign-ins to the console: how they begin, and everything that ends them."""
 
 from datetime import timedelta
 
 import pytest
+from databases import ON_POSTGRESQL
 from sqlalchemy import func, select
 
 from fairserve.platform.console import sessions
@@ -120,6 +121,7 @@ def test_signing_out_ends_one(world):
     assert world.viewer(other)
 
 
+@ON_POSTGRESQL
 def test_a_key_has_so_many_and_the_oldest_goes(world):
     tokens = []
     for _ in range(MOST_PER_KEY + 3):
@@ -131,6 +133,7 @@ def test_a_key_has_so_many_and_the_oldest_goes(world):
     assert world.viewer(admin)
 
 
+@ON_POSTGRESQL
 def test_what_is_over_is_deleted(world):
     world.sign_in()
     world.later(minutes=61)

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from call_records import call_record
+from databases import ON_POSTGRESQL
 from sqlalchemy import select
 
 from fairserve.interactions.profile import AppProfile
@@ -110,6 +111,7 @@ def test_a_declared_profile_holds_as_far_as_it_is_believed(world):
     assert world.view("/profile/history")["total"] == 1
 
 
+@ON_POSTGRESQL
 def test_what_calls_use_is_learned_and_control_hears_of_it(world):
     world.served(runs=120)
     assert world.news.look() == []
@@ -237,6 +239,7 @@ def test_runs_that_have_not_ended_are_not_taken_for_short(world):
     assert world.in_control().calls_per_interaction == OPTIONS.believed_calls
 
 
+@ON_POSTGRESQL
 def test_what_a_call_was_foretold_to_generate_is_compared(world):
     world.served(runs=10)
     assert world.view()["prediction"] == {

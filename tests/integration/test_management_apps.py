@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from databases import ON_BOTH
 from sqlalchemy import select
 
 from fairserve.interactions.profile import AppProfile, StageProfile
@@ -126,6 +127,7 @@ def test_bad_apps_are_rejected_and_change_nothing(management):
     assert management.call(tenant["api_key"], "GET", "/v1/apps")["total"] == 0
 
 
+@ON_BOTH
 def test_names_are_unique_within_a_tenant(management):
     one, two = management.tenant("one"), management.tenant("two")
     management.call(management.admin, "POST", "/admin/tenants", {"name": "one"}, status=409)
@@ -152,6 +154,7 @@ def test_lists_are_paged_in_a_stable_order(management):
         management.rejected(tenant["api_key"], "GET", "/v1/apps", param=next(iter(query)), **query)
 
 
+@ON_BOTH
 def test_lists_are_searched_by_a_part_of_the_name(management):
     one, two = management.tenant("Acme 50%"), management.tenant("acme_5 of 50")
     for tenant, name in ((one, "Search"), (one, "chat"), (two, "research_2"), (two, "researcher")):

@@ -4,11 +4,14 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 
+from databases import ON_POSTGRESQL
 from sqlalchemy import func, select, update
 
 from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.webhooks import WebhookDelivery
+
+pytestmark = ON_POSTGRESQL
 
 PROFILE = {"stages": [{"input_tokens": 1, "output_tokens": 1}]}
 CONTRACT = {"rpm_limit": 5}

@@ -1,6 +1,9 @@
 """Contracts, weights and users' settings over HTTP."""
 
+from itertools import product
+
 import pytest
+from databases import ON_BOTH, ON_POSTGRESQL
 from sqlalchemy import func, select
 
 from fairserve.interactions.profile_learning import LearningOptions
@@ -140,51 +143,49 @@ def test_without_a_soft_budget_there_is_no_soft_end(holders):
     assert holders.set("tenant", {"soft_budget": None})["contract"]["soft_end"] == "warn"
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"rpm_limit": 0}, "rpm_limit"),
-        ({"rpm_limit": 1.5}, "rpm_limit"),
-        ({"tpm_limit": 1_000_000_001}, "tpm_limit"),
-        ({"max_parallel_requests": -1}, "max_parallel_requests"),
-        ({"max_budget": -1, "budget_duration": "1d"}, "max_budget"),
-        ({"max_budget": 1e10, "budget_duration": "1d"}, "max_budget"),
-        ({"max_budget": "NaN", "budget_duration": "1d"}, "max_budget"),
-        ({"soft_budget": 1e-10, "budget_duration": "1d"}, "soft_budget"),
-        ({"max_budget": 1, "budget_duration": "5h"}, "budget_duration"),
-        ({"max_budget": 1, "budget_duration": "day"}, "budget_duration"),
-        ({"soft_end": "stop"}, "soft_end"),
-        ({"allowed_models": []}, "allowed_models"),
-        ({"allowed_models": [""]}, "allowed_models.0"),
-        ({"allowed_models": ["a\n"]}, "allowed_models.0"),
-        ({"allowed_models": ["m" * 256]}, "allowed_models.0"),
-        ({"allowed_models": ["m"] * 101}, "allowed_models"),
-        ({"rpm": 1}, "rpm"),
-    ],
-)
-def test_a_field_that_is_wrong_by_itself_is_named(management, holders, body, field):
-    for scope in ("tenant", "app_user", "user"):
+WRONG_FIELDS = [
+    ({"rpm_limit": 0}, "rpm_limit"),
+    ({"rpm_limit": 1.5}, "rpm_limit"),
+    ({"tpm_limit": 1_000_000_001}, "tpm_limit"),
+    ({"max_parallel_requests": -1}, "max_parallel_requests"),
+    ({"max_budget": -1, "budget_duration": "1d"}, "max_budget"),
+    ({"max_budget": 1e10, "budget_duration": "1d"}, "max_budget"),
+    ({"max_budget": "NaN", "budget_duration": "1d"}, "max_budget"),
+    ({"soft_budget": 1e-10, "budget_duration": "1d"}, "soft_budget"),
+    ({"max_budget": 1, "budget_duration": "5h"}, "budget_duration"),
+    ({"max_budget": 1, "budget_duration": "day"}, "budget_duration"),
+    ({"soft_end": "stop"}, "soft_end"),
+    ({"allowed_models": []}, "allowed_models"),
+    ({"allowed_models": [""]}, "allowed_models.0"),
+    ({"allowed_models": ["a\n"]}, "allowed_models.0"),
+    ({"allowed_models": ["m" * 256]}, "allowed_models.0"),
+    ({"allowed_models": ["m"] * 101}, "allowed_models"),
+    ({"rpm": 1}, "rpm"),
+]
+
+
+def test_a_field_that_is_wrong_by_itself_is_named(management, holders):
+    for (body, field), scope in product(WRONG_FIELDS, ("tenant", "app_user", "user")):
         error = holders.set(scope, body, status=400)["error"]
         assert error["param"] == f"{NAMES[scope]}.{field}"
         assert error["param"] in error["message"]
     assert contracts(management) == []
 
 
-@pytest.mark.parametrize(
-    ("body", "field", "said"),
-    [
-        ({"max_budget": 1}, "budget_duration", "a budget needs a budget_duration"),
-        ({"soft_budget": 1}, "budget_duration", "a budget needs a budget_duration"),
-        (
-            {"max_budget": 1, "soft_budget": 2, "budget_duration": "1d"},
-            "soft_budget",
-            "soft_budget is over max_budget",
-        ),
-        ({"rpm_limit": 1, "soft_end": "finish_runs"}, "soft_end", "without a soft_budget"),
-    ],
-)
-def test_limits_that_do_not_go_together_are_refused(management, holders, body, field, said):
-    for scope in ("tenant", "app_user", "user"):
+WRONG_TOGETHER = [
+    ({"max_budget": 1}, "budget_duration", "a budget needs a budget_duration"),
+    ({"soft_budget": 1}, "budget_duration", "a budget needs a budget_duration"),
+    (
+        {"max_budget": 1, "soft_budget": 2, "budget_duration": "1d"},
+        "soft_budget",
+        "soft_budget is over max_budget",
+    ),
+    ({"rpm_limit": 1, "soft_end": "finish_runs"}, "soft_end", "without a soft_budget"),
+]
+
+
+def test_limits_that_do_not_go_together_are_rejected(management, holders):
+    for (body, field, said), scope in product(WRONG_TOGETHER, ("tenant", "app_user", "user")):
         error = holders.set(scope, body, status=400)["error"]
         assert error["param"] == f"{NAMES[scope]}.{field}"
         assert said in error["message"]
@@ -252,6 +253,7 @@ def test_a_new_tenant_and_a_new_app_may_have_contracts(management):
     assert listed[0]["contract"] == NOTHING | {"rpm_limit": 9}
 
 
+@ON_POSTGRESQL
 def test_control_knows_after_a_restart_what_it_was_told(management, holders):
     tenant, app = holders.tenant, holders.app
     management.new_app(tenant, "second", limits={"user_rpm": 100})
@@ -283,6 +285,7 @@ def test_control_knows_after_a_restart_what_it_was_told(management, holders):
         assert same_after_a_restart(management)
 
 
+@ON_BOTH
 def test_a_user_is_read_found_and_reset(management, holders):
     admin, tenant = management.admin, holders.tenant["id"]
     path = f"/admin/users/{tenant}/team/zoé"

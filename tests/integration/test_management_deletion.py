@@ -1,8 +1,9 @@
-"""Tenants and apps that are suspended, deleted, restored and purged, on both databases."""
+"""Tenants and apps that are suspended, deleted, restored and purged."""
 
 from datetime import datetime, timedelta
 
 import pytest
+from databases import ON_POSTGRESQL
 from sqlalchemy import func, select
 
 from fairserve.interactions.profile_learning import LearningOptions
@@ -123,6 +124,7 @@ def test_what_is_suspended_is_shut_out_until_taken_back(management, world):
     assert world.keys_work()
 
 
+@ON_POSTGRESQL
 def test_a_deleted_tenant_has_no_apps_and_no_users(management):
     world = World(management, "tenant")
     management.call(management.admin, "PUT", f"/admin/users/{world.id}/zoé", {"weight": 2})
@@ -208,6 +210,7 @@ def purged(management, before):
         steps += 1
 
 
+@ON_POSTGRESQL
 def test_after_its_retention_what_is_deleted_goes_for_good(management, world):
     other = management.new_app(management.tenant("other"))
     furnish(world)
@@ -246,6 +249,7 @@ def test_after_its_retention_what_is_deleted_goes_for_good(management, world):
     management.call(other["api_key"], "GET", "/v1/usage")
 
 
+@ON_POSTGRESQL
 def test_the_servers_retention_purges(management, world):
     """Through the server's own step, with its setting."""
     furnish(world)

@@ -1,4 +1,4 @@
-"""``/admin/cluster/workers`` and ``/aliases`` over HTTP: the running fleet, whose workers are not there."""
+"""``/admin/cluster/workers`` and ``/aliases`` over HTTP: workers that nobody runs."""
 
 from datetime import UTC, datetime
 
@@ -10,7 +10,7 @@ from fairserve.engine.base import KvEndpoints
 from fairserve.platform.cluster import repository
 from fairserve.platform.cluster.fleet import FleetPart, StoredFleet
 from fairserve.platform.cluster.worker_spec import WorkerSpec
-from fairserve.platform.completions.models import ServedModel
+from fairserve.platform.completions.models import Models, ServedModel
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
@@ -250,7 +250,7 @@ def test_old_drains_make_room(management, monkeypatch):
 
 def test_a_drain_tells_which_models_nobody_serves_then(management):
     other_sources(management)
-    models = management.state.models
+    models = management.state.models = Models(lambda worker_id: True)
     notes = []
     for workers in ({"w0", "f"}, {"w0"}):
         models.serve(ServedModel(("llama",), "llama", 100, None, frozenset(workers)))
@@ -287,6 +287,7 @@ def test_drains_of_earlier_revisions_are_taken_over(engine):
     schema.downgrade(engine, "10")
 
 
+@ON_BOTH
 def test_a_worker_joins_once(management):
     body = {"id": "a", "url": url(5)}
     admin(management, "POST", WORKERS, body, status=201)

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from databases import ON_BOTH
 
 from fairserve.platform.auth import Authenticator
 from fairserve.platform.db.base import utc_now
@@ -57,6 +58,7 @@ def clock(management):
     return clock
 
 
+@ON_BOTH
 def test_keys_have_names_and_ends(ring, clock):
     end = datetime.now(UTC) + timedelta(hours=1)
     named = ring.new(name="  build server ", expires_at=end.isoformat())

@@ -215,9 +215,11 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(new_postgres_url, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server") / "data"
     options = {
+        "database_url": new_postgres_url(),
+        "secret_key": "x" * 32,
         "profile_learning": False,  # It would change the app's row.
         "webhook_allow_http": True,
         "webhook_allowed_networks": "127.0.0.0/8",

@@ -4,6 +4,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from databases import ON_BOTH, ON_POSTGRESQL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refused_calls import START, STATE, refused
@@ -66,8 +67,10 @@ states = st.none() | st.builds(
 budgets = st.none() | st.builds(Budget, whole, whole, whole, whole)
 
 
+@ON_POSTGRESQL
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings.default.max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(cases=st.lists(st.tuples(states, budgets, st.booleans()), min_size=1, max_size=8))
 def test_what_a_refusal_was_decided_on_arrives_through_journal_and_ledger(
@@ -89,6 +92,7 @@ def test_what_a_refusal_was_decided_on_arrives_through_journal_and_ledger(
             assert found == (budget or (None,) * 4)
 
 
+@ON_BOTH
 def test_an_amount_beyond_the_column_does_not_stop_the_ledger(sessions, journaled):
     decision = Decision(False, "contract_budget", "app", budget=Budget(1, 2, 3, 2**64))
     journaled(refused("c", decision, None))
@@ -206,6 +210,7 @@ def three(management):
     return one, other, apps
 
 
+@ON_POSTGRESQL
 def test_tenants_and_apps_read_their_own_refusals_only(management, three):
     one, other, apps = three
     path = "/v1/throttling/events"

@@ -4,12 +4,15 @@ import random
 from datetime import timedelta
 
 import pytest
+from databases import ON_BOTH
 from refused_calls import START
 from sqlalchemy import insert, text
 
 from fairserve.platform.db.ledger import ThrottlingEvent
 from fairserve.platform.throttling import events
 from fairserve.platform.throttling.schemas import EventQuery
+
+pytestmark = ON_BOTH
 
 MANY = 20_000
 
