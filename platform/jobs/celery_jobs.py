@@ -151,6 +151,8 @@ class JobsOnCelery:
 
     def __init__(self, settings: Settings) -> None:
         self._app = celery_app(settings)
+        # Otherwise a request waits 6 s for a connection, also with ``retry=False``.
+        self._app.conf.broker_transport_options["max_retries"] = 0
 
     def start(self) -> None:
         """Beat and the workers are processes of their own."""

@@ -49,12 +49,21 @@ class ProfileNews:
         while True:
             await asyncio.sleep(INTERVAL_S)
             try:
-                events = await asyncio.to_thread(self.look)
+                events = await self._look()
             except SQLAlchemyError as error:
                 logger.warning("changed profiles wait for the database: %s", type(error).__name__)
                 continue
             for event in events:
                 self._control.post(event)
+
+    async def _look(self) -> list[AppChanged]:
+        """Look in a thread. A cancelled look ends first, or its connection would be left open."""
+        thread = asyncio.create_task(asyncio.to_thread(self.look))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            await asyncio.gather(thread, return_exceptions=True)
+            raise
 
     def look(self) -> list[AppChanged]:
         """Apps whose profile changed since the last look, as control is to know them."""

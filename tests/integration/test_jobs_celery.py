@@ -1,12 +1,11 @@
-"""Background jobs by Celery: a real Redis, real workers and beat, which are killed at any point.
+"""Background jobs by Celery: a real Redis, and real workers and beat over one PostgreSQL database.
 
-``FAIRSERVE_KILLS`` says how often workers are killed (default 6).
+Beat and the workers are shared by the tests of this module, and killed at any point by one of them. What
+was served to the database before stays in it: every total is that of all tests until then.
 """
 
 import json
-import os
 import random
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,11 +13,13 @@ import redis
 from call_records import call_record
 from job_processes import JobProcess
 from processes import eventually, free_port
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select, update
 from webhook_world import Receiver
 
 from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.identity import App, AppLimits, Tenant, TokenProfile
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.ledger import LedgerCall
@@ -38,32 +39,60 @@ from fairserve.platform.settings import Settings
 from fairserve.platform.usage.reconcile import compare
 from fairserve.platform.wiring import Platform
 
-KILLS = int(os.environ.get("FAIRSERVE_KILLS", "6"))
 APPS = 3
 PENDING = (WebhookDelivery, WebhookDelivery.state != "delivered")
 
 
 class Deployment:
-    """A database, a Redis, and the processes of ``fairserve jobs``."""
+    """A database, a Redis, the processes of ``fairserve jobs``, and a receiver of webhooks."""
 
-    def __init__(self, engine, sessions, redis_url, folder):
-        self.sessions, self.folder = sessions, folder
-        self.urls = {
-            "database_url": engine.url.render_as_string(hide_password=False),
-            "redis_url": redis_url,
-        }
+    def __init__(self, database_url, redis_url, folder):
+        self.folder = folder
+        self.urls = {"database_url": database_url, "redis_url": redis_url}
         self.often = {
-            "usage_rollup_interval_s": 0.2,
-            "profile_learning_interval_s": 0.2,
-            "webhook_interval_s": 0.2,
-            "webhook_timeout_s": 1,
+            "usage_rollup_interval_s": 0.5,
+            "profile_learning_interval_s": 0.5,
+            "webhook_interval_s": 0.5,
             "webhook_allow_http": "true",
             "webhook_allowed_networks": "127.0.0.0/8",
         }
-        self.server = Platform(self.settings(), engine=engine)
+        self.engine = connect(database_url)
+        self.sessions = session_factory(self.engine)
+        self.server = Platform(self.settings(), engine=self.engine)
         """Not started: its ledger's thread is the test's."""
         self.redis = redis.Redis.from_url(redis_url)
+        self.redis.flushdb()
+        self.receiver = Receiver()
         self.calls = 0
+        self.beat = self.process("beat").start()
+        self._worker = None
+
+    def worker(self, *flags):
+        """The worker that runs, or a new one."""
+        if self._worker is None:
+            self._worker = self.process("worker", *flags).start()
+        return self._worker
+
+    def kill_worker(self):
+        self._worker.kill()
+        self._worker = None
+
+    def stop_worker(self):
+        """As an operator does; returns the exit code."""
+        worker, self._worker = self._worker, None
+        return worker.stop()
+
+    def close(self):
+        """End whatever still runs."""
+        for process in (self.beat, self._worker):
+            if process is not None and process.process.poll() is None:
+                process.kill()
+        self.receiver.close()
+        self.redis.close()
+        self.engine.dispose()
+
+    def log(self):
+        return "".join(p.log() for p in (self.beat, self._worker) if p is not None)
 
     def process(self, action, *flags):
         return JobProcess(action, *flags, folder=self.folder, **self.urls, **self.often)
@@ -79,28 +108,27 @@ class Deployment:
         with self.sessions() as session:
             return session.scalar(select(func.count()).select_from(what).where(*where))
 
-    def new_apps(self, told=None):
-        """Apps of a tenant, which wants to be ``told`` at that URL."""
+    def new_apps(self):
+        """Apps of a tenant that wants to know of every run."""
         now = datetime.now(UTC)
         with self.sessions.begin() as session:
             session.add(Tenant(id="tn_1", name="acme", created_at=now))
             session.flush()
-            if told is not None:
-                session.add(
-                    WebhookEndpoint(
-                        id="wh_1",
-                        tenant_id="tn_1",
-                        url=told,
-                        description="",
-                        since={"interaction.finished": 0.0},
-                        enabled=True,
-                        disabled_reason="",
-                        secret_version=1,
-                        secret_id=self.server.hasher.secret_id,
-                        failures=0,
-                        created_at=now,
-                    )
+            session.add(
+                WebhookEndpoint(
+                    id="wh_1",
+                    tenant_id="tn_1",
+                    url=self.receiver.url,
+                    description="",
+                    since={"interaction.finished": 0.0},
+                    enabled=True,
+                    disabled_reason="",
+                    secret_version=1,
+                    secret_id=self.server.hasher.secret_id,
+                    failures=0,
+                    created_at=now,
                 )
+            )
             for number in range(APPS):
                 session.add(
                     App(
@@ -118,6 +146,12 @@ class Deployment:
                         ],
                     )
                 )
+
+    def let_leases_expire(self):
+        """The leases that killed workers held on deliveries end now, not in some seconds."""
+        with self.sessions.begin() as session:
+            leased = update(WebhookDelivery).where(WebhookDelivery.lease_until.is_not(None))
+            session.execute(leased.values(lease_until=utc_now()))
 
     def served(self, runs):
         """What a server's ledger writes: a batch of interactions of two calls each."""
@@ -155,31 +189,24 @@ class Deployment:
         self.server._write_rows(calls, over)
 
 
-@pytest.fixture
-def receiver():
-    receiver = Receiver()
-    yield receiver
-    receiver.close()
-
-
-@pytest.fixture
-def deployment(engine, sessions, redis_url, tmp_path):
-    return Deployment(engine, sessions, redis_url, tmp_path)
+@pytest.fixture(scope="module")
+def deployment(new_postgres_url, redis_server, tmp_path_factory):
+    redis_url = f"redis://127.0.0.1:{redis_server}/1"
+    deployment = Deployment(new_postgres_url(), redis_url, tmp_path_factory.mktemp("jobs"))
+    try:
+        deployment.new_apps()
+        yield deployment
+        assert deployment.beat.stop() == 0, deployment.beat.log()
+    finally:
+        deployment.close()
 
 
 def test_beat_sends_and_workers_do(deployment):
-    deployment.new_apps()
-    deployment.served(runs=400)
-    with deployment.process("worker") as worker, deployment.process("beat") as beat:
-
-        def log():
-            return worker.log() + beat.log()
-
-        eventually(lambda: all(deployment.state(name) for name in JOBS), log)
-        eventually(lambda: deployment.count(ProfileVersion) >= APPS, log)
-        eventually(lambda: not deployment.count(UsageDirty), log)
-        assert beat.stop() == 0, beat.log()
-        assert worker.stop() == 0, worker.log()
+    deployment.served(runs=90)
+    deployment.worker()
+    eventually(lambda: all(deployment.state(name) for name in JOBS), deployment.log)
+    eventually(lambda: deployment.count(ProfileVersion) >= APPS, deployment.log)
+    eventually(lambda: not deployment.count(UsageDirty), deployment.log)
     assert deployment.count(UsageCalls) > 0
     with deployment.sessions() as session:
         learned = {
@@ -189,27 +216,62 @@ def test_beat_sends_and_workers_do(deployment):
     assert learned == {f"app_{number}": 100 * (1 + number) for number in range(APPS)}
 
 
-def test_workers_that_are_killed_leave_everything_right(deployment, receiver):
+def test_a_server_asks_workers_for_a_job(deployment):
+    deployment.worker()
+    eventually(lambda: deployment.state("retention"), deployment.log)
+    with deployment.sessions.begin() as session:
+        session.execute(delete(JobState).where(JobState.name == "retention"))
+    app = celery_app(deployment.settings())
+    assert app.send_task(TASK + "rollup").get(timeout=60) == 0, deployment.log()
+    app.close()
+    # Beat sends this one every hour.
+    JobsOnCelery(deployment.settings()).request("retention")
+    eventually(lambda: deployment.state("retention"), deployment.log)
+
+
+def test_a_redis_that_forgets_everything_is_no_harm(deployment):
+    deployment.worker()
+    eventually(lambda: deployment.state("rollup"), deployment.log)
+    deployment.redis.flushdb()
+    deployment.served(runs=50)
+    eventually(lambda: not deployment.count(UsageDirty), deployment.log)
+
+
+def test_a_queue_without_workers_does_not_grow(deployment):
+    deployment.worker()
+    eventually(lambda: deployment.state("rollup"), deployment.log)
+    assert deployment.stop_worker() == 0, deployment.log()
+    app = celery_app(deployment.settings())
+    with deployment.beat.paused():
+        for _ in range(MOST_WAITING - 5 - deployment.redis.llen(QUEUE)):
+            app.send_task(TASK + "rollup", ignore_result=True)
+    app.close()
+    eventually(lambda: "does a worker run?" in deployment.beat.log(), deployment.log)
+    assert deployment.redis.llen(QUEUE) == MOST_WAITING
+    deployment.redis.delete(QUEUE)
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.deep)])
+def test_workers_that_are_killed_leave_everything_right(deployment, kills, seed):
     """At random points, while rows are being written. Totals, profiles and webhooks are right."""
-    deployment.new_apps(told=receiver.url)
-    rng = random.Random(1)
-    with deployment.process("beat") as beat:
-        for _ in range(KILLS):
-            before = deployment.redis.llen(QUEUE)
-            with deployment.process("worker", "--pool=solo") as worker:
-                deployment.served(runs=40)
-                eventually(lambda: _took(deployment, before), lambda: beat.log() + worker.log())  # noqa: B023
-                until_s = time.monotonic() + rng.uniform(0, 0.4)
-                while time.monotonic() < until_s:
-                    deployment.served(runs=2)
-                worker.kill()
-        with deployment.process("worker") as worker:
-            eventually(lambda: not deployment.count(UsageDirty), worker.log)
-            eventually(lambda: deployment.count(ProfileVersion) >= APPS, worker.log)
-            eventually(lambda: not deployment.count(*PENDING), worker.log, deadline_s=300)
-    told = [json.loads(each.body)["data"]["interaction_id"] for each in receiver.received]
+    rng = random.Random(seed)
+    for _ in range(kills):
+        before = deployment.redis.llen(QUEUE)
+        deployment.worker("--pool=solo")
+        deployment.served(runs=40)
+        eventually(lambda: _took(deployment, before), deployment.log)  # noqa: B023
+        for _ in range(rng.randrange(40)):
+            deployment.served(runs=2)
+        deployment.kill_worker()
+    deployment.let_leases_expire()
+    deployment.worker()
+    eventually(lambda: not deployment.count(UsageDirty), deployment.log)
+    eventually(lambda: deployment.count(ProfileVersion) >= APPS, deployment.log)
+    eventually(lambda: not deployment.count(*PENDING), deployment.log)
+    received = deployment.receiver.received
+    told = [json.loads(each.body)["data"]["interaction_id"] for each in received]
     assert set(told) == {f"r{number}" for number in range(1, deployment.calls + 1)}
-    assert len({each.id for each in receiver.received}) == deployment.calls
+    assert len({each.id for each in received}) == deployment.calls
     found = compare(deployment.sessions, None, None)
     assert found.differences == []
     assert deployment.count(LedgerCall) == 2 * deployment.calls
@@ -232,38 +294,11 @@ def _took(deployment, before):
     return deployment.redis.hlen("unacked") or deployment.redis.llen(QUEUE) < before
 
 
-def test_a_queue_without_workers_does_not_grow(deployment):
-    deployment.often = {"usage_rollup_interval_s": 0.01, "profile_learning_interval_s": 0.01}
-    with deployment.process("beat") as beat:
-        eventually(lambda: deployment.redis.llen(QUEUE) >= MOST_WAITING, beat.log)
-        eventually(lambda: "does a worker run?" in beat.log(), beat.log)
-        assert deployment.redis.llen(QUEUE) <= MOST_WAITING + 1
-    with deployment.process("worker") as worker:
-        eventually(lambda: deployment.redis.llen(QUEUE) == 0, worker.log)
-
-
-def test_a_redis_that_forgets_everything_is_no_harm(deployment):
-    deployment.new_apps()
-    with deployment.process("worker") as worker, deployment.process("beat") as beat:
-        eventually(lambda: deployment.state("rollup"), lambda: worker.log() + beat.log())
-        deployment.redis.flushall()
-        deployment.served(runs=100)
-        eventually(lambda: not deployment.count(UsageDirty), lambda: worker.log() + beat.log())
-
-
-def test_a_server_asks_workers_for_a_job(deployment):
-    app = celery_app(deployment.settings())
-    with deployment.process("worker") as worker:
-        assert app.send_task(TASK + "rollup").get(timeout=60) == 0, worker.log()
-        JobsOnCelery(deployment.settings()).request("retention")
-        eventually(lambda: deployment.state("retention"), worker.log)
-    assert deployment.state("rollup") is not None
-    app.close()
-
-
-def test_a_job_that_is_asked_for_while_redis_is_away_is_no_error(deployment, caplog):
-    deployment.urls["redis_url"] = f"redis://127.0.0.1:{free_port()}/0"
-    JobsOnCelery(deployment.settings()).request("rollup")
+def test_a_job_that_is_requested_while_redis_is_away_is_no_error(tmp_path, caplog, monkeypatch):
+    """And the request does not wait for Redis."""
+    monkeypatch.setattr("kombu.utils.functional.sleep", lambda _: pytest.fail("it waits"))
+    url = f"redis://127.0.0.1:{free_port()}/0"
+    JobsOnCelery(Settings(data_dir=tmp_path, redis_url=url)).request("rollup")
     assert "the job rollup waits for Redis" in caplog.text
 
 

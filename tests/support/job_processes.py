@@ -49,12 +49,14 @@ class JobProcess:
             self.kill()
             raise
 
+    @contextlib.contextmanager
+    def paused(self):
+        """It does nothing meanwhile."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     def log(self):
         return self.log_path.read_text(errors="replace")[-5000:]
-
-    def __enter__(self):
-        return self.start()
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.kill()
