@@ -1,4 +1,4 @@
-"""Makers of exports: leases, attempts, outages, kills, two at once."""
+"""Makers of exports: leases, attempts, outages, kills, several at once."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import databases
 import pytest
 from export_world import LATER, LISTED, Killed, filled_world, killed_after, whole_file
 from processes import eventually
@@ -17,10 +18,12 @@ from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.exports import claims, content, work
 from fairserve.platform.exports.parts import PartWriter
 
+pytestmark = databases.ON_POSTGRESQL
+
 
 @pytest.fixture
 def world(management, monkeypatch):
-    return filled_world(management, monkeypatch)
+    return filled_world(management, monkeypatch, call_count=0)
 
 
 def test_an_export_of_a_dead_maker_is_made_anew_after_its_lease(world, monkeypatch):
@@ -281,6 +284,7 @@ def test_tenants_take_turns(world, monkeypatch):
     assert turns == [*(export["id"] for export in order), None]
 
 
+@databases.ON_BOTH
 def test_two_makers_at_once_make_each_export_once(world, monkeypatch):
     exports = [world.ask(kind="interactions", format=f) for f in ("json", "csv", "parquet") * 3]
     made = []

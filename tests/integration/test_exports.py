@@ -29,15 +29,23 @@ def world(management):
 
 BY_DAY = {"group_by": "app,user,day", "zone": "Europe/Berlin"}
 PAGE = {"group_by": "model,hour", "from": "2026-03-28", "to": "2026-03-28", "limit": 7, "offset": 2}
-TABLES = [
-    (query, format) for query in (BY_DAY, PAGE, {"user": "Zoe"}) for format in ("json", "csv")
-]
 
 
-@pytest.mark.parametrize(("query", "format"), [*TABLES, (BY_DAY, "parquet"), (PAGE, "html")])
+@pytest.mark.parametrize(
+    ("query", "format"),
+    [
+        (BY_DAY, "csv"),
+        (BY_DAY, "parquet"),
+        (PAGE, "json"),
+        (PAGE, "csv"),
+        (PAGE, "html"),
+        ({"user": "Zoe"}, "json"),
+    ],
+)
 def test_a_file_is_what_the_report_answers(world, monkeypatch, query, format):
     monkeypatch.setattr(parts, "PART_BYTES", 1000)
-    for key, path in ((world.key, "/v1/usage"), (world.management.admin, "/admin/usage")):
+    askers = [(world.key, "/v1/usage"), (world.management.admin, "/admin/usage")]
+    for key, path in askers[: 1 if format == "html" else 2]:
         answer = world.raw(path, key, format=format, **query)
         assert answer.status_code == 200
         made = world.made(key, f"{path}/exports", format=format, **query)
@@ -71,11 +79,12 @@ def test_interactions_are_all_that_the_pages_list(world, monkeypatch, query):
     monkeypatch.setattr(content, "PAGE_ROWS", 4)
     monkeypatch.setattr(interaction_files, "GROUP_ROWS", 10)
     monkeypatch.setattr(parts, "PART_BYTES", 100)
-    for key, path in (
+    askers = [
         (world.key, "/v1/usage"),
         (world.app["api_key"], "/v1/usage"),
         (world.management.admin, "/admin/usage"),
-    ):
+    ]
+    for key, path in askers[: 1 if query else 3]:
         expected = listed(world, key, f"{path}/interactions", **query)
         made = {
             format: world.made(key, f"{path}/exports", kind="interactions", format=format, **query)
@@ -190,20 +199,17 @@ def test_what_is_wrong_is_refused_when_it_is_asked_for(world):
         ({"zone": "Mars/Base"}, "zone"),
         ({"group_by": "tenant"}, "group_by"),
         ({"kind": "interactions", "zone": "Mars/Base"}, "zone"),
+        ({"format": "pdf"}, "format"),
+        ({"kind": "calls"}, "kind"),
+        ({"from": "2026-02-01", "to": "2026-01-01"}, "from"),
+        ({"kind": "interactions", "format": "html"}, "format"),
+        ({"kind": "interactions", "group_by": "app"}, "group_by"),
+        ({"kind": "interactions", "model": "m"}, "model"),
+        ({"kind": "interactions", "limit": 5}, "limit"),
+        ({"state": "aborted"}, "state"),
+        ({"unknown": 1}, "unknown"),
     ):
-        assert world.ask(status=400, **query)["error"]["param"] == param
-    for query in (
-        {"format": "pdf"},
-        {"kind": "calls"},
-        {"from": "2026-02-01", "to": "2026-01-01"},
-        {"kind": "interactions", "format": "html"},
-        {"kind": "interactions", "group_by": "app"},
-        {"kind": "interactions", "model": "m"},
-        {"kind": "interactions", "limit": 5},
-        {"state": "aborted"},
-        {"unknown": 1},
-    ):
-        world.ask(status=422, **query)
+        assert world.ask(status=400, **query)["error"]["param"] == param, query
     (call,) = calls(9, 1, start=START - 200 * 86_400)
     with world.sessions.begin() as session:
         upsert_calls(session, [replace(call, tenant=world.one["id"])])

@@ -1,9 +1,11 @@
 """What becomes of exports afterwards: expiry, erasure, purge; and how much memory a maker needs."""
 
+import gc
 import tracemalloc
 from datetime import timedelta
 from random import randbytes
 
+import databases
 import pyarrow
 import pytest
 from export_world import LATER, LISTED, Killed, filled_world, killed_after
@@ -141,6 +143,7 @@ def test_an_erasure_voids_what_is_being_made(world, monkeypatch):
     assert (row.state, row.attempt, row.lost) == ("ready", 2, 0)
 
 
+@databases.ON_POSTGRESQL
 @pytest.mark.parametrize("kind", ["app", "tenant"])
 def test_a_purge_takes_the_exports(world, kind):
     exports = [world.ask(world.app["api_key"]), world.ask(), world.ask(world.other["api_key"])]
@@ -175,6 +178,7 @@ def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
         arrow_bytes = []
 
         def after(*args, **more):
+            gc.collect()  # what is held counts, not when the collector comes
             arrow_bytes.append(pyarrow.total_allocated_bytes())
             rows = some * 10 if next(left, None) is not None else []
             return [row.model_copy(update={"interaction": randbytes(40).hex()}) for row in rows]
@@ -182,10 +186,13 @@ def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
         monkeypatch.setattr(content.interactions, "after", after)
         monkeypatch.setattr("fairserve.platform.exports.interaction_files.GROUP_ROWS", 1000)
         export = world.ask(kind="interactions", format=format)
+        gc.collect()
+        gc.freeze()  # so that a collection looks at little
         tracemalloc.start()
         assert world.make() == 1
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
+        gc.unfreeze()
         return peak_bytes + max(arrow_bytes) - arrow_bytes[0], world.row(export).size_bytes
 
     peak(2)

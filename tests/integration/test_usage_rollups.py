@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import databases
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,9 +21,7 @@ from fairserve.platform.usage.repository import delete_before, upsert_calls, ups
 from fairserve.platform.usage.retention import delete_rollups_before, raw_rows_from
 from fairserve.platform.usage.rollups import roll_up, roll_up_all
 
-quick = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+pytestmark = databases.ON_POSTGRESQL
 
 
 def dump(session):
@@ -44,7 +43,11 @@ def start_again(session):
     mark(session, quarters)
 
 
-@quick
+@databases.ON_BOTH
+@settings(
+    max_examples=max(10, settings.default.max_examples // 5),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     seed=st.integers(0, 10**6),
     count=st.integers(0, 60),
@@ -101,7 +104,7 @@ def test_they_are_the_sums_of_the_raw_rows_whatever_was_rewritten(sessions, seed
         session.rollback()
 
 
-def filled(sessions, seed=1, count=200):
+def filled(sessions, seed=1, count=100):
     with sessions.begin() as session:
         upsert_calls(session, calls(seed, count))
         upsert_interactions(session, runs(seed, 30))
@@ -229,35 +232,35 @@ def test_a_user_is_renamed_in_raw_rows_and_rollups_alike(sessions):
             assert set(session.scalars(levels)) == {"quarter_user", "day_user"}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "UPDATE usage_calls SET input_tokens = input_tokens + 1 WHERE level = 'day_tenant'",
-        "UPDATE usage_calls SET service = service * 1.001 WHERE level = 'quarter_app'",
-        "DELETE FROM usage_calls WHERE level = 'quarter_user' AND user_id = 'Zoe'",
-        "UPDATE usage_runs SET complete = complete + 1 WHERE level = 'day_user'",
-        "DELETE FROM usage_refusals WHERE level = 'day_app'",
-        "UPDATE usage_calls SET ttft_digest = NULL WHERE level = 'day_app'",
-        "UPDATE usage_calls SET user_id = 'x' WHERE level = 'day_user' AND user_id = 'anna'",
-    ],
+DAMAGES = (
+    "UPDATE usage_calls SET input_tokens = input_tokens + 1 WHERE level = 'day_tenant'",
+    "UPDATE usage_calls SET service = service * 1.001 WHERE level = 'quarter_app'",
+    "DELETE FROM usage_calls WHERE level = 'quarter_user' AND user_id = 'Zoe'",
+    "UPDATE usage_runs SET complete = complete + 1 WHERE level = 'day_user'",
+    "DELETE FROM usage_refusals WHERE level = 'day_app'",
+    "UPDATE usage_calls SET ttft_digest = NULL WHERE level = 'day_app'",
+    "UPDATE usage_calls SET user_id = 'x' WHERE level = 'day_user' AND user_id = 'anna'",
 )
-def test_reconciling_finds_what_is_broken_and_repairs_it(sessions, damage):
+
+
+def test_reconciling_finds_what_is_broken_and_repairs_it(sessions):
     filled(sessions)
     roll_up(sessions)
     assert compare(sessions, None, None).differences == []
     with sessions() as session:
         whole = dump(session)
-    with sessions.begin() as session:
-        session.execute(text(damage))
-    found = compare(sessions, None, None)
-    assert found.differences
-    table, column = damage.replace("DELETE FROM", "UPDATE").split()[1], found.differences[0]
-    assert {difference.table for difference in found.differences} == {table}
-    assert str(column).startswith(table)
-    assert repair(sessions, found.differences)
-    assert compare(sessions, None, None).differences == []
-    with sessions() as session:
-        assert dump(session) == whole
+    for damage in DAMAGES:
+        with sessions.begin() as session:
+            session.execute(text(damage))
+        found = compare(sessions, None, None)
+        assert found.differences, damage
+        table = damage.replace("DELETE FROM", "UPDATE").split()[1]
+        assert {difference.table for difference in found.differences} == {table}
+        assert str(found.differences[0]).startswith(table)
+        assert repair(sessions, found.differences)
+        assert compare(sessions, None, None).differences == [], damage
+        with sessions() as session:
+            assert dump(session) == whole, damage
 
 
 def test_days_that_are_to_be_rolled_up_are_not_compared(sessions):

@@ -151,12 +151,12 @@ def test_what_is_rewritten_is_rolled_up_anew(planted, monkeypatch):
 
 def test_a_rotated_secret_still_knows_who_was_erased(planted):
     planted.erase()
-    management = planted.management
-    secret = management.hasher._secrets[0]
-    management.hasher = KeyHasher(b"another secret of the server's", secret)
+    platform = planted.management.platform
+    secret = platform.hasher._secrets[0]
+    platform.hasher = KeyHasher(b"another secret of the server's", secret)
     planted.write(*planted.mine)
     assert planted.export()["calls"] == []
-    management.hasher = KeyHasher(b"one more secret of the server's")
+    platform.hasher = KeyHasher(b"one more secret of the server's")
     planted.write(*planted.mine)
     assert len(planted.export()["calls"]) == 8, "nobody can tell without the secret"
 

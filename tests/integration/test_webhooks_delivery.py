@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import databases
 import pytest
 import webhook_deliverer
 from processes import eventually
@@ -21,6 +22,7 @@ from fairserve.platform.webhooks.delivery import deliver_due
 from fairserve.platform.webhooks.retries import JITTER, STEPS_S
 
 FAILED = (500, {}, b"down")
+pytestmark = databases.ON_POSTGRESQL
 
 
 @pytest.fixture
@@ -140,6 +142,7 @@ def test_gone_disables_the_endpoint_and_what_waits_stays(world, one):
     assert world.states() == ["delivered"]
 
 
+@databases.ON_BOTH
 def test_two_deliverers_at_once_send_each_event_once(world, one):
     world.register(url=world.receiver.url.replace("/hook", "/second"))
     world.write(runs=[world.run(f"r{number}") for number in range(60)])

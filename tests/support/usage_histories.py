@@ -10,7 +10,8 @@ from call_records import call_record
 from fairserve.platform.control.record import InteractionRecord
 
 START = datetime(2026, 3, 27, 20, tzinfo=UTC).timestamp()
-HOURS = 60
+HOURS = 36
+"""Three UTC days, and the night in which Berlin's clocks skip an hour."""
 OUTCOMES = ["completed", "completed", "refused", "cancelled", "failed", "expired"]
 
 
