@@ -20,8 +20,6 @@ from typing import Any, Protocol
 
 from fairserve.scheduling.base import LocalCall, PrefixCache
 
-_ALL_TOKENS = 1 << 62
-
 _Match = Callable[[LocalCall], tuple[int, Hashable, Hashable]]
 
 
@@ -62,12 +60,14 @@ class MatchedCall:
 class MatchGroup:
     """Calls whose match ends at the same place. To be changed by :class:`MatchGroups` only."""
 
-    __slots__ = ("calls", "last", "tokens")
+    __slots__ = ("calls", "evicted", "last", "tokens")
 
     def __init__(self, last: Hashable, tokens: int) -> None:
         self.last = last
         """Name of the last block of their match."""
         self.tokens = tokens
+        self.evicted = False
+        """Its last block was evicted; it is matched at the next pass."""
         self.calls: dict[MatchedCall, None] = {}
 
 
@@ -97,9 +97,11 @@ class MatchGroups:
         """Groups by the name of their last block, and by their tokens."""
         self._awaiting: dict[Hashable, dict[MatchedCall, None]] = {}
         """Calls by the name of the block that follows their match."""
-        self._news: dict[Hashable, int] = {}
-        """Names of blocks that were stored or evicted since the last pass, and beyond how many tokens
-        they were evicted."""
+        self._evicted: list[MatchGroup] = []
+        """Groups whose last block was evicted since the last pass. They are in ``_at`` no longer, so
+        that no call joins them whose match really ends there."""
+        self._stored: dict[Hashable, None] = {}
+        """Names of blocks that calls await and that were stored since the last pass."""
         self._cache: PrefixCache | None = None
 
     def add(self, call: MatchedCall) -> None:
@@ -118,13 +120,13 @@ class MatchGroups:
         if cache is not self._cache:
             self._cache = cache
             cache.follow(self)
-            for groups in list(self._at.values()):
-                for call in [call for group in groups.values() for call in group.calls]:
-                    self._leave(call)
-                    self._new[call] = None
+            groups = [group for at_name in self._at.values() for group in at_name.values()]
+            for call in [call for group in groups + self._evicted for call in group.calls]:
+                self._leave(call)
+                self._new[call] = None
         match = cache.match
-        if self._news:
-            self._take_news(match)
+        if self._evicted or self._stored:
+            self._match_again(match)
         for call in self._new:
             self._join(call, *match(call.call))
         self._new.clear()
@@ -133,45 +135,49 @@ class MatchGroups:
 
     def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
         """See :class:`~fairserve.scheduling.base.CacheNews`."""
-        if name in self._awaiting or name in self._at:
-            news = self._news
-            if beyond_tokens < news.get(name, _ALL_TOKENS):
-                news[name] = beyond_tokens
+        if name in self._awaiting:
+            self._stored[name] = None
+        groups = self._at.get(name)
+        if groups is not None:
+            for group in [each for each in groups.values() if each.tokens > beyond_tokens]:
+                self._drop(group)
+                group.evicted = True
+                self._evicted.append(group)
 
     def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
         """See :class:`~fairserve.scheduling.base.CacheNews`."""
         groups = self._at.get(name, {})
         for group in [group for group in groups.values() if group.tokens <= up_to_tokens]:
-            self._rename(group, other, group.tokens)
-            if name in self._news:
-                self.changed(other, self._news[name])
+            self._drop(group)
+            self._put(group, other)
 
-    def _take_news(self, match: _Match) -> None:
-        news, self._news = self._news, {}
-        for name, beyond_tokens in news.items():
-            groups = self._at.get(name)
-            if groups is not None:
-                for group in [each for each in groups.values() if each.tokens > beyond_tokens]:
-                    self._match_group(group, match)
-            calls = self._awaiting.get(name)
-            if calls is not None:
-                for call in list(calls):
-                    self._follow(call, *match(call.call))
+    def _match_again(self, match: _Match) -> None:
+        evicted, self._evicted = self._evicted, []
+        for group in evicted:
+            self._match_group(group, match)
+        stored, self._stored = self._stored, {}
+        for name in stored:
+            for call in list(self._awaiting.get(name, ())):
+                self._follow(call, *match(call.call))
 
     def _match_group(self, group: MatchGroup, match: _Match) -> None:
         """The place where its match ended was evicted, and perhaps stored again."""
         calls = list(group.calls)
         if not calls:
-            return  # merged with another one meanwhile
+            return
         tokens, last, following = match(calls[0].call)
         if tokens < group.tokens:  # they agree on more than that
             for call in calls:
                 self._await(call, following)
-            self._rename(group, last, tokens)
-        else:
-            self._follow(calls[0], tokens, last, following)
-            for call in calls[1:]:
-                self._follow(call, *match(call.call))
+            group.evicted = False
+            group.tokens = tokens
+            self._order.moved(group)
+            self._put(group, last)
+            return
+        found = [(tokens, last, following), *[match(call.call) for call in calls[1:]]]
+        for call, ends in zip(calls, found, strict=True):
+            self._leave(call)
+            self._join(call, *ends)
 
     def _follow(self, call: MatchedCall, tokens: int, last: Hashable, following: Hashable) -> None:
         """The call was matched again."""
@@ -186,9 +192,7 @@ class MatchGroups:
     # --- groups -----------------------------------------------------------------------------------
 
     def _join(self, call: MatchedCall, tokens: int, last: Hashable, following: Hashable) -> None:
-        groups = self._at.get(last)
-        if groups is None:
-            groups = self._at[last] = {}
+        groups = self._at.setdefault(last, {})
         group = groups.get(tokens)
         if group is None:
             group = groups[tokens] = MatchGroup(last, tokens)
@@ -203,7 +207,7 @@ class MatchGroups:
         assert group is not None
         self._order.left(call)
         del group.calls[call]
-        if not group.calls:
+        if not group.calls and not group.evicted:
             self._drop(group)
         if call.following is not None:
             self._await(call, None)
@@ -230,21 +234,17 @@ class MatchGroups:
             else:
                 awaiting[following] = {call: None}
 
-    def _rename(self, group: MatchGroup, last: Hashable, tokens: int) -> None:
-        """The match of a group ends elsewhere; where others are there, they become one group."""
-        self._drop(group)
-        if tokens != group.tokens:
-            group.tokens = tokens
-            self._order.moved(group)
+    def _put(self, group: MatchGroup, last: Hashable) -> None:
+        """The match of a group ends here now; where others are here, they become one group."""
         group.last = last
         groups = self._at.setdefault(last, {})
-        other = groups.get(tokens)
+        other = groups.get(group.tokens)
         if other is None:
-            groups[tokens] = group
+            groups[group.tokens] = group
             return
         if len(other.calls) < len(group.calls):
             group, other = other, group
-            groups[tokens] = other
+            groups[other.tokens] = other
         for call in group.calls:
             call.group = other
         other.calls.update(group.calls)

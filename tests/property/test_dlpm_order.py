@@ -4,7 +4,7 @@ import random
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plain_dlpm import PlainDlpm
 
@@ -12,6 +12,7 @@ from fairserve.interactions.call import client_id
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local import dlpm_order
 from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.lpm import Lpm
 from fairserve.scheduling.prefix_tree import PrefixTree
 
 BLOCK = 4
@@ -138,6 +139,7 @@ DEEP = [(f"t{t}", f"a{a}", f"u{u}") for t in range(2) for a in range(2) for u in
 UNEVEN = [*FLAT[:2], *NESTED, *DEEP[:6]]
 
 
+@example(110688, UNEVEN, 64.0, 1, False, 1)  # groups that the same eviction concerned were merged
 @given(
     st.integers(0, 2**32),
     st.sampled_from([FLAT, FLAT[:2], NESTED, DEEP, UNEVEN]),
@@ -159,6 +161,20 @@ def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, refill_when
             both.same_deficits()
             assert len(both.dlpm) == len(both.plain.waiting)
     assert both.offers
+
+
+def test_every_group_that_an_eviction_concerns_is_matched():
+    """Two of them come to match as much, and then one of their calls matches more."""
+    cache, lpm = TreeCache(40), Lpm()
+    cache.tree.insert([1, 2, 3, 4], "w")
+    for call_id, last in (("a", 4), ("b", 4), ("c", 5)):
+        cache.keys[call_id] = [1, 2, 3, last]
+        lpm.add(LocalCall(call_id, "u", 100, 1))
+    lpm.start_pass(cache)
+    cache.tree.evict([3, 4], "w")
+    cache.tree.insert([1, 2, 3, 5], "w")
+    lpm.start_pass(cache)
+    assert lpm.peek().call_id == "c"
 
 
 def test_nothing_is_left_of_what_ended():
