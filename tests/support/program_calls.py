@@ -2,7 +2,8 @@
 
 import asyncio
 
-from fairserve.platform.db import schema
+from data_folders import NAME, new_data_dir
+
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.identity import App, Tenant, TokenProfile
@@ -49,10 +50,11 @@ class Calls:
 
 
 def database(folder):
-    """An engine and its sessions, on a file in ``folder`` that may be there."""
-    engine = connect(f"sqlite:///{folder / 'programs.sqlite3'}")
-    if not schema.current_revision(engine):
-        schema.upgrade(engine)
+    """An engine and its sessions, on a database below ``folder`` that may be there."""
+    data_dir = folder / "data"
+    if not data_dir.exists():
+        new_data_dir(data_dir)
+    engine = connect(f"sqlite:///{data_dir / NAME}")
     return engine, session_factory(engine)
 
 

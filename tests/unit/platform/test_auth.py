@@ -6,6 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from data_folders import NAME, new_data_dir
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
@@ -14,7 +15,6 @@ from fairserve.platform.db import keys
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.identity import ApiKey, App, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.db.schema import upgrade
 from fairserve.platform.errors import AuthenticationError, UnavailableError
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -57,8 +57,7 @@ class Sessions:
 
 @pytest.fixture
 def sessions(tmp_path):
-    engine = connect(f"sqlite:///{tmp_path / 'a.sqlite3'}")
-    upgrade(engine)
+    engine = connect(f"sqlite:///{new_data_dir(tmp_path / 'data') / NAME}")
     yield Sessions(session_factory(engine))
     engine.dispose()
 
