@@ -46,6 +46,8 @@ LIMIT_S = 240.0
 """Of the tests of one mutation."""
 TEST_LIMIT_S = 100
 """Of one test (pytest-timeout)."""
+UNUSED_PLUGINS = ("cacheprovider", "langsmith_plugin", "schemathesis", "anyio")
+"""Plugins of pytest that these tests do not need; importing them takes most of its start."""
 STOP_S = 20.0
 """For fixtures to stop their servers after an interrupt."""
 
@@ -139,7 +141,8 @@ def run_tests(
     shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # failures of other mutations
     report = copy.parent / "report.xml"
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *options]
+    command = [python, "-m", "pytest", "-q", "--tb=short", *options]
+    command += [part for name in UNUSED_PLUGINS for part in ("-p", f"no:{name}")]
     command += [f"--hypothesis-seed={seed}", f"--timeout={TEST_LIMIT_S}"]
     command += [f"--junitxml={report}", "-o", "junit_family=xunit1", *targets]
     with (copy.parent / "log").open("w+b") as log:

@@ -563,6 +563,15 @@ _TRACKER = (
         _IDENTITY,
     ),
     Mutation(
+        "end-of-a-sub-agent-ends-its-run",
+        "tracker",
+        "interactions/identity.py",
+        "return checked_id(headers[DYNAMO_PARENT], DYNAMO_PARENT), DYNAMO_PARENT, session, False",
+        """final = DYNAMO_FINAL in headers
+        return checked_id(headers[DYNAMO_PARENT], DYNAMO_PARENT), DYNAMO_PARENT, session, final""",
+        _IDENTITY,
+    ),
+    Mutation(
         "sub-agent-gets-a-run-of-its-own",
         "tracker",
         "interactions/identity.py",

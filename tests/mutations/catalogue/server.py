@@ -389,6 +389,7 @@ _EXPORTS = (
 
 _AUTH = ("tests/unit/platform/*auth*.py",)
 _CONSOLE_UNITS = ("tests/unit/platform/console",)
+_FORMS = ("tests/browser/*sign_in*.py", "tests/browser/*clients_page*.py")
 _SESSIONS = ("tests/integration/*console_sessions*.py",)
 _ISOLATION = ("tests/integration/*management_isolation*.py", "tests/integration/*isolation*.py")
 
@@ -399,7 +400,7 @@ _CONSOLE = (
         "platform/console/guard.py",
         "if not compare_digest(given.encode(), viewer.csrf.encode()):",
         "if not given:",
-        (*_CONSOLE_UNITS, *_SESSIONS),
+        _FORMS,
     ),
     Mutation(
         "form-of-another-site-is-taken",
@@ -407,7 +408,7 @@ _CONSOLE = (
         "platform/console/guard.py",
         'not in ("same-origin", "none"):',
         'not in ("same-origin", "none", "cross-site"):',
-        (*_CONSOLE_UNITS, *_SESSIONS),
+        _FORMS,
     ),
     Mutation(
         "idle-console-session-does-not-end",
@@ -431,7 +432,7 @@ _CONSOLE = (
         "platform/console/rendering.py",
         "autoescape=True,",
         "autoescape=False,",
-        _CONSOLE_UNITS,
+        ("tests/browser/*overview*.py", "tests/browser/*interactions_page*.py"),
     ),
     Mutation(
         "console-shows-a-tenant-another-one",
