@@ -308,6 +308,20 @@ def test_a_counter_above_the_others_is_not_forgotten():
     assert counters.value(("ahead",)) == 500.0
 
 
+def test_a_client_whose_call_runs_is_not_forgotten():
+    counters = VirtualCounters()
+    counters.arrive(("busy",), 0)
+    runs = counters.arrive(("runs",), 1)
+    counters.dispatch(runs, None)
+    for number in range(3000):
+        client = counters.arrive((f"c{number}",), number + 2)
+        counters.dispatch(client, None)
+        counters.done(client)
+    assert counters._nodes < 3000
+    counters.charge(runs, 500.0)
+    assert counters.value(("runs",)) == 500.0
+
+
 def test_ties_go_to_the_earlier_call_also_after_it_was_put_back():
     counters = VirtualCounters()
     b = counters.arrive(("b",), 1)

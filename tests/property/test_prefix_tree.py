@@ -157,8 +157,14 @@ def test_locked_paths_stay(history, capacity):
     assert tree.locked_blocks("w0") == 0
 
 
-@given(histories(st.tuples(st.sampled_from(["insert", "lock", "unlock", "evict"]), prompts), 60))
+@given(
+    histories(
+        st.tuples(st.sampled_from(["insert", "lock", "lock", "unlock", "evict", "clear"]), prompts),
+        60,
+    )
+)
 def test_locked_blocks_are_counted_and_stay_whatever_news_say(history):
+    """Evictions that a worker reports leave them; only an empty cache takes them."""
     hasher, tree, locks = BlockHasher(1, BLOCK), PrefixTree(), []
     tree.add_worker("w0", 6)
     for kind, tokens in history:
@@ -171,6 +177,9 @@ def test_locked_blocks_are_counted_and_stay_whatever_news_say(history):
             before = locked_blocks(tree)
             tree.evict(keys[-1:], "w0")
             assert locked_blocks(tree) == before
+        elif kind == "clear":
+            tree.clear_worker("w0")
+            assert len(tree) == 0
         elif locks:
             tree.unlock(locks.pop(0), "w0")
         assert tree.locked_blocks("w0") == len(locked_blocks(tree))

@@ -203,8 +203,13 @@ def test_immunity_is_bounded_by_calls_and_tokens():
     big = make_call("b0", run="B")
     accept(tracker, big)
     assert tracker.attach(make_call("b1", run="B"), PROFILE, 0.0).immune
-    tracker.finish(big, "completed", 10_000, PROFILE, 0.0)
-    after = tracker.attach(make_call("b1", run="B"), PROFILE, 0.0)
+    most = int(2 * PROFILE.tokens_per_interaction)
+    tracker.finish(big, "completed", most, PROFILE, 0.0)
+    next_call = make_call("b1", run="B")
+    attachment = accept(tracker, next_call)
+    assert attachment.immune
+    tracker.finish(next_call, "completed", 1, PROFILE, 0.0)
+    after = tracker.attach(make_call("b2", run="B"), PROFILE, 0.0)
     assert after.under_way
     assert not after.immune
 
