@@ -442,7 +442,7 @@ _CONSOLE = (
         raise not_there(request)
     return viewer.tenant_id""",
         "    return tenant or viewer.tenant_id",
-        (*_CONSOLE_UNITS, *_ISOLATION),
+        ("tests/browser/*overview*.py", "tests/browser/*clients_page*.py"),
     ),
     Mutation(
         "revoked-key-is-valid",
