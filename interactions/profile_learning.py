@@ -38,6 +38,8 @@ _LEAST_SHARE = 0.5
 """Of what the calls of a stage use: what they are taken for at least, once enough were seen."""
 _LEAST_TOKENS = 1e-9
 """Of a stage that is scaled to nothing."""
+_ROUNDING = 1e-9
+"""Totals that differ by less are equal: what is scaled to another total misses it by so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,7 @@ def _calls(
 
 def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProfile:
     """Between what was declared and what is used: the latter where it is less, or enough was seen."""
-    if share >= 1 or found.total_tokens <= said.total_tokens:
+    if share >= 1 or found.total_tokens <= said.total_tokens * (1 + _ROUNDING):
         return found
     if said.total_tokens < _LEAST_SHARE * found.total_tokens:
         said = _scaled(found, _LEAST_SHARE)
