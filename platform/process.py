@@ -19,10 +19,9 @@ import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 import uvicorn
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Engine, text
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.db.engine import connect
@@ -47,8 +46,8 @@ class ServerProcess:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._files: list[IO[str]] = []
-        self._database_lock: Connection | None = None
+        self._open = contextlib.ExitStack()
+        """Closes the locks, the socket and the database, also if the server cannot start."""
         self._admin_key: str | None = None
         self._port = 0
 
@@ -61,23 +60,17 @@ class ServerProcess:
         logging.getLogger("alembic").setLevel(logging.WARNING)
         # The loop shares the interpreter with the ledger's thread: it must not wait for 5 ms.
         sys.setswitchinterval(SWITCH_S)
-        self._lock_file(settings.data_dir / "serve.lock", f"data folder {settings.data_dir}")
-        listener = self._bind()
-        self._port = listener.getsockname()[1]
-        engine = connect(settings.effective_database_url)
-        try:
+        with self._open as stack:
+            self._lock_file(settings.data_dir / "serve.lock", f"data folder {settings.data_dir}")
+            listener = stack.enter_context(self._bind())
+            self._port = listener.getsockname()[1]
+            engine = connect(settings.effective_database_url)
+            stack.callback(engine.dispose)
             self._lock_database(engine)
             self._admin_key = prepare_database(settings, engine)
             platform = Platform(settings, engine=engine, on_ready=self._show_banner)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._serve(platform, listener))
-        finally:
-            listener.close()
-            if self._database_lock is not None:
-                self._database_lock.close()
-            engine.dispose()
-            for file in self._files:
-                file.close()
 
     async def _serve(self, platform: Platform, listener: socket.socket) -> int:
         settings = self._settings
@@ -112,7 +105,7 @@ class ServerProcess:
             file = path.open("a+")
         except OSError as error:
             raise StartError(f"{path} cannot be written: {error.strerror}") from error
-        self._files.append(file)
+        self._open.enter_context(file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -132,8 +125,8 @@ class ServerProcess:
             path = Path(str(engine.url.database))
             self._lock_file(path.with_name(path.name + ".lock"), f"database {path}")
             return
-        connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        self._database_lock = connection
+        connection = self._open.enter_context(engine.connect())
+        connection.execution_options(isolation_level="AUTOCOMMIT")
         query = text("SELECT pg_try_advisory_lock(:id)")
         if not connection.execute(query, {"id": SERVER_LOCK_ID}).scalar_one():
             raise StartError("the database is in use by another FairServe server")
