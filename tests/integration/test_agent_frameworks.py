@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live_server import LiveServer
+from live_server import SharedLiveServer
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 QUIET = {
@@ -65,7 +65,7 @@ GUIDE = EXAMPLES.parent / "docs/guide/agents.md"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with LiveServer(tmp_path_factory.mktemp("server")) as server:
+    with SharedLiveServer(tmp_path_factory.mktemp("server")) as server:
         yield server
 
 

@@ -1,11 +1,15 @@
-"""The promise, on the running server: a flood is refused only under overload, a run never."""
+"""The promise, with a torch engine: a flood is refused only under overload, a run never.
+
+Without overload the same flood is served in full: ``test_gateway/test_scripted_workers.py``.
+"""
 
 import itertools
 import threading
 
 import openai
-from live_server import LiveServer
+from live_server import SharedLiveServer
 from processes import eventually
+from worker_process import running
 
 THREADS, CALLS = 32, 3
 PROFILE = {
@@ -69,7 +73,10 @@ class Flood:
 
 
 def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(tmp_path):
-    with LiveServer(tmp_path, workers=1, worker_kv_tokens=1024) as server:
+    with (
+        running("--kv-tokens", "1024") as worker,
+        SharedLiveServer(tmp_path, worker_url=worker.url) as server,
+    ):
         key = server.new_app(profile=PROFILE, limits={"user_rpm": 12, "app_rpm": None})["api_key"]
         client = server.openai(key)
         say(client, "flooder", X_Interaction_Id="the-run", X_Call_Id="first")
@@ -98,14 +105,3 @@ def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(tmp_pat
         run = server.request("GET", "/v1/interactions/the-run", key)
         assert (run["state"], run["calls"], run["wasted_tokens"]) == ("complete", 4, 0)
         client.close()
-
-
-def test_the_same_flood_without_overload_is_served_in_full(tmp_path):
-    with LiveServer(tmp_path, workers=1, worker_kv_tokens=65_536) as server:
-        key = server.new_app(profile=PROFILE, limits={"user_rpm": 12, "app_rpm": None})["api_key"]
-        flood = Flood(server, key, threads=THREADS, calls=CALLS).start()
-        flood.join()
-        assert not flood.other, flood.other[0]
-        assert not flood.refused
-        assert flood.served == THREADS * CALLS
-        assert server.wait_for_usage(calls=THREADS * CALLS)["completed"] == THREADS * CALLS

@@ -4,14 +4,14 @@ import re
 from pathlib import Path
 
 import httpx
-from live_server import LiveServer
+from live_server import SharedLiveServer
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def test_the_readmes_program(tmp_path):
     program = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL).group(1)
-    with LiveServer(tmp_path, workers=1) as server:
+    with SharedLiveServer(tmp_path) as server:
         program = program.replace("http://127.0.0.1:8000", server.url)
         assert '"sk-fs-a-..."' in program
         program = program.replace("sk-fs-a-...", server.admin_key)

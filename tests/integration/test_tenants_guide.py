@@ -1,17 +1,13 @@
 """The commands of docs/guide/tenants.md, as they stand there, against the application."""
 
-import contextlib
 import re
 import shlex
-import threading
 from pathlib import Path
 
 import pytest
-import uvicorn
-from processes import eventually, free_port
+from served_app import served
 
 from fairserve.platform.admin_cli.main import parser
-from fairserve.platform.app import create_app
 from fairserve.platform.cli import main
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "tenants.md").read_text()
@@ -27,24 +23,9 @@ OF_USER_DATA = ("fairserve user export", "fairserve user erase")
 
 @pytest.fixture
 def url(management):
-    """The whole application on a port, with what the management endpoints need."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app):
-        for name, value in management.state._state.items():
-            setattr(app.state, name, value)
-        yield
-
-    port = free_port()
-    app = create_app(management.state.settings, lifespan)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", log_config=None))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    eventually(lambda: server.started or not thread.is_alive())
-    assert server.started
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(60)
+    """The application on a port."""
+    with served(management.client) as url:
+        yield url
 
 
 def test_the_commands_work_as_they_stand(management, url, tmp_path, monkeypatch, capsys):

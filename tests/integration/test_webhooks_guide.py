@@ -1,18 +1,14 @@
 """docs/guide/webhooks.md: its commands, its payloads and its Python, as they stand there."""
 
-import contextlib
 import json
 import re
 import shlex
-import threading
 from pathlib import Path
 
 import pytest
-import uvicorn
-from processes import eventually, free_port
+from served_app import served
 
 from fairserve.platform.admin_cli.main import parser
-from fairserve.platform.app import create_app
 from fairserve.platform.cli import main
 from fairserve.platform.money import NANO
 from fairserve.platform.webhooks import endpoints
@@ -33,23 +29,9 @@ def world(webhooks_world):
 
 @pytest.fixture
 def url(world):
-    """The whole application on a port, with what the management endpoints need."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(app):
-        for name, value in world.management.state._state.items():
-            setattr(app.state, name, value)
-        yield
-
-    port = free_port()
-    app = create_app(world.settings, lifespan)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning", log_config=None))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    eventually(lambda: server.started or not thread.is_alive())
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(60)
+    """The application on a port."""
+    with served(world.management.client) as url:
+        yield url
 
 
 def test_the_commands_work_as_they_stand(world, url, monkeypatch, capsys):

@@ -4,27 +4,56 @@ import asyncio
 import contextlib
 import json
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-import httpx
 import openai
 import pytest
 from kv_following import Following
-from worker_process import COMMAND, DEADLINE_S, running
+from torch_worker import ANYWHERE, MODEL, shared_worker
+from worker_process import DEADLINE_S, UNDER_A_SHELL, Worker, running
 
 from fairserve.engine.base import KvEndpoints
 from fairserve.engine.worker_metrics import kv_endpoints_of
 
-MODEL = "fairserve-tiny-random"
-
 
 @pytest.fixture(scope="module")
 def worker():
-    with running() as each:
-        yield each
+    return shared_worker()
+
+
+@pytest.fixture(scope="module")
+def start_again():
+    """Starts workers that tests may end; the next test that asks gets another one."""
+    started = {}
+
+    def running_one(*flags):
+        found = started.get(flags)
+        if found is None or found.process.poll() is not None:
+            if found is not None:
+                found.stop()
+            found = started[flags] = Worker(*flags)
+        return found
+
+    yield running_one
+    for each in started.values():
+        each.stop()
+
+
+@pytest.fixture
+def narrow(start_again):
+    """One call at a time, and two that wait; what runs at the end has time."""
+    flags = ("--max-queue", "2", "--local-scheduler", "fcfs", "--drain-limit", "120")
+    return start_again("--max-batch", "1", *flags)
+
+
+@pytest.fixture
+def small(start_again):
+    """A small cache whose changes are published, and no patience at the end."""
+    return start_again(
+        *("--kv-tokens", "1030", "--token-budget", "100", "--drain-limit", "0.05"),
+        *("--kv-events-endpoint", ANYWHERE, "--kv-events-replay-endpoint", ANYWHERE),
+    )
 
 
 def chat(content="Hello", **more):
@@ -145,49 +174,43 @@ def test_many_at_once_answer_as_one_at_a_time(worker):
 def test_a_disconnect_frees_the_pages(worker, stream):
     worker.wait_until_idle()
     before = worker.metric("generation_tokens_total")
-    body = chat("bye", max_tokens=16000, stream=stream)
-    with httpx.Client(base_url=worker.url, timeout=0.5 if not stream else DEADLINE_S) as client:
-        if stream:
-            with client.stream("POST", "/v1/chat/completions", json=body) as response:
-                lines = response.iter_lines()
-                assert '"role":"assistant"' in next(lines)
-                worker.wait_for(lambda: worker.metric("kv_cache_usage_perc") > 0)
-        else:
-            with pytest.raises(httpx.ReadTimeout):
-                client.post("/v1/chat/completions", json=body)
+    body = chat("bye", max_tokens=16000, stream=stream, ignore_eos=True)
+    with worker.asking("/v1/chat/completions", body):
+        worker.wait_for(lambda: worker.metric("kv_cache_usage_perc") > 0)
     worker.wait_until_idle()
     assert worker.metric("kv_cache_usage_perc") == 0
     assert worker.metric("generation_tokens_total") - before < 16000
 
 
-def test_a_disconnect_while_waiting_leaves_the_queue():
-    with running("--max-batch", "1", "--local-scheduler", "fcfs") as worker:
-        body = chat("x", max_tokens=16000, stream=True)
-        with worker.http.stream("POST", "/v1/chat/completions", json=body) as first:
-            lines = first.iter_lines()
-            next(lines)
-            with httpx.Client(base_url=worker.url) as client:
-                with client.stream("POST", "/v1/chat/completions", json=body):
-                    # Headers came, the role did not: it waits.
-                    worker.wait_for(lambda: worker.metric("num_requests_waiting") == 1)
-                worker.wait_for(lambda: worker.metric("num_requests_waiting") == 0)
-            assert worker.metric("num_requests_running") == 1
-        worker.wait_until_idle()
+LONG = chat("x", max_tokens=16000, stream=True, ignore_eos=True)
 
 
-def test_a_full_queue_answers_503():
-    with running("--max-batch", "1", "--max-queue", "2") as worker:
-        body = chat("x", max_tokens=16000, stream=True)
-        with contextlib.ExitStack() as stack:
-            for count in (0, 1, 2):
-                client = stack.enter_context(httpx.Client(base_url=worker.url))
-                stack.enter_context(client.stream("POST", "/v1/chat/completions", json=body))
-                worker.wait_for(lambda: worker.metric("num_requests_running") == 1)
-                worker.wait_for(lambda: worker.metric("num_requests_waiting") == count)  # noqa: B023
-            response = worker.http.post("/v1/chat/completions", json=chat("one too many"))
-            assert response.status_code == 503
-            assert response.headers["retry-after"]
-            assert response.json()["error"]["type"] == "unavailable_error"
+def test_a_disconnect_while_waiting_leaves_the_queue(narrow):
+    with narrow.asking("/v1/chat/completions", LONG):
+        narrow.wait_for(lambda: narrow.metric("num_requests_running") == 1)
+        with narrow.asking("/v1/chat/completions", LONG):
+            narrow.wait_for(lambda: narrow.metric("num_requests_waiting") == 1)
+        narrow.wait_for(lambda: narrow.metric("num_requests_waiting") == 0)
+        assert narrow.metric("num_requests_running") == 1
+    narrow.wait_until_idle()
+
+
+def test_without_flags_nothing_is_published(narrow):
+    assert narrow.ready["kv_events_endpoint"] == narrow.ready["kv_events_replay_endpoint"] == ""
+    assert kv_endpoints_of(narrow.http.get("/metrics").content, narrow.url) is None
+
+
+def test_a_full_queue_answers_503(narrow):
+    with contextlib.ExitStack() as stack:
+        for count in (0, 1, 2):
+            stack.enter_context(narrow.asking("/v1/chat/completions", LONG))
+            narrow.wait_for(lambda: narrow.metric("num_requests_running") == 1)
+            narrow.wait_for(lambda: narrow.metric("num_requests_waiting") == count)  # noqa: B023
+        response = narrow.http.post("/v1/chat/completions", json=chat("one too many"))
+        assert response.status_code == 503
+        assert response.headers["retry-after"]
+        assert response.json()["error"]["type"] == "unavailable_error"
+    narrow.wait_until_idle()
 
 
 @pytest.mark.parametrize(
@@ -238,124 +261,81 @@ def test_a_body_that_is_too_large(worker):
     assert response.status_code == 413
 
 
-def test_the_longest_call_that_fits_a_small_cache():
-    with running("--kv-tokens", "1030", "--token-budget", "100") as worker:
-        assert worker.ready["kv_capacity_tokens"] == worker.ready["max_model_len"] == 1024
-        body = {"model": MODEL, "prompt": list(b"abcdefgh" * 120), "temperature": 0}
-        for _ in range(2):
-            answer = worker.openai.completions.create(**body, max_tokens=64)
-            assert answer.usage.total_tokens == 1024
-        with pytest.raises(openai.BadRequestError) as caught:
-            worker.openai.completions.create(**body, max_tokens=65)
-        assert caught.value.code == "context_length_exceeded"
-        # Without max_tokens the default is cut to what is left.
-        body["prompt"] += list(b"x" * 60)
-        assert worker.openai.completions.create(**body).usage.completion_tokens == 4
+def test_the_longest_call_that_fits_a_small_cache(small):
+    assert small.ready["kv_capacity_tokens"] == small.ready["max_model_len"] == 1024
+    body = {"model": MODEL, "prompt": list(b"abcdefgh" * 120), "temperature": 0}
+    for _ in range(2):
+        answer = small.openai.completions.create(**body, max_tokens=64)
+        assert answer.usage.total_tokens == 1024
+    with pytest.raises(openai.BadRequestError) as caught:
+        small.openai.completions.create(**body, max_tokens=65)
+    assert caught.value.code == "context_length_exceeded"
+    # Without max_tokens the default is cut to what is left.
+    body["prompt"] += list(b"x" * 60)
+    assert small.openai.completions.create(**body).usage.completion_tokens == 4
 
 
-def test_sigterm_lets_calls_finish_and_takes_no_new_ones():
-    with running() as worker:
-        body = chat("x", max_tokens=400, stream=True)
-        client = openai.OpenAI(base_url=f"{worker.url}/v1", api_key="none", max_retries=0)
-        with client, client.chat.completions.create(**body) as stream:
-            chunks = [next(stream)]
-            worker.process.send_signal(signal.SIGTERM)
-            worker.wait_for(lambda: worker.http.get("/health").status_code == 503)
-            response = worker.http.post("/v1/chat/completions", json=chat("new"))
-            assert response.status_code == 503
-            assert "draining" in response.json()["error"]["message"]
-            chunks += list(stream)
-        assert chunks[-1].choices[0].finish_reason == "length"
-        assert worker.process.wait(DEADLINE_S) == 0
-
-
-def test_sigterm_hands_back_what_waits():
+def test_sigterm_lets_what_runs_finish_and_hands_back_what_waits(narrow):
     """Streamed or not, a caller hears at once that another worker should have the call."""
-    with running("--max-batch", "1") as worker, ThreadPoolExecutor() as pool:
-        body = chat("x", max_tokens=12000, stream=True, ignore_eos=True)
-        with worker.http.stream("POST", "/v1/chat/completions", json=body) as response:
-            lines = response.iter_lines()  # kept: to drop it is to hang up
-            next(lines)
-            post = partial(worker.http.post, "/v1/chat/completions")
-            whole = pool.submit(post, json=chat("y"))
-            streamed = pool.submit(post, json=chat("z", stream=True))
-            worker.wait_for(lambda: worker.metric("num_requests_waiting") == 2)
-            worker.process.send_signal(signal.SIGTERM)
-            assert whole.result().status_code == 503
-            assert whole.result().headers["retry-after"] == "1"
-            [error, done] = [line for line in streamed.result().text.splitlines() if line]
-            assert json.loads(error.removeprefix("data: "))["error"]["code"] == "unavailable"
-            assert done == "data: [DONE]"
-            assert worker.process.poll() is None, "the one that runs goes on"
-        assert worker.process.wait(DEADLINE_S) == 0
+    post = partial(narrow.http.post, "/v1/chat/completions")
+    body = chat("x", max_tokens=1000, stream=True, ignore_eos=True)
+    with ThreadPoolExecutor() as pool, narrow.asking("/v1/chat/completions", body) as runs:
+        narrow.wait_for(lambda: narrow.metric("num_requests_running") == 1)
+        whole = pool.submit(post, json=chat("y"))
+        streamed = pool.submit(post, json=chat("z", stream=True))
+        narrow.wait_for(lambda: narrow.metric("num_requests_waiting") == 2)
+        narrow.process.send_signal(signal.SIGTERM)
+        assert whole.result().status_code == 503
+        assert whole.result().headers["retry-after"] == "1"
+        [error, done] = [line for line in streamed.result().text.splitlines() if line]
+        assert json.loads(error.removeprefix("data: "))["error"]["code"] == "unavailable"
+        assert done == "data: [DONE]"
+        assert narrow.process.poll() is None, "the one that runs goes on"
+        assert narrow.http.get("/health").status_code == 503
+        late = post(json=chat("new"))
+        assert (late.status_code, "draining" in late.text) == (503, True)
+        *_, last, done = data_lines(runs.getresponse().read().decode())
+        assert (json.loads(last)["choices"][0]["finish_reason"], done) == ("length", "[DONE]")
+    assert narrow.process.wait(DEADLINE_S) == 0
 
 
-def test_the_drain_has_a_limit():
-    with running("--drain-limit", "0.2") as worker:
-        body = chat("x", max_tokens=16000, stream=True)
-        with worker.http.stream("POST", "/v1/chat/completions", json=body) as response:
-            lines = response.iter_lines()
-            next(lines)
-            worker.process.send_signal(signal.SIGTERM)
-            rest = [line for line in lines if line]
-        assert rest[-1] == "data: [DONE]"
-        assert "shutting down" in json.loads(rest[-2].removeprefix("data: "))["error"]["message"]
-        assert worker.process.wait(DEADLINE_S) == 0
+def data_lines(text):
+    return [line.removeprefix("data: ") for line in text.splitlines() if line]
 
 
-async def test_kv_events_are_followed_through_a_restart():
+async def test_kv_events_are_followed_through_a_restart_and_the_drain_has_a_limit(small):
     """Over TCP at free ports, which the ready line and the metrics tell, then at the same ones."""
-    anywhere = "tcp://127.0.0.1:0"
 
     def talk(worker, texts):
         for text in texts:
             worker.openai.completions.create(model=MODEL, prompt=text, max_tokens=20)
 
-    def flags(events, replay):
-        return ("--kv-events-endpoint", events, "--kv-events-replay-endpoint", replay)
+    def cut_off():
+        body = chat("x", max_tokens=900, stream=True, ignore_eos=True)
+        with small.asking("/v1/chat/completions", body) as runs:
+            small.wait_for(lambda: small.metric("num_requests_running") == 1)
+            small.process.send_signal(signal.SIGTERM)
+            *_, last, done = data_lines(runs.getresponse().read().decode())
+        assert ("shutting down" in json.loads(last)["error"]["message"], done) == (True, "[DONE]")
+        assert small.process.wait(DEADLINE_S) == 0
 
-    with running("--kv-tokens", "512", *flags(anywhere, anywhere)) as worker:
-        ready = worker.ready
-        ends = ready["kv_events_endpoint"], ready["kv_events_replay_endpoint"]
-        metrics = worker.http.get("/metrics").content
-        assert kv_endpoints_of(metrics, worker.url) == KvEndpoints(*ends)
-        talk(worker, ["early " * 20])
-        with Following(endpoints=KvEndpoints(*ends)) as reader:
-            await reader.until(lambda: reader.stats.blocks >= 7)
-            await asyncio.to_thread(talk, worker, [f"{n} " * 60 for n in range(9)])
-            published = worker.metric_of("fairserve:kv_events_batches_total")
-            await reader.until(lambda: reader.stats.last_sequence == published - 1)
-            assert (reader.stats.complete, reader.stats.gaps) == (True, 0)
-            assert 0 < reader.stats.blocks <= 512 // 16
-            before = reader.view.keys()
-            worker.process.kill()
-            worker.process.wait()
-            with running(*flags(*ends)) as again:
-                await asyncio.to_thread(talk, again, ["late " * 20])
-                await reader.until(lambda: reader.stats.restarts and reader.stats.blocks)
-                assert reader.stats.complete
-                assert not before & reader.view.keys()
-
-
-def test_without_flags_nothing_is_published(worker):
-    assert worker.ready["kv_events_endpoint"] == worker.ready["kv_events_replay_endpoint"] == ""
-    assert kv_endpoints_of(worker.http.get("/metrics").content, worker.url) is None
-
-
-def test_it_does_not_outlive_its_parent():
-    code = (
-        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1],"
-        " '--exit-with-parent', '--device', 'cpu']);"
-        " sys.stdin.read()"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code, COMMAND],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with parent:
-        assert json.loads(parent.stdout.readline())["event"] == "ready"
-        parent.kill()
-        # The worker holds the other copy of this pipe: it closes when the worker has ended.
-        assert parent.stdout.read() == ""
+    ends = small.ready["kv_events_endpoint"], small.ready["kv_events_replay_endpoint"]
+    metrics = small.http.get("/metrics").content
+    assert kv_endpoints_of(metrics, small.url) == KvEndpoints(*ends)
+    talk(small, ["early " * 20])
+    with Following(endpoints=KvEndpoints(*ends)) as reader:
+        await reader.until(lambda: reader.stats.blocks >= 7)
+        await asyncio.to_thread(talk, small, [f"{n} " * 120 for n in range(9)])
+        published = small.metric_of("fairserve:kv_events_batches_total")
+        await reader.until(lambda: reader.stats.last_sequence == published - 1)
+        assert (reader.stats.complete, reader.stats.gaps) == (True, 0)
+        assert 0 < reader.stats.blocks <= 1024 // 16
+        before = reader.view.keys()
+        await asyncio.to_thread(cut_off)
+        flags = ("--kv-events-endpoint", ends[0], "--kv-events-replay-endpoint", ends[1])
+        with running(*flags, prefix=UNDER_A_SHELL) as again:
+            await asyncio.to_thread(talk, again, ["late " * 20])
+            await reader.until(lambda: reader.stats.blocks and not before & reader.view.keys())
+            assert reader.stats.complete
+            again.process.kill()  # the shell that started it
+            assert again.process.stdout.read() == "", "a worker does not outlive its parent"

@@ -6,15 +6,12 @@ from itertools import chain
 
 import openai
 import pytest
-from worker_process import running
-
-MODEL = "fairserve-tiny-random"
+from torch_worker import MODEL, shared_worker
 
 
 @pytest.fixture(scope="module")
 def worker():
-    with running() as each:
-        yield each
+    return shared_worker()
 
 
 def chat(worker, content="Hello", **more):

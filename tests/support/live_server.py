@@ -1,4 +1,4 @@
-"""A real ``fairserve serve`` process for integration tests, with its workers, on free ports."""
+"""``fairserve serve`` with an API for tests: a process with workers of its own, or a thread."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import time
 
 import httpx
+from data_folders import new_data_dir
 from openai import OpenAI
 from processes import eventually, free_port
 
@@ -22,10 +23,13 @@ PROFILE = {
 
 
 class LiveServer:
-    """Starts on entering, stops with SIGINT on leaving; ``settings`` are flags of ``serve``."""
+    """Starts on entering, stops with SIGINT on leaving; ``settings`` are flags of ``serve``.
 
-    def __init__(self, folder, *, env=None, **settings):
-        self.folder = folder
+    Its database has the schema already, unless it is to begin with nothing (``empty``).
+    """
+
+    def __init__(self, folder, *, env=None, empty=False, **settings):
+        self.folder, self.empty = folder, empty
         self.settings = {"workers": 1, "log_level": "warning", **settings}
         self.env = env or {}
         self.admin_key = "sk-fs-a-" + secrets.token_urlsafe(32)
@@ -46,8 +50,11 @@ class LiveServer:
 
     def launch(self):
         """Start the process, and wait for nothing."""
+        data_dir = self.folder / "data"
+        if not self.empty and not data_dir.exists() and "database_url" not in self.settings:
+            new_data_dir(data_dir)
         self.port = self.settings.get("port") or free_port()
-        flags = {"port": self.port, "data_dir": self.folder / "data", **self.settings}
+        flags = {"port": self.port, "data_dir": data_dir, **self.settings}
         arguments = [
             part
             for name, value in flags.items()
@@ -160,3 +167,44 @@ class LiveServer:
         )
         assert report["sums"]["calls"] == calls, report["sums"]
         return report["sums"]
+
+
+class SharedLiveServer(LiveServer):
+    """The server in a thread, in front of the torch worker that the test process shares.
+
+    ``worker_url`` names another one. It starts in a fraction of a second.
+    """
+
+    def __init__(self, folder, *, worker_url=None, **settings):
+        super().__init__(folder, **settings)
+        del self.settings["workers"], self.settings["log_level"]
+        self.worker_url = worker_url
+
+    def start(self):
+        from gateway_server import ADMIN_KEY, ThreadServer
+        from torch_worker import shared_worker
+
+        self.admin_key = ADMIN_KEY
+        flags = {
+            "worker_urls": self.worker_url or shared_worker().url,
+            "usage_rollup_interval_s": 0.2,
+            **self.settings,
+        }
+        arguments = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+        self._server = ThreadServer(self.folder / "data", *arguments)
+        self.port = self._server.port
+        return self
+
+    def log(self):
+        return self._server.log()
+
+    def stop(self):
+        """Drain and stop; returns the exit code."""
+        return self._server.stop()
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *exc):
+        self._clients.close()
+        self._server.close()

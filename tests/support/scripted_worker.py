@@ -5,7 +5,6 @@ import json
 import threading
 
 from aiohttp import web
-from processes import free_port
 
 DEADLINE_S = 90
 
@@ -25,6 +24,8 @@ class ScriptedWorker:
         self.kv_blocks = kv_blocks
         self.model = model
         self.bodies = []
+        self.holding = []
+        """What the held calls that began say, in the order in which they came."""
         self.disconnects = 0
         self._once = set()
         self._held = None
@@ -48,15 +49,14 @@ class ScriptedWorker:
         app.router.add_post("/v1/chat/completions", self._chat)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
         await runner.setup()
-        port = free_port()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
-        self.url = f"http://127.0.0.1:{port}"
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         self._started.set()
         await self._stop.wait()
         await runner.cleanup()
 
     def release(self):
-        """Let the held calls go on."""
+        """Let the calls go on that are here, held or about to be."""
 
         def release():
             self._held.set()
@@ -80,6 +80,7 @@ class ScriptedWorker:
 
     async def _chat(self, request):
         body = await request.json()
+        held = self._held  # of its arrival: a release that comes before it holds is not missed
         self.bodies.append(body)
         if body["model"] != self.model:  # as vLLM does
             error = {"message": f"no model {body['model']!r}", "code": "NotFoundError"}
@@ -99,18 +100,19 @@ class ScriptedWorker:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         try:
-            await self._stream(word, said, request, response)
+            await self._stream(word, said, held, request, response)
         except (asyncio.CancelledError, ConnectionError):
             self.disconnects += 1
             raise
         return response
 
-    async def _stream(self, word, said, request, response):
+    async def _stream(self, word, said, held, request, response):
         if word == "stall":
-            await self._held.wait()
+            await held.wait()
         await self._send(response, {"role": "assistant", "content": ""}, 0)
         if word == "hold":
-            await self._held.wait()
+            self.holding.append(said)
+            await held.wait()
         if word == "meet":
             await self._meet(int(said.split()[0]))
         if word == "use":

@@ -1,6 +1,7 @@
 """A real worker process, with clients for it."""
 
 import contextlib
+import http.client
 import json
 import re
 import subprocess
@@ -12,16 +13,17 @@ from processes import eventually
 
 COMMAND = "import sys; from fairserve.engine.worker import main; sys.exit(main())"
 DEADLINE_S = 60
+UNDER_A_SHELL = ("sh", "-c", '"$@" <&- & read -r _', "sh")
+"""A prefix: the worker is the child of a shell that waits for its input, and is the process here."""
 
 
 class Worker:
     """A worker process that is ready."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, prefix=()):
+        command = [sys.executable, "-c", COMMAND, "--device", "cpu", "--exit-with-parent", *flags]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, "--device", "cpu", "--exit-with-parent", *flags],
-            stdout=subprocess.PIPE,
-            text=True,
+            [*prefix, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         line = self.process.stdout.readline()
         assert line, f"the worker ended with {self.process.wait()}"
@@ -31,6 +33,16 @@ class Worker:
         self.openai = openai.OpenAI(
             base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S
         )
+
+    @contextlib.contextmanager
+    def asking(self, path, body):
+        """A connection on which a request was sent; without an answer by the end, its client left."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.ready["port"], timeout=DEADLINE_S
+        )  # fmt: skip
+        with contextlib.closing(connection):
+            connection.request("POST", path, json.dumps(body))
+            yield connection
 
     def metric(self, name):
         return self.metric_of(f"vllm:{name}")
@@ -54,12 +66,13 @@ class Worker:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self.process.stdin.close()
         self.process.stdout.close()
 
 
 @contextlib.contextmanager
-def running(*flags):
-    worker = Worker(*flags)
+def running(*flags, prefix=()):
+    worker = Worker(*flags, prefix=prefix)
     try:
         yield worker
     finally:

@@ -4,14 +4,13 @@ import concurrent.futures
 import contextlib
 import json
 import os
-import subprocess
 import time
 
 import pytest
 from processes import eventually
 from scripted_worker import ScriptedWorker
 
-from .conftest import DEADLINE_S
+from fairserve.platform import cli
 
 PATH = "/v1/chat/completions"
 WORKERS = "/admin/cluster/workers"
@@ -81,6 +80,12 @@ def becomes(server, expected):
 def join(server, worker_id, worker, **more):
     answer = server.admin("POST", WORKERS, json={"id": worker_id, "url": worker.url, **more})
     assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+def drain(server, worker_id, what="drain"):
+    answer = server.admin("POST", f"{WORKERS}/{worker_id}/{what}")
+    assert answer.status_code == 200, answer.text
     return answer.json()
 
 
@@ -218,7 +223,7 @@ def test_the_file_is_followed(server, workers, file):
     assert [answer.text for answer in answers if answer.status_code != 200] == []
 
 
-def test_a_broken_file_changes_nothing_and_is_shown(server, workers, file):
+def test_a_broken_file_changes_nothing_and_is_shown(server, workers, file, caplog):
     file.write('{"workers": [{"id": "x", "url": "nowhere"}]}')
 
     def problem():
@@ -227,7 +232,7 @@ def test_a_broken_file_changes_nothing_and_is_shown(server, workers, file):
     assert "workers.0.url: a worker URL is http" in eventually(problem)
     assert states(server) == {"f0": ("file", "serving")}
     assert call(server).status_code == 200
-    assert "is not used, what was there before stays" in server.log_path.read_text()
+    assert "is not used, what was there before stays" in caplog.text
     file.workers(("f0", workers[0]))
     eventually(lambda: not problem())
     assert states(server) == {"f0": ("file", "serving")}
@@ -310,49 +315,31 @@ def test_a_restart_keeps_what_came_by_the_api(start_server, workers):
     server.admin("PUT", f"{ALIASES}/chat", json={"target": "scripted"})
     everything = {"w0": ("settings", "serving"), "kept": ("api", "serving")}
     becomes(server, everything | {"resting": ("api", "serving")})
-    server.admin("POST", f"{WORKERS}/resting/drain")
+    for worker_id, what in (("kept", "drain"), ("kept", "undrain"), ("resting", "drain")):
+        assert server.admin("POST", f"{WORKERS}/{worker_id}/{what}").status_code == 200
     becomes(server, everything | {"resting": ("api", "drained")})
     server.flags = ()
-    for end in (server.stop, server.kill):
-        end()
-        server.start()
-        becomes(server, {"kept": ("api", "serving"), "resting": ("api", "drained")})
-        assert call(server, model="chat").headers["x-fairserve-worker"] == "kept"
-        assert server.cluster()["processes"] == []
+    server.stop()
+    server.start()
+    becomes(server, {"kept": ("api", "serving"), "resting": ("api", "drained")})
+    assert call(server, model="chat").headers["x-fairserve-worker"] == "kept"
+    assert server.cluster()["processes"] == []
 
 
-def test_embedded_workers_are_listed_and_not_removed(start_server, workers):
-    server = start_server("--workers", "1")
-    becomes(server, {"w0": ("embedded", "serving")})
-    worker = listed(server)["w0"]
-    assert worker["url"].startswith("http://127.0.0.1:")
-    assert worker["model"] == "fairserve-tiny-random"
-    answer = server.admin("DELETE", f"{WORKERS}/w0")
-    assert (answer.status_code, "embedded workers" in answer.text) == (409, True)
-    assert (
-        server.admin("POST", WORKERS, json={"id": "w0", "url": workers[0].url}).status_code == 409
-    )
-
-
-def test_a_broken_file_at_the_start_is_an_error(server, tmp_path, workers):
-    path = tmp_path / "fleet.json"
-    for content, problem in (
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
         ("{", "it is not JSON"),
         ('{"workers": [{"id": "a"}]}', "workers.0.url: Field required"),
         (None, "No such file"),
-    ):
-        if content is None:
-            path.unlink()
-        else:
-            path.write_text(content)
-        flags = ["--data-dir", str(tmp_path / "data"), "--fleet-file", str(path), "--port", "0"]
-        run = subprocess.run(
-            [*server.command()[:-2], *flags],
-            env=server.environment(),
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-        assert run.returncode == 1
-        assert f"the fleet file {path}: {problem}" in run.stderr
-        assert run.stderr.count("\n") == 1
+    ],
+)
+def test_a_broken_file_at_the_start_is_an_error(tmp_path, capsys, content, problem):
+    path = tmp_path / "fleet.json"
+    if content is not None:
+        path.write_text(content)
+    flags = ["--data-dir", str(tmp_path / "data"), "--fleet-file", str(path), "--port", "0"]
+    assert cli.main(["serve", *flags]) == 1
+    err = capsys.readouterr().err
+    assert f"the fleet file {path}: {problem}" in err
+    assert err.count("\n") == 1

@@ -1,25 +1,46 @@
-"""Processes that die, stop or start twice: nothing is lost, nothing is left, and it is said."""
+"""A server with its own workers: what dies, stops or starts twice loses nothing, and it is said.
+
+The server has two workers with torch engines, which take seconds to start. Every test leaves both
+serving, or the server stopped: the next one starts it.
+"""
 
 import concurrent.futures
 import contextlib
 import json
 import os
 import signal
-import subprocess
+import sys
 
 import httpx
 import pytest
+from gateway_server import ADMIN_KEY, DEADLINE_S
 from processes import eventually
+from torch_worker import MODEL
 
-from .conftest import DEADLINE_S, MODEL
+from fairserve.platform import cli
 
-PATH = "/v1/chat/completions"
+from .test_fleet import PATH, WORKERS, becomes, drain, listed
+
+KV_TOKENS = 4096
+"""Of each worker: small, so that a few prompts fill it."""
+SERVING = {"w0": ("embedded", "serving"), "w1": ("embedded", "serving")}
+BY = ADMIN_KEY[:4]
+"""As much as is told of a key that is not of ours."""
 
 
 @pytest.fixture(scope="module")
-def fragile(start_server):
-    """A server whose processes may be killed; every test leaves it running."""
-    return start_server("--workers", "2", "--drain-timeout-s", "20")
+def own(start_process):
+    flags = ("--worker-kv-tokens", str(KV_TOKENS), "--drain-timeout-s", "20")
+    return start_process("--workers", "2", *flags)
+
+
+@pytest.fixture
+def fragile(own):
+    """The server with both of its workers, whose processes may be killed."""
+    if not own.runs():
+        own.start()
+    becomes(own, SERVING)
+    return own
 
 
 def body(text="hello", tokens=20, **more):
@@ -27,16 +48,46 @@ def body(text="hello", tokens=20, **more):
     return {"model": MODEL, "messages": [message], "max_tokens": tokens, **more}
 
 
+def ask(server, text="hello", **more):
+    """The worker of a call that ended well."""
+    answer = server.post(PATH, body(text, **more))
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-fairserve-worker"]
+
+
+def ask_side_by_side(server, calls=8):
+    """The workers of calls that run at once, so that idle workers get some."""
+    with concurrent.futures.ThreadPoolExecutor(calls) as threads:
+        running = [threads.submit(ask, server, text=f"call {n}") for n in range(calls)]
+        return {each.result() for each in running}
+
+
 @contextlib.contextmanager
-def streaming(server, run, tokens=8000):
+def streaming(server, run, tokens=3900):
     """A stream that has begun, and its worker."""
     headers = {"Authorization": f"Bearer {server.app_key}", "X-Interaction-Id": run}
-    with server.http.stream(
-        "POST", PATH, json=body(tokens=tokens, stream=True), headers=headers
-    ) as answer:
+    asked = body(tokens=tokens, stream=True, ignore_eos=True)
+    with server.http.stream("POST", PATH, json=asked, headers=headers) as answer:
         lines = (line for line in answer.iter_lines() if line.startswith("data: "))
         assert json.loads(next(lines).removeprefix("data: "))["choices"]
         yield lines, answer.headers["x-fairserve-worker"]
+
+
+@contextlib.contextmanager
+def stories(server, count=6):
+    """Long calls at once, of which w0 has some; they are read in threads."""
+    with concurrent.futures.ThreadPoolExecutor(count) as threads:
+        running = [
+            threads.submit(server.post, PATH, body(f"story {n}", 300, stream=True, ignore_eos=True))
+            for n in range(count)
+        ]
+        eventually(lambda: listed(server)["w0"]["calls"], "it gets no call")
+        yield running
+    for each in running:
+        answer = each.result()
+        assert answer.status_code == 200
+        assert answer.text.rstrip().endswith("data: [DONE]"), answer.text[-500:]
+        assert '"error"' not in answer.text
 
 
 def alive(pid):
@@ -48,46 +99,140 @@ def alive(pid):
         return stat.read().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_second_server_on_the_same_data_is_refused(fragile):
-    second = subprocess.run(
-        fragile.command("--port", "0"),
-        env=fragile.environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-    assert second.returncode == 1
-    assert f"in use by another FairServe server (process {fragile.process.pid})" in second.stderr
+def kv_events(server):
+    return {worker["worker_id"]: worker["kv_events"] for worker in server.cluster()["workers"]}
 
 
-def test_a_second_server_on_the_same_database_is_refused(fragile, tmp_path):
+def sockets(server):
+    """What each worker has in the folder of the sockets: the names begin with its pid."""
+    folder = server.data_dir / "sockets"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    return sorted(path.name for path in folder.iterdir())
+
+
+def expected_sockets(server):
+    pids = server.worker_pids().values()
+    return sorted(f"{pid}-{what}" for pid in pids for what in ("events", "replays"))
+
+
+# --- what starts twice --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(capsys, monkeypatch):
+    """What another ``serve`` says, here in this process, which is not the server's."""
+    monkeypatch.setattr(sys, "setswitchinterval", lambda interval_s: None)
+
+    def run(*flags):
+        assert cli.main(["serve", *flags]) == 1
+        return capsys.readouterr().err
+
+    return run
+
+
+def test_a_second_server_is_refused(fragile, refused, tmp_path):
+    said = refused("--data-dir", str(fragile.data_dir), "--port", "0")
+    assert f"in use by another FairServe server (process {fragile.process.pid})" in said
     database = f"sqlite:///{fragile.data_dir / 'fairserve.sqlite3'}"
-    flags = ["--data-dir", str(tmp_path), "--database-url", database, "--port", "0"]
-    second = subprocess.run(
-        [*fragile.command()[:-2], *flags],
-        env=fragile.environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-    assert second.returncode == 1
-    assert "is in use by another FairServe server" in second.stderr
+    elsewhere = ("--data-dir", str(tmp_path))
+    said = refused(*elsewhere, "--database-url", database, "--port", "0")
+    assert "is in use by another FairServe server" in said
+    assert f"port {fragile.port} is in use" in refused(*elsewhere, "--port", str(fragile.port))
 
 
-def test_a_port_in_use_is_told(fragile, tmp_path):
-    second = subprocess.run(
-        [*fragile.command()[:-2], "--data-dir", str(tmp_path), "--port", str(fragile.port)],
-        env=fragile.environment(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
-    assert second.returncode == 1
-    assert f"port {fragile.port} is in use" in second.stderr
+# --- what workers cache -------------------------------------------------------------------------------
 
 
-def test_a_worker_that_is_killed_ends_its_streams_and_is_replaced(fragile):
+def test_embedded_workers_are_listed_and_not_removed(fragile):
+    worker = listed(fragile)["w0"]
+    assert worker["url"].startswith("http://127.0.0.1:")
+    assert worker["model"] == MODEL
+    answer = fragile.admin("DELETE", f"{WORKERS}/w0")
+    assert (answer.status_code, "embedded workers" in answer.text) == (409, True)
+    again = {"id": "w0", "url": "http://127.0.0.1:1"}
+    assert fragile.admin("POST", WORKERS, json=again).status_code == 409
+
+
+def test_the_cluster_page_shows_what_workers_told(fragile):
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        texts = (f"Question {number} " * 100 for number in range(12))
+        assert set(threads.map(lambda text: ask(fragile, text), texts)) == {"w0", "w1"}
+
+    def settled():
+        told = kv_events(fragile)
+        return all(each and each["events"] for each in told.values()) and told
+
+    for seen in eventually(settled).values():
+        assert seen["connected"]
+        assert seen["complete"]
+        assert (seen["gaps"], seen["resets"], seen["restarts"], seen["unreadable"]) == (0, 0, 0, 0)
+        assert 0 < seen["blocks"] <= KV_TOKENS // 16
+        assert seen["last_sequence"] is not None
+
+
+def test_a_prompt_goes_where_it_is_cached(fragile):
+    asked = body("A document that is asked about again. " * 10)
+    first, again = (fragile.post(PATH, asked) for _ in range(2))
+    assert again.headers["x-fairserve-worker"] == first.headers["x-fairserve-worker"]
+    assert again.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 300
+
+
+# --- workers that drain -------------------------------------------------------------------------------
+
+
+def test_calls_of_a_drained_worker_end_well_and_it_serves_again(fragile):
+    pids = fragile.worker_pids()
+    with stories(fragile) as running:
+        drained = drain(fragile, "w0")
+        assert (drained["source"], drained["state"]) == ("embedded", "draining")
+        assert drained["url"] == listed(fragile)["w0"]["url"]
+        assert (drained["drained_by"], drained["note"]) == (BY, None)
+        assert {ask(fragile) for _ in range(6)} == {"w1"}
+    assert "w0" in {each.result().headers["x-fairserve-worker"] for each in running}
+    becomes(fragile, SERVING | {"w0": ("embedded", "drained")})
+    assert listed(fragile)["w0"]["drained_at"] == drained["drained_at"]
+    assert listed(fragile)["w0"]["model"] == MODEL
+    assert ask_side_by_side(fragile) == {"w1"}
+    assert fragile.worker_pids() == pids, "its process lives"
+    assert fragile.http.get("/health/readiness").json()["workers"] == 1
+    assert drain(fragile, "w0", "undrain")["drained_by"] is None
+    becomes(fragile, SERVING)
+    eventually(lambda: "w0" in ask_side_by_side(fragile), "it gets no call")
+    assert fragile.worker_pids() == pids
+
+
+def test_a_drain_taken_back_while_calls_run_breaks_none(fragile):
+    with stories(fragile) as running:
+        for what in ("drain", "undrain", "drain", "undrain"):
+            drain(fragile, "w0", what)
+        calls = listed(fragile)["w0"]["calls"]
+        assert calls or all(each.done() for each in running), "they count"
+        becomes(fragile, SERVING)
+    eventually(lambda: "w0" in ask_side_by_side(fragile), "it gets no call")
+
+
+def test_drains_that_leave_nobody_say_so(fragile):
+    assert drain(fragile, "w0")["note"] is None
+    alone = drain(fragile, "w1")["note"]
+    assert alone.startswith(f"no other worker serves {MODEL!r}"), alone
+    becomes(fragile, {"w0": ("embedded", "drained"), "w1": ("embedded", "drained")})
+    assert {worker["note"] for worker in listed(fragile).values()} == {alone}
+    assert fragile.http.get("/health/readiness").status_code == 503
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        waits = threads.submit(ask, fragile)
+        eventually(lambda: fragile.cluster()["queued_calls"] == 1, "it does not wait")
+        drain(fragile, "w1", "undrain")
+        assert waits.result() == "w1", "it has waited for its worker"
+    drain(fragile, "w0", "undrain")
+    becomes(fragile, SERVING)
+
+
+# --- workers that die ---------------------------------------------------------------------------------
+
+
+def test_a_drained_worker_that_is_killed_ends_its_streams_and_comes_back_drained(fragile):
     with streaming(fragile, "run-worker-killed") as (lines, worker):
+        drain(fragile, worker)
         old = fragile.worker_pids()[worker]
         os.kill(old, signal.SIGKILL)
         *_, last = lines
@@ -95,15 +240,22 @@ def test_a_worker_that_is_killed_ends_its_streams_and_is_replaced(fragile):
     row = fragile.row(interaction_id="run-worker-killed")
     assert (row["outcome"], row["worker"], row["wasted"]) == ("failed", worker, 1)
     assert row["output_tokens"] > 0
-    # Meanwhile the other one serves.
-    assert fragile.post(PATH, body()).status_code == 200
+    assert ask(fragile) != worker, "meanwhile the other one serves"
+    eventually(lambda: fragile.worker_pids()[worker] not in (None, old))
+    eventually(lambda: listed(fragile)[worker]["url"], "it does not come back")
+    becomes(fragile, SERVING | {worker: ("embedded", "drained")})
+    drain(fragile, worker, "undrain")
+    becomes(fragile, SERVING)
 
-    def replaced():
-        cluster = fragile.cluster()
-        ready = {w["worker_id"] for w in cluster["workers"] if w["ready"]}
-        return worker in ready and fragile.worker_pids()[worker] not in (None, old)
+    def followed_anew():
+        now = kv_events(fragile).get(worker)
+        return now and now["connected"] and now["complete"] and now["blocks"] == 0 and now
 
-    eventually(replaced)
+    assert eventually(followed_anew)["last_sequence"] is None, "another life, from its beginning"
+    eventually(lambda: worker in ask_side_by_side(fragile), "it gets no call")
+    for number in range(6):
+        ask(fragile, f"Afterwards {number} " * 20)
+    eventually(lambda: kv_events(fragile)[worker]["blocks"] > 0)
 
 
 def test_a_call_whose_worker_dies_before_its_first_token_is_served_by_another(fragile):
@@ -117,8 +269,7 @@ def test_a_call_whose_worker_dies_before_its_first_token_is_served_by_another(fr
             )
             for n in range(6)
         ]
-        eventually(lambda: any(w["calls"] for w in fragile.cluster()["workers"]
-                               if w["worker_id"] == "w0"))  # fmt: skip
+        eventually(lambda: listed(fragile)["w0"]["calls"], "it gets no call")
         os.kill(pids["w0"], signal.SIGKILL)
         answers = [each.result() for each in calls]
     assert {answer.status_code for answer in answers} == {200}
@@ -126,12 +277,18 @@ def test_a_call_whose_worker_dies_before_its_first_token_is_served_by_another(fr
     for number in range(6):
         assert fragile.row(interaction_id=f"run-hop-{number}")["outcome"] == "completed"
     eventually(lambda: fragile.worker_pids()["w0"] not in (None, pids["w0"]))
+    becomes(fragile, SERVING)
+
+
+# --- a server that dies, or stops ---------------------------------------------------------------------
 
 
 def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(fragile):
-    fragile.post(PATH, body())
+    """And its workers end with it; what was drained stays so, and their sockets are new."""
+    ask(fragile)
     before = {row["call_id"] for row in eventually(fragile.rows)}
     children = list(fragile.worker_pids().values())
+    assert set(sockets(fragile)) >= set(expected_sockets(fragile))
     stop = False
     answered = []
 
@@ -153,6 +310,7 @@ def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(
             threads.submit(load, client)
         with streaming(fragile, "run-long") as (lines, _):
             eventually(lambda: len(answered) > 20 and has_progress(fragile.data_dir, old))
+            drain(fragile, "w0")
             stop = True
             fragile.kill()
             with pytest.raises(httpx.TransportError):
@@ -172,6 +330,17 @@ def test_a_server_that_is_killed_under_load_has_one_row_for_every_accepted_call(
     assert {row["outcome"] for row in left} == {"failed"}
     (long,) = (row for row in rows if row["interaction_id"] == "run-long")
     assert long["output_tokens"] > 0, "its progress was in the journal"
+
+    becomes(fragile, SERVING | {"w0": ("embedded", "drained")})
+    assert sockets(fragile) == expected_sockets(fragile), "those of the killed one have gone"
+    assert ask_side_by_side(fragile, 4) == {"w1"}
+    assert "drained, so that they take no calls: w0" in fragile.log()
+    drain(fragile, "w0", "undrain")
+    becomes(fragile, SERVING)
+    query = {"target": "w0"}
+    logged = fragile.admin("GET", "/admin/audit", params=query).json()["items"]
+    actions = [(item["action"], item["target"], item["actor"]) for item in logged]
+    assert actions[:2] == [("worker.undrain", "w0", BY), ("worker.drain", "w0", BY)]
 
 
 def entries(data_dir):
@@ -203,8 +372,8 @@ def test_ctrl_c_drains_ends_the_children_and_loses_no_row(fragile):
     assert last == "data: [DONE]", "a call under way ends in peace"
     assert fragile.process.wait(DEADLINE_S) == 0
     assert not any(map(alive, children))
+    assert not (fragile.data_dir / "sockets").exists()
     (row,) = fragile.rows(interaction_id="run-draining")
     assert (row["outcome"], row["output_tokens"]) == ("completed", 400)
-    log = fragile.log_path.read_text()
+    log = fragile.log()
     assert "Traceback" not in log, log
-    fragile.start()

@@ -4,8 +4,7 @@ import networkx as nx
 import pytest
 from processes import eventually
 from shared_traces import RECORDED_GRAPHS, recorded_graph
-
-from .conftest import MODEL
+from torch_worker import MODEL
 
 MOST_TOKENS = 24
 """Of an answer: the shape is recorded, the lengths need not be."""

@@ -1,17 +1,16 @@
 """Live traffic becomes a trace: what a real server recorded, exported while it runs, and replayed."""
 
+import contextlib
 import gzip
+import io
 import json
-import subprocess
-import sys
 
 import pytest
 from processes import eventually
+from torch_worker import MODEL, shared_worker
 
 from fairserve.engine.simulated.traces.reading import read_trace
 from fairserve.platform import cli
-
-from .conftest import MODEL
 
 SYSTEM = "You are the archivist of a small museum of tides and clocks. " * 8
 SECRET_WORDS = ("archivist", "museum", "zephyr", "ann-of-the-harbour", "bob-of-the-hill")
@@ -21,11 +20,9 @@ ANN, BOB = SECRET_WORDS[3:]
 @pytest.fixture(scope="module")
 def recording(start_server):
     """A server of its own, which has served a few runs; what its clients asked."""
-    server = start_server("--workers", "2", "--worker-kv-tokens", "16384")
+    server = start_server("--worker-urls", shared_worker().url)
     other = server.admin("POST", "/admin/tenants", json={"name": "other"}).json()
-    body = {"name": "app", "profile": PROFILE}
-    answer = server.request("POST", "/v1/apps", other["api_key"], json=body)
-    foreign = server.openai(answer.json()["api_key"])
+    foreign = server.openai(server.new_app("app", tenant_key=other["api_key"]))
     client = server.openai()
 
     def ask(run, user, text, *, of=client, parents=None, tokens=5, **headers):
@@ -51,26 +48,22 @@ def recording(start_server):
     return server
 
 
-PROFILE = {
-    "stages": [{"input_tokens": 30, "system_tokens": 0, "output_tokens": 20}],
-    "calls_per_interaction": 3,
-}
 CALLS = 9
 
 
 @pytest.fixture(scope="module")
 def exported(recording, tmp_path_factory):
-    """The trace, by the command as users run it; the server runs."""
+    """The trace, by the command; the server runs."""
     path = tmp_path_factory.mktemp("export") / "traffic.jsonl.gz"
 
     def export():
-        command = [sys.executable, "-m", "fairserve.platform.cli", "trace", "export"]
         where = ["--since", "1h", "--data-dir", str(recording.data_dir), "--out", str(path)]
-        done = subprocess.run([*command, *where], capture_output=True, text=True, check=False)
-        return done.returncode == 0 and f", {CALLS} calls; " in done.stderr
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            code = cli.main(["trace", "export", *where])
+        return code == 0 and f", {CALLS} calls; " in said.getvalue()
 
     eventually(export, "the recorder has not written all calls")
-    assert recording.process.poll() is None
+    assert recording.runs()
     return path
 
 

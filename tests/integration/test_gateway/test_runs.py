@@ -20,9 +20,15 @@ def worker():
 
 @pytest.fixture(scope="module")
 def server(start_server, worker):
+    return start_server("--worker-urls", worker.url, "--run-from-traceparent")
+
+
+@pytest.fixture(scope="module")
+def restless(start_server, worker):
+    """A second server before the same worker, where runs end soon by themselves."""
     return start_server(
-        *("--worker-urls", worker.url, "--run-from-traceparent"),
-        *("--interaction-idle-timeout-s", "1", "--interaction-reopen-grace-s", "60"),
+        *("--worker-urls", worker.url, "--interaction-idle-timeout-s", "0.2"),
+        *("--interaction-reopen-grace-s", "60"),
     )
 
 
@@ -116,7 +122,9 @@ def test_the_trace_of_a_client_is_its_run(server):
     assert len(graph(server, trace).json()["nodes"]) == 2
 
 
-def test_a_run_that_idles_is_complete_and_a_late_call_reopens_it(server):
+def test_a_run_that_idles_is_complete_and_a_late_call_reopens_it(restless):
+    server = restless
+
     def state():
         answer = server.request("GET", "/v1/interactions/late", server.app_key)
         return answer.json()
@@ -126,13 +134,22 @@ def test_a_run_that_idles_is_complete_and_a_late_call_reopens_it(server):
     assert (ended["calls"], ended["wasted_tokens"]) == (1, 0)
     call(server, "late", "b", user("ok b"))
     again = state()
-    assert (again["state"], again["calls"], again["opened_at"]) == (
-        "under_way",
-        2,
-        ended["opened_at"],
-    )
+    assert (again["calls"], again["opened_at"]) == (2, ended["opened_at"])
     assert edges_of(server, "late")[0] == [("a", "b")]
     assert eventually(lambda: (found := state())["state"] == "complete" and found)["calls"] == 2
+
+
+def test_a_run_that_idles_before_its_sink_came_expires_with_its_tokens_wasted(restless):
+    opened = restless.post("/v1/interactions", {"id": "forgotten", "sink": "report"})
+    assert opened.status_code == 201, opened.text
+    call(restless, "forgotten", "a", user("ok a"))
+
+    def expired():
+        run = restless.request("GET", "/v1/interactions/forgotten", restless.app_key).json()
+        return run if run["state"] == "expired" else None
+
+    run = eventually(expired)
+    assert (run["tokens"], run["wasted_tokens"], run["waste_cause"]) == (15, 15, "expired")
 
 
 def test_the_picture(server):

@@ -4,8 +4,7 @@ import json
 from itertools import chain
 
 import pytest
-
-from .conftest import MODEL
+from torch_worker import MODEL
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,31 @@
-"""What the gateway does when workers misbehave or are busy: scripted workers, a real server."""
+"""What the gateway does when workers misbehave or are busy: scripted workers, a whole server."""
 
 import concurrent.futures
+import contextlib
 import json
 
-import httpx
 import pytest
 from processes import eventually
 
 PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def gateway(start_server, scripted):
+    return start_server("--worker-urls", urls(scripted), "--keepalive-s", "0.05")
+
+
+@pytest.fixture(scope="module")
+def impatient(start_server, scripted):
+    """A second server in front of the same workers, where calls do not wait for long."""
+    return start_server(
+        *("--worker-urls", urls(scripted)),
+        *("--keepalive-s", "0.05", "--max-queue-wait-s", "0.2"),
+    )
+
+
+def urls(scripted):
+    return ",".join(worker.url for worker in scripted)
 
 
 def body(text, **more):
@@ -122,12 +140,13 @@ def test_keep_alive_comments_until_the_first_token(gateway, scripted):
     with gateway.http.stream(
         "POST",
         PATH,
-        json=body("hold", stream=True),
+        json=body("hold until alive", stream=True),
         headers={"Authorization": f"Bearer {gateway.app_key}", "X-Interaction-Id": "run-hold"},
     ) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith(":")
         assert answer.headers["x-interaction-id"] == "run-hold"
+        begun(scripted, "until alive")
         for worker in scripted:
             worker.release()
         rest = [line for line in lines if line.startswith("data: ")]
@@ -143,47 +162,40 @@ def let_go(scripted, futures):
     eventually(done)
 
 
-@pytest.fixture
-def full(gateway, scripted):
+@contextlib.contextmanager
+def full(server, scripted):
     """Both workers hold a call that they have not begun, and take no more."""
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        text = "stall " + "x" * 400
-        held = [threads.submit(call, gateway, text, key=gateway.app_key) for _ in range(2)]
-        eventually(lambda: gateway.cluster()["running_calls"] == 2)
+        held = [threads.submit(call, server, "stall " + "x" * 400) for _ in range(2)]
+        eventually(lambda: server.cluster()["running_calls"] == 2)
         yield
         let_go(scripted, held)
     assert [each.result().status_code for each in held] == [200, 200]
 
 
-@pytest.mark.usefixtures("full")
-def test_a_call_that_waits_too_long_gets_503_and_a_row(gateway):
-    answer = call(gateway, "ok", run="run-waited")
+def test_a_call_that_waits_too_long_gets_503_and_a_row(impatient, scripted):
+    with full(impatient, scripted):
+        answer = call(impatient, "ok", run="run-waited")
+        streamed = call(impatient, "ok", run="run-waited-streaming", stream=True)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
     assert answer.headers["retry-after"]
-    streamed = call(gateway, "ok", run="run-waited-streaming", stream=True)
     assert streamed.status_code == 200, "its headers had gone out with a keep-alive comment"
     *comments, last = events(streamed)
     assert comments
     assert all(comment.startswith(":") for comment in comments)
     assert json.loads(last)["error"]["code"] == "queue_timeout"
     for run in ("run-waited", "run-waited-streaming"):
-        row = gateway.row(interaction_id=run)
+        row = impatient.row(interaction_id=run)
         assert (row["outcome"], row["input_tokens"], row["worker"]) == ("expired", 0, None)
 
 
-@pytest.mark.usefixtures("full")
-def test_a_client_that_leaves_the_queue_is_recorded(gateway):
-    with pytest.raises(httpx.ReadTimeout):
-        post_for(gateway, body("ok"), 0.5, {"X-Interaction-Id": "run-left-queue"})
-    row = gateway.row(interaction_id="run-left-queue")
-    assert (row["outcome"], row["input_tokens"], row["worker"]) == ("cancelled", 0, None)
-    assert gateway.cluster()["queued_calls"] == 0
-
-
-def post_for(gateway, content, timeout_s, headers):
-    """A client that waits only so long."""
-    headers = {"Authorization": f"Bearer {gateway.app_key}", **headers}
-    return gateway.http.post(PATH, json=content, headers=headers, timeout=timeout_s)
+def test_a_client_that_leaves_the_queue_is_recorded(gateway, scripted):
+    with full(gateway, scripted):
+        with gateway.asking(PATH, body("ok"), **{"X-Interaction-Id": "run-left-queue"}):
+            eventually(lambda: gateway.cluster()["queued_calls"] == 1)
+        row = gateway.row(interaction_id="run-left-queue")
+        assert (row["outcome"], row["input_tokens"], row["worker"]) == ("cancelled", 0, None)
+        assert gateway.cluster()["queued_calls"] == 0
 
 
 def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(gateway, scripted):
@@ -224,30 +236,33 @@ def test_the_same_flood_without_overload_is_served_in_full(gateway):
 
 def test_a_client_that_leaves_a_running_call_cancels_it_on_the_worker(gateway, scripted):
     before = sum(worker.disconnects for worker in scripted)
-    with pytest.raises(httpx.ReadTimeout):
-        post_for(gateway, body("hold"), 0.5, {"X-Interaction-Id": "run-left"})
+    with gateway.asking(PATH, body("hold and leave"), **{"X-Interaction-Id": "run-left"}):
+        begun(scripted, "and leave")
+        call(gateway, "ok")  # by its answer the server has read the chunk that came before it
     row = gateway.row(interaction_id="run-left")
     assert (row["outcome"], row["input_tokens"], row["output_tokens"]) == ("cancelled", 12, 0)
     eventually(lambda: sum(worker.disconnects for worker in scripted) == before + 1)
-    for worker in scripted:
-        worker.release()
+
+
+def begun(scripted, said):
+    """Wait until the worker that holds the call has sent its first chunk."""
+    eventually(lambda: any(said in worker.holding for worker in scripted), "no worker has it")
 
 
 def test_the_retry_of_a_client_library_is_charged_once(gateway, scripted):
     asked = body("hold charged once")
 
-    def attempt(number, timeout):
-        headers = {
+    def headers(number):
+        return {
             "X-Interaction-Id": f"run-retry-{number}",
             "x-stainless-retry-count": str(number),
         }
-        return post_for(gateway, asked, timeout, headers)
 
-    with pytest.raises(httpx.ReadTimeout):
-        attempt(0, 0.5)
+    with gateway.asking(PATH, asked, **headers(0)):
+        begun(scripted, "charged once")
     assert gateway.row(interaction_id="run-retry-0")["outcome"] == "cancelled"
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
-        second = threads.submit(attempt, 1, 30)
+        second = threads.submit(gateway.post, PATH, asked, headers=headers(1))
         let_go(scripted, [second])
     assert second.result().status_code == 200
     assert gateway.row(interaction_id="run-retry-1")["charged"] == 1

@@ -1,8 +1,6 @@
 """What tests of programs ask a server."""
 
 import json
-import sqlite3
-from contextlib import closing
 
 from processes import eventually
 
@@ -49,12 +47,7 @@ def nodes_of(found):
 
 def rows(server, table, **where):
     """Rows of a table that fit."""
-    database = server.data_dir / "fairserve.sqlite3"
-    with closing(sqlite3.connect(database, timeout=30)) as connection:
-        connection.row_factory = sqlite3.Row
-        condition = " AND ".join(f"{name} = ?" for name in where) or "1"
-        query = f"SELECT * FROM {table} WHERE {condition}"
-        return [dict(row) for row in connection.execute(query, tuple(where.values()))]
+    return server.rows(table, **where)
 
 
 def texts(worker):

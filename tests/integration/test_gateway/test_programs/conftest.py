@@ -13,4 +13,4 @@ def worker():
 
 @pytest.fixture(scope="module")
 def server(start_server, worker):
-    return start_server("--worker-urls", worker.url, "--keepalive-s", "0.2")
+    return start_server("--worker-urls", worker.url, "--keepalive-s", "0.05")

@@ -4,11 +4,11 @@ import json
 import random
 import threading
 
-import pytest
 from processes import eventually
 from scripted_worker import ScriptedWorker
 
 from .asking import ended, follow, node, nodes_of, read, rows, started, state_of, submit, texts
+from .interrupted import INTERRUPTED, goes_on, interrupted
 
 
 def test_a_program_runs(server, worker):
@@ -202,46 +202,16 @@ def test_a_node_that_fails_ends_what_depends_on_it(server):
     assert found["program"]["result"] == {"after": None, "beyond": "fine"}
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_restart_goes_on_where_it_was(start_server, how):
+def test_a_restart_goes_on_where_it_was(start_server):
+    """As after a crash: ``test_crash.py``."""
     worker = ScriptedWorker()
-    server = start_server("--worker-urls", worker.url, "--drain-timeout-s", "0.2")
+    server = start_server("--worker-urls", worker.url, "--drain-timeout-s", "0")
     try:
-        run = started(
-            server,
-            node("first", f"say before the {how}"),
-            node("second", "hold {{first.output}}"),
-            node("third", "say {{first.output}}, {{second.output}}"),
-            id=f"over-a-{how}",
-        )
-        held = f"hold before the {how}"
-        eventually(lambda: held in texts(worker))
-        graph = read(server, run, "/graph").json()
-        server.kill() if how == "kill" else server.stop()
-        assert rows(server, "programs", id=run)[0]["state"] == "running"
+        before = interrupted(server, worker)
+        server.stop()
+        assert rows(server, "programs", id=INTERRUPTED)[0]["state"] == "running"
         server.start()
-        eventually(lambda: texts(worker).count(held) == 2)
-        # Its run takes no calls of others, and does not end by idling.
-        body = {"model": "scripted", "messages": [{"role": "user", "content": "ok"}]}
-        headers = {"X-Interaction-Id": run}
-        assert server.post("/v1/chat/completions", body, headers=headers).status_code == 409
-        worker.release()
-        found = ended(server, run)
-        assert found["state"] == "complete"
-        assert found["program"]["result"] == {"third": f"before the {how}, one two three"}
-        assert texts(worker).count(f"say before the {how}") == 1
-        assert found["opened_at"] <= found["ended_at"]
-        assert found["calls"] == 4
-        after = read(server, run, "/graph").json()
-        assert [(each["id"], each["state"]) for each in after["nodes"]] == [
-            *(("first", "completed"), ("second", "failed")),
-            *(("second~2", "completed"), ("third", "completed")),
-        ]
-        assert sorted(map(tuple, after["edges"])) == [
-            *(("first", "second"), ("first", "second~2"), ("first", "third"), ("second~2", "third"))
-        ]
-        assert graph["nodes"][0] == after["nodes"][0]
-        assert [each["stage"] for each in after["nodes"]] == [1, 2, 2, 3]
+        goes_on(server, worker, before)
     finally:
         server.close()
         worker.close()
@@ -284,7 +254,7 @@ def test_many_at_once_with_cancels_and_failures_leave_nothing_behind(start_serve
         words = ["say", "say", "say", "once", "refuse", "break"]
         chance = random.Random(7)
         runs = []
-        for number in range(60):
+        for number in range(30):
             nodes = [node("n0", "say a")]
             for index in range(1, 10):
                 parent = f"n{chance.randrange(index)}"

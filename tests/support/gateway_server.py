@@ -1,0 +1,303 @@
+"""``fairserve serve`` with one tenant and one app, as a child process or in a thread of the test.
+
+Both run the whole command: flags, locks, socket, database, control and drain. A thread starts in a
+tenth of the time, because everything is imported already; it takes no signals, has no embedded workers,
+and looks at its fleet more often. What is tested of the process needs :class:`ChildServer`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.client
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, closing
+from unittest import mock
+
+import httpx
+import openai
+from data_folders import new_data_dir
+from huggingface_hub import constants
+from processes import eventually, free_port
+
+from fairserve.platform import process, wiring
+from fairserve.platform.cli import parser
+from fairserve.platform.cluster import watch
+from fairserve.platform.cluster.fleet_file import FleetFileWatch
+from fairserve.platform.cluster.running_fleet import RunningFleet
+from fairserve.platform.profiles import news
+from fairserve.platform.settings_flags import settings_from
+from fairserve.platform.traffic import recorder
+
+ADMIN_KEY = "sk-test-admin-" + "0" * 40
+DEADLINE_S = 90
+LOOK_S = 0.05
+"""How often a server in a thread looks at its fleet and at the fleet file."""
+REPORT_S = 0.2
+"""How often it asks its workers how they are."""
+PROFILE = {
+    "stages": [{"input_tokens": 30, "system_tokens": 0, "output_tokens": 20}],
+    "calls_per_interaction": 3,
+}
+
+
+class GatewayServer:
+    """A server on ``data_dir`` with the flags of ``serve``. Subclasses start, stop and close it."""
+
+    def __init__(self, data_dir, *flags):
+        self.data_dir = new_data_dir(data_dir)
+        self.flags = flags
+        self.app_key = None
+        self.clients = []
+        self.http = None
+        self.start()
+
+    def _connect(self, port):
+        """Clients of the server, which listens on this port from now on."""
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        if self.http is not None:
+            self.http.close()
+        self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
+
+    def _becomes_ready(self):
+        eventually(self._ready, lambda: f"the server is not ready\n{self.log()}")
+        if self.app_key is None:
+            self._register()
+
+    def _ready(self):
+        assert self.runs(), self.log()
+        try:
+            return self.http.get("/health/readiness").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _register(self):
+        tenant = self.admin("POST", "/admin/tenants", json={"name": "tenant"})
+        assert tenant.status_code == 201, tenant.text
+        self.tenant_key = tenant.json()["api_key"]
+        self.app_key = self.new_app("app")
+
+    def _close_clients(self):
+        for client in self.clients:
+            client.close()
+        self.http.close()
+
+    # --- the API ----------------------------------------------------------------------------------
+
+    def admin(self, method, path, **body):
+        return self.request(method, path, ADMIN_KEY, **body)
+
+    def request(self, method, path, key, **more):
+        headers = {"Authorization": f"Bearer {key}", **more.pop("headers", {})}
+        return self.http.request(method, path, headers=headers, **more)
+
+    def new_app(self, name, *, tenant_key=None, **limits):
+        """The key of a new app."""
+        body = {"name": name, "profile": PROFILE, "limits": limits}
+        answer = self.request("POST", "/v1/apps", tenant_key or self.tenant_key, json=body)
+        assert answer.status_code == 201, answer.text
+        return answer.json()["api_key"]
+
+    def openai(self, key=None, **more):
+        """A client that is closed with the server."""
+        options = {"max_retries": 0, "timeout": DEADLINE_S, **more}
+        client = openai.OpenAI(base_url=f"{self.url}/v1", api_key=key or self.app_key, **options)
+        self.clients.append(client)
+        return client
+
+    def post(self, path, body, key=None, **more):
+        return self.request("POST", path, key or self.app_key, json=body, **more)
+
+    @contextlib.contextmanager
+    def asking(self, path, body, **headers):
+        """A client that has sent a request, and leaves without its answer at the end."""
+        headers = {"Authorization": f"Bearer {self.app_key}", **headers}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        with closing(connection):
+            request = httpx.Request("POST", self.url, json=body, headers=headers)  # its bytes
+            connection.request("POST", path, request.content, dict(request.headers))
+            yield connection
+
+    def rows(self, table="ledger_calls", **where):
+        """Rows of a table as dictionaries."""
+        database = self.data_dir / "fairserve.sqlite3"
+        with closing(sqlite3.connect(database, timeout=30)) as connection:
+            connection.row_factory = sqlite3.Row
+            condition = " AND ".join(f"{name} = ?" for name in where) or "1"
+            query = f"SELECT * FROM {table} WHERE {condition}"
+            return [dict(row) for row in connection.execute(query, tuple(where.values()))]
+
+    def row(self, **where):
+        """The one ledger row that fits, once it is there."""
+        (row,) = eventually(lambda: self.rows(**where), f"no row with {where}")
+        return row
+
+    def cluster(self):
+        return self.admin("GET", "/admin/cluster").json()
+
+    def worker_pids(self):
+        return {p["worker_id"]: p["pid"] for p in self.cluster()["processes"]}
+
+
+class ChildServer(GatewayServer):
+    """The command in a process of its own, which keeps its port when it is started again."""
+
+    def __init__(self, data_dir, *flags):
+        self.log_path = data_dir.with_suffix(".log")
+        self._own_port = free_port()
+        super().__init__(data_dir, *flags)
+
+    def start(self):
+        base = [sys.executable, "-W", "error::ResourceWarning", "-m", "fairserve.platform.cli"]
+        where = ["--data-dir", str(self.data_dir), "--port", str(self._own_port)]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*base, "serve", *where, *self.flags],
+                env={**os.environ, "FAIRSERVE_ADMIN_KEY": ADMIN_KEY, "HF_HUB_OFFLINE": "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._connect(self._own_port)
+        self._becomes_ready()
+
+    def runs(self):
+        return self.process.poll() is None
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        """Ctrl-C; returns the exit code."""
+        if self.runs():
+            self.process.send_signal(signal.SIGINT)
+        try:
+            return self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def close(self):
+        self._close_clients()
+        if self.runs():
+            self.kill()
+
+
+@contextlib.contextmanager
+def _eager():
+    """Servers of this process look often, take no signals, and fetch no tokenizers."""
+
+    fleet = functools.partial(RunningFleet, look_s=LOOK_S)
+    fleet_file = functools.partial(FleetFileWatch, poll_s=LOOK_S)
+    with ExitStack() as stack:
+        for place, name, value in (
+            (process._Server, "capture_signals", _take_no_signals),
+            (constants, "HF_HUB_OFFLINE", True),  # nobody has one for what scripted workers serve
+            (watch, "REPORT_S", REPORT_S),
+            (recorder, "WRITE_S", LOOK_S),
+            (news, "INTERVAL_S", LOOK_S),
+            (wiring, "RunningFleet", fleet),
+            (wiring, "FleetFileWatch", fleet_file),
+        ):
+            stack.enter_context(mock.patch.object(place, name, value))
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())  # a server changes it
+        yield
+
+
+class _Eager:
+    """:func:`_eager` from the first server's start to the last one's end."""
+
+    servers = 0
+    stack = ExitStack()
+
+    @classmethod
+    def enter(cls):
+        if not cls.servers:
+            cls.stack.enter_context(_eager())
+        cls.servers += 1
+
+    @classmethod
+    def leave(cls):
+        cls.servers -= 1
+        if not cls.servers:
+            cls.stack.close()
+
+
+@contextlib.contextmanager
+def _take_no_signals(server):
+    """In place of the server's own method, which it calls when it is about to start."""
+    thread = threading.current_thread()
+    thread.server = server
+    thread.began.set()
+    yield
+
+
+class _ServingThread(threading.Thread):
+    """Runs the command. ``server`` is uvicorn's once it starts, ``code`` what the command returned."""
+
+    def __init__(self, settings):
+        super().__init__(name="server")
+        self._settings = settings
+        self.began = threading.Event()
+        self.server = self.code = None
+
+    def run(self):
+        try:
+            self.code = process.ServerProcess(self._settings).run()
+        finally:
+            self.began.set()
+
+    def wait_for_the_port(self):
+        assert self.began.wait(DEADLINE_S)
+        eventually(lambda: not self.is_alive() or (self.server and self.server.started))
+        assert self.is_alive(), "it ended at once"
+        return self.server.servers[0].sockets[0].getsockname()[1]
+
+
+class ThreadServer(GatewayServer):
+    """The command in a thread, in front of workers that it does not start."""
+
+    def start(self):
+        flags = ["--data-dir", str(self.data_dir), "--port", "0", *self.flags]
+        arguments = parser().parse_args(["serve", *flags])
+        arguments.admin_key = ADMIN_KEY
+        _Eager.enter()
+        self._thread = _ServingThread(settings_from(arguments))
+        self._thread.start()
+        self._connect(self._thread.wait_for_the_port())
+        self._becomes_ready()
+
+    def runs(self):
+        return self._thread.is_alive()
+
+    def log(self):
+        return "its log is that of the test"
+
+    def stop(self):
+        """Drain and stop; returns the exit code."""
+        if self.runs():
+            self._thread.server.should_exit = True
+            self._thread.join(DEADLINE_S)
+            assert not self.runs(), "the server does not stop"
+            _Eager.leave()
+        return self._thread.code
+
+    def close(self):
+        """Stop without waiting for calls under way."""
+        self._close_clients()
+        if self.runs():
+            server = self._thread.server
+            settings = server._platform.settings
+            server._platform.settings = settings.model_copy(update={"drain_timeout_s": 0.0})
+            server.config.timeout_graceful_shutdown = 0
+            self.stop()

@@ -1,0 +1,24 @@
+"""A worker process with a torch engine that all tests of one test process share.
+
+Such a process takes seconds to start. Tests that kill, drain or configure a worker start their own
+(:mod:`worker_process`). The others use this one, with prompts or cache salts of their own, since it
+keeps its prefix cache, and leave it idle.
+"""
+
+import atexit
+import functools
+
+from worker_process import Worker
+
+MODEL = "fairserve-tiny-random"
+ANYWHERE = "tcp://127.0.0.1:0"
+
+
+@functools.cache
+def shared_worker():
+    """The worker, started by the first test that asks for it. It publishes KV events."""
+    worker = Worker(
+        "--kv-events-endpoint", ANYWHERE, "--kv-events-replay-endpoint", ANYWHERE
+    )  # fmt: skip
+    atexit.register(worker.stop)
+    return worker
