@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+import torch
 from checkpoints import write_checkpoint
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
@@ -14,6 +15,15 @@ from fairserve.engine.torch.model_loader import load_model
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.scheduling.local.fcfs import Fcfs
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    """Compute in one thread: helpers of several test processes would share the same cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Greedy output equals transformers' own generate, token for token, however it was batched."""
+"""Greedy output equals that of transformers, token for token, however it was batched."""
 
 import numpy as np
 import pytest
@@ -15,28 +15,28 @@ from fairserve.scheduling.local.vtc import Vtc
 
 
 class Oracle:
-    """generate(do_sample=False) of an untouched copy of the checkpoint."""
+    """Greedy decoding by an untouched copy of the checkpoint."""
 
-    def __init__(self, folder, eos_ids=None):
-        self.ends = {} if eos_ids is None else {"eos_token_id": sorted(eos_ids)}
+    def __init__(self, folder, eos_ids):
         self.model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+        self.eos_ids = eos_ids
 
-    def __call__(self, tokens, max_tokens):
-        ids = torch.tensor([tokens])
-        output = self.model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=max_tokens,
-            do_sample=False,
-            **self.ends,
-            pad_token_id=0,
-        )
-        return output[0, len(tokens) :].tolist()
+    @torch.inference_mode()
+    def check(self, prompt, output, max_tokens):
+        """Every token is the most likely one after all before it; the output ends where it must.
+
+        By induction the output is what the model generates, in one pass instead of one per token.
+        """
+        ids = torch.tensor([prompt + output])
+        logits = self.model(ids).logits[0, len(prompt) - 1 : -1]
+        assert output == logits.argmax(-1).tolist()
+        assert self.eos_ids.isdisjoint(output[:-1])
+        assert len(output) == max_tokens or output[-1] in self.eos_ids
 
 
 @pytest.fixture(scope="session")
-def llama_oracle(llama_folder):
-    return Oracle(llama_folder)
+def llama_oracle(llama_folder, llama):
+    return Oracle(llama_folder, llama.eos_ids)
 
 
 @pytest.fixture(scope="session", params=FAMILIES)
@@ -74,11 +74,10 @@ def test_alone_with_and_without_reuse(family, make_bench, outputs):
     bench = make_bench(loaded)
     for length in (1, 15, 16, 17, 33, 150):
         (prompt,) = prompts(length, [length])
-        expected = oracle(prompt, 12)
         for turn in ("first", "again"):
             bench.add(f"{length} {turn}", prompt, 12)
             bench.run()
-            assert outputs[f"{length} {turn}"] == expected
+            oracle.check(prompt, outputs[f"{length} {turn}"], 12)
         assert bench.cached(f"{length} first") == 0
         assert bench.cached(f"{length} again") == (length - 1) // 16 * 16
 
@@ -93,7 +92,7 @@ def test_the_next_turn_reuses_the_output(make_bench, outputs, llama_oracle):
     bench.run()
     # The last token of an output is never fed back, so 69 tokens are computed: four pages.
     assert bench.cached("two") == 64
-    assert outputs["two"] == llama_oracle(second, 10)
+    llama_oracle.check(second, outputs["two"], 10)
 
 
 def test_mixed_batch(family, make_bench, outputs):
@@ -106,7 +105,7 @@ def test_mixed_batch(family, make_bench, outputs):
         bench.engine.step()
     bench.run()
     for index, prompt in enumerate(given):
-        assert outputs[f"s{index}"] == oracle(prompt, 4 + 3 * index), index
+        oracle.check(prompt, outputs[f"s{index}"], 4 + 3 * index)
 
 
 def test_shared_prefix_in_one_batch(make_bench, outputs, llama_oracle):
@@ -116,11 +115,11 @@ def test_shared_prefix_in_one_batch(make_bench, outputs, llama_oracle):
         bench.add(f"s{index}", prompt, 10)
     bench.run()
     for index, prompt in enumerate(given):
-        assert outputs[f"s{index}"] == llama_oracle(prompt, 10)
+        llama_oracle.check(prompt, outputs[f"s{index}"], 10)
     bench.add("later", given[2], 10)
     bench.run()
     assert bench.cached("later") == 64
-    assert outputs["later"] == llama_oracle(given[2], 10)
+    llama_oracle.check(given[2], outputs["later"], 10)
 
 
 def test_under_eviction(make_bench, outputs, llama_oracle):
@@ -141,23 +140,29 @@ def test_under_eviction(make_bench, outputs, llama_oracle):
     assert len(evicted) > 20
     assert bench.engine.stats().prefix_hit_tokens > 100
     for name, prompt in asked.items():
-        assert outputs[name] == llama_oracle(prompt, 6), name
+        llama_oracle.check(prompt, outputs[name], 6)
 
 
+# What is computed again does not depend on the family, so one is enough for `make test`.
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(name, marks=() if name == "llama" else pytest.mark.deep) for name in FAMILIES],
+    indirect=True,
+)
 @pytest.mark.parametrize("preemption", ["fair", "latest"])
 def test_under_preemption(preemption, family, make_bench, outputs):
-    """A cache for three of eight outputs, and nothing to spare: what is lost is computed again."""
+    """A cache for three of six outputs, and nothing to spare: what is lost is computed again."""
     loaded, oracle = family
     bench = make_bench(
-        loaded, Vtc(), kv_tokens=12 * 16, preemption=preemption, spare_share=0.0, token_budget=40
+        loaded, Vtc(), kv_tokens=9 * 16, preemption=preemption, spare_share=0.0, token_budget=40
     )
-    given = prompts(7, [5, 30, 17, 44, 60, 16, 33, 9])
+    given = prompts(7, [5, 30, 17, 44, 60, 16])
     for index, prompt in enumerate(given):
-        bench.add(f"s{index}", prompt, 60, client=f"c{index % 3}")
+        bench.add(f"s{index}", prompt, 40, client=f"c{index % 3}")
     bench.run()
     assert bench.engine.stats().preempted >= 3
     for index, prompt in enumerate(given):
-        assert outputs[f"s{index}"] == oracle(prompt, 60), index
+        oracle.check(prompt, outputs[f"s{index}"], 40)
         assert len(bench.of(f"s{index}", Admitted)) == 1
 
 
@@ -172,8 +177,14 @@ def test_salts_share_nothing(make_bench, outputs):
 
 
 def test_the_built_in_model(make_bench, outputs, builtin):
+    """Against generate itself."""
     bench = make_bench(builtin)
     prompt = builtin.tokenizer("Hello, wörld")["input_ids"]
-    bench.add("s", prompt, 60)
+    bench.add("s", prompt, 20)
     bench.run()
-    assert outputs["s"] == Oracle(ensure_builtin_model())(prompt, 60)
+    model = AutoModelForCausalLM.from_pretrained(ensure_builtin_model())
+    ids = torch.tensor([prompt])
+    expected = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False
+    )
+    assert outputs["s"] == expected[0, len(prompt) :].tolist()

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
@@ -63,7 +63,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(TEXT, JSON, max_size=3), st.sampled_from([None, 1, 2]))
 def test_an_object_is_whatever_python_writes(mode, value, indent):
     text = json.dumps(value, ensure_ascii=False, indent=indent).encode()

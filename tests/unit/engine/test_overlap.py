@@ -126,7 +126,7 @@ def test_the_name_of_a_cancelled_sequence_can_be_used_at_once(make_bench):
 
 
 def test_nobody_is_preempted_before_its_token_is_known(make_bench, monkeypatch):
-    bench = make_bench(kv_tokens=10 * 16, spare_share=0.0)
+    bench = make_bench(kv_tokens=8 * 16, spare_share=0.0)
     pending = []
     preempted = Sequence.preempted
 
@@ -136,12 +136,12 @@ def test_nobody_is_preempted_before_its_token_is_known(make_bench, monkeypatch):
 
     monkeypatch.setattr(Sequence, "preempted", noted)
     for index in range(4):
-        bench.add(f"s{index}", prompt(index, 20), 60, ignore_eos=True)
+        bench.add(f"s{index}", prompt(index, 20), 40, ignore_eos=True)
     bench.run()
     assert pending
     assert not any(pending)
     for index in range(4):
-        assert sum(event.tokens for event in bench.of(f"s{index}", Generated)) == 60
+        assert sum(event.tokens for event in bench.of(f"s{index}", Generated)) == 40
 
 
 def test_a_sequence_that_waits_for_a_token_is_not_put_back(make_bench, overlap):

@@ -3,7 +3,6 @@
 import random
 
 import numpy as np
-import pytest
 
 from fairserve.engine.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from fairserve.engine.torch.page_news import PageNames, PageNews
@@ -118,7 +117,6 @@ def test_evictions_are_told_in_order():
     assert list(told.names._digests) == [next(iter(told.trie.nodes())).node_id]
 
 
-@pytest.mark.parametrize("seed", range(5))
 def test_a_reader_ends_with_what_is_cached(seed):
     """Also one that was not listened to for a while."""
     rng, told, held, overflows = random.Random(seed), Told(), {}, 0

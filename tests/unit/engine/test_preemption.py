@@ -1,7 +1,10 @@
 """Who is preempted when the cache is full, and that it costs nobody anything but time."""
 
+from itertools import product
+
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, Failed, Generated
@@ -57,12 +60,12 @@ def test_latest_takes_who_was_admitted_last(make_bench, monkeypatch):
 
 
 def test_without_preemption_the_whole_output_is_reserved(make_bench):
-    """Two of 100 tokens each fit into 14 pages; three would, as long as they are short."""
+    """Two of 48 tokens each fit into 7 pages; three do as long as they are short."""
     together = {}
     for preemption in ("never", "fair"):
-        bench = make_bench(kv_tokens=14 * 16, preemption=preemption)
+        bench = make_bench(kv_tokens=7 * 16, preemption=preemption, spare_share=0.0)
         for index in range(3):
-            bench.add(f"s{index}", prompt(index, 20), 80, ignore_eos=True)
+            bench.add(f"s{index}", prompt(index, 20), 28, ignore_eos=True)
         bench.engine.step()
         together[preemption] = len(bench.engine.running)
         bench.run()
@@ -75,17 +78,17 @@ def test_a_preempted_call_is_charged_once(weigh, make_bench):
     """Its client's counter ends where it ends with room for all."""
     weights = {"wp": 1.0, "wq": 0.0} if weigh == "prompt" else {"wp": 0.0, "wq": 1.0}
     ends = []
-    for kv_tokens in (12 * 16, 100 * 16):
+    for kv_tokens in (8 * 16, 100 * 16):
         scheduler = LOCAL_SCHEDULERS["vtc"](**weights)
         bench = make_bench(scheduler=scheduler, kv_tokens=kv_tokens, spare_share=0.0)
-        bench.add("hold", prompt(50, 1), 120, ignore_eos=True)
-        for index in range(6):
-            bench.add(f"s{index}", prompt(index, 20 + index), 40, ignore_eos=True)
+        bench.add("hold", prompt(50, 1), 60, ignore_eos=True)
+        for index in range(4):
+            bench.add(f"s{index}", prompt(index, 20 + index), 24, ignore_eos=True)
         bench.run()
         ends.append(scheduler.counter(("c",)))
-        assert (bench.engine.stats().preempted > 0) == (kv_tokens == 12 * 16)
-        assert bench.engine.stats().prompt_tokens == 1 + sum(20 + index for index in range(6))
-        assert bench.engine.stats().generated_tokens == 120 + 6 * 40
+        assert (bench.engine.stats().preempted > 0) == (kv_tokens == 8 * 16)
+        assert bench.engine.stats().prompt_tokens == 1 + sum(20 + index for index in range(4))
+        assert bench.engine.stats().generated_tokens == 60 + 4 * 24
     assert ends[0] == ends[1] > 0
 
 
@@ -133,12 +136,19 @@ def test_a_cancelled_victim_is_forgotten(make_bench):
     assert not any(event.finish_reason for event in bench.of(victim, Generated))
 
 
+QUICK = {("fcfs", "fair", False), ("fcfs", "latest", True)}
+QUICK |= {(name, "fair", True) for name in LOCAL_SCHEDULERS}
+EVERY = [("fcfs", "latest", overlap) for overlap in (True, False)]
+EVERY += product(LOCAL_SCHEDULERS, ["fair"], [True, False])
+
+
 @pytest.mark.parametrize(
-    ("name", "preemption"), [*((name, "fair") for name in LOCAL_SCHEDULERS), ("fcfs", "latest")]
+    ("name", "preemption", "overlap"),
+    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.deep) for case in EVERY],
 )
-def test_hundreds_of_random_operations(name, preemption, make_bench):
+def test_random_operations(name, preemption, make_bench, seed):
     """No page leaks, everything ends, whoever schedules."""
-    random = np.random.default_rng(1)
+    random = np.random.default_rng(seed)
     bench = make_bench(
         scheduler=LOCAL_SCHEDULERS[name](),
         kv_tokens=16 * 30,
@@ -147,7 +157,7 @@ def test_hundreds_of_random_operations(name, preemption, make_bench):
         spare_share=0.0,
     )
     names = []
-    for number in range(150):
+    for number in range(4 * settings.default.max_examples):
         if random.integers(2):
             tokens = prompt(int(random.integers(3)), 60)[: int(random.integers(1, 60))]
             names.append(f"s{number}")

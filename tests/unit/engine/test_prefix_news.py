@@ -4,24 +4,25 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
 
 
-def test_the_scheduler_knows_every_match(make_bench):
+def test_the_scheduler_knows_every_match(make_bench, seed):
     """Clients in turns with a prefix each, evictions, cancellations: no match is outdated."""
-    rng = random.Random(5)
+    rng, steps = random.Random(seed), 4 * settings.default.max_examples
     scheduler = Dlpm(DlpmOptions(quantum=1))
     bench = make_bench(
         scheduler=scheduler, kv_tokens=20 * PAGE_TOKENS, max_batch=3, token_budget=40
     )
     engine, evicted, longer, shorter = bench.engine, [], 0, 0
     engine.cache.trie.on_evict = evicted.append
-    trunks = np.random.default_rng(1).integers(3, 200, (3, 8 * PAGE_TOKENS)).tolist()
+    trunks = np.random.default_rng(seed).integers(3, 200, (3, 8 * PAGE_TOKENS)).tolist()
     known = {}
-    for number in range(300):
-        if number < 200 and rng.random() < 0.6:
+    for number in range(steps):
+        if rng.random() < 0.6:
             client = rng.randrange(3)
             tokens = trunks[client][: rng.randrange(8 * PAGE_TOKENS)]
             tokens = tokens + [rng.randrange(3, 200) for _ in range(rng.randint(1, 40))]
@@ -44,8 +45,8 @@ def test_the_scheduler_knows_every_match(make_bench):
         engine.step()
     bench.run()
     assert evicted
-    assert longer > 20
-    assert shorter > 20
+    assert longer
+    assert shorter
     groups = scheduler._places._groups
     left = (groups._at, groups._awaiting, groups._new)
     assert not any(left), "what is admitted or cancelled is not watched"

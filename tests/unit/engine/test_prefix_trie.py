@@ -111,7 +111,7 @@ class TrieMachine(RuleBasedStateMachine):
 
 
 TestTrie = TrieMachine.TestCase
-TestTrie.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestTrie.settings = settings(stateful_step_count=60)
 
 
 def test_a_locked_leaf_stays_and_the_next_oldest_goes():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairserve.engine.torch import token_draw
@@ -37,7 +37,6 @@ def column(value, dtype=torch.float64):
     return torch.full((3, 1), value, dtype=dtype)
 
 
-@settings(deadline=None)
 @given(weights(), st.sampled_from([1e-9, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9]))
 def test_top_p_keeps_the_fewest_largest_that_reach_it(row, top_p):
     left = after(cut_top_p, row, column(top_p))
@@ -51,7 +50,6 @@ def test_top_p_keeps_the_fewest_largest_that_reach_it(row, top_p):
     assert exact[row > smallest].sum() < top_p * exact.sum()
 
 
-@settings(deadline=None)
 @given(
     weights(),
     st.sampled_from([1, 2, 5, 256, 1024, 5000]),
@@ -73,7 +71,6 @@ def test_top_k_keeps_the_largest_and_their_equals_and_top_p_is_of_these(row, top
     assert (left == expected).all()
 
 
-@settings(deadline=None)
 @given(weights(), st.sampled_from([0.001, 0.1, 0.5, 1.0]))
 def test_min_p_is_a_share_of_the_largest(row, min_p):
     left = after(cut_min_p, row, column(min_p))
@@ -83,7 +80,6 @@ def test_min_p_is_a_share_of_the_largest(row, min_p):
 NUMBERS = st.floats(0, 1, exclude_max=True) | st.sampled_from([0.0, 5e-324, 1 - 2**-53])
 
 
-@settings(deadline=None)
 @given(st.lists(weights(), min_size=1, max_size=3), st.lists(NUMBERS, min_size=3, max_size=3))
 def test_draws_invert_the_cumulative_distribution(rows, numbers):
     for row, number in zip(rows, numbers, strict=False):

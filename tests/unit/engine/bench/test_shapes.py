@@ -78,13 +78,6 @@ def test_unknown_shapes_and_devices_that_are_not_there():
 def test_threads_are_set_back():
     before = torch.get_num_threads()
     with device.threads_restored():
-        assert device.set_threads(1) == 1
-        assert device.set_threads(None) == 1
+        assert device.set_threads(before + 1) == before + 1
+        assert device.set_threads(None) == before + 1
     assert torch.get_num_threads() == before
-
-
-def test_bounds_are_rates(small):
-    where = torch.device("cpu")
-    assert device.describe(where) == "cpu"
-    assert device.copy_bytes_per_s(where) > 0
-    assert device.matrix_flops_per_s(torch.float32, where) > 0

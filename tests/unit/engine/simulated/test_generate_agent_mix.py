@@ -29,6 +29,14 @@ def long_mix():
     )
 
 
+@pytest.fixture(scope="module")
+def mix():
+    """Some 2,400 interactions without abusers."""
+    return generate_agent_mix(
+        0, AgentMixOptions(interactions_per_s=40.0, duration_s=60.0, abusive_users=0)
+    )
+
+
 def runs(app, number, seed=0):
     endless = app.runs("owner", "client", BlockIds(), np.random.default_rng(seed))
     return [next(endless) for _ in range(number)]
@@ -40,6 +48,7 @@ def only(graph, **kwargs):
     return AgentApp("app", prompt, output, classes=(graph,), **kwargs)
 
 
+@pytest.mark.deep
 def test_shares_of_interactions_by_number_of_calls(long_mix):
     sizes = np.array([len(i.calls) for i in long_mix.interactions])
     assert np.mean(sizes == 1) == pytest.approx(0.7322, abs=0.01)
@@ -49,6 +58,7 @@ def test_shares_of_interactions_by_number_of_calls(long_mix):
     assert 0 < np.mean(sizes > 30) < 0.001
 
 
+@pytest.mark.deep
 def test_tokens_of_an_interaction_by_number_of_calls(long_mix):
     for graph in TABLE_2[:2]:
         found = [
@@ -66,7 +76,7 @@ def test_tokens_of_an_interaction_by_number_of_calls(long_mix):
 def test_every_class_alone_has_its_sums(graph):
     """Also the rare ones. Nothing is cut here; the spread is small to need few runs."""
     app = only(graph, input_cv=0.1, output_cv=0.1, max_prompt_tokens=10**6)
-    some = runs(app, 200)
+    some = runs(app, 200 if graph.most_calls <= 10 else 60)
     assert {len(calls) for calls in some} <= set(range(graph.least_calls, graph.most_calls + 1))
     prompts = [sum(c.prompt_tokens for c in calls) for calls in some]
     outputs = [sum(c.output_tokens for c in calls) for calls in some]
@@ -74,6 +84,7 @@ def test_every_class_alone_has_its_sums(graph):
     assert np.mean(outputs) == pytest.approx(graph.output_tokens, rel=0.06)
 
 
+@pytest.mark.deep
 def test_apps_have_the_lengths_and_proportions_of_table_4(long_mix):
     numbers = {"app-14": (6370, 102, 269), "app-7": (14_854, 74, 139), "app-12": (999, 32, 448)}
     counts = Counter(i.app for i in long_mix.interactions)
@@ -104,6 +115,7 @@ def test_other_apps_spread_and_options_reach_every_app():
     assert {app.width for app in apps} == {2}
 
 
+@pytest.mark.deep
 def test_users_keep_to_their_app_and_few_ask_for_much(long_mix):
     apps = {}
     for interaction in long_mix.interactions:
@@ -128,9 +140,9 @@ def test_abusers_flood():
     assert len({i.app for i in trace.interactions if i.group == "abusive"}) == 4
 
 
-def test_system_prompts_belong_to_an_app_and_an_agent(long_mix):
+def test_system_prompts_belong_to_an_app_and_an_agent(mix):
     first = {}
-    for interaction in long_mix.interactions[:3000]:
+    for interaction in mix.interactions:
         for call in interaction.calls:
             if call.system_tokens >= 16:
                 key = (interaction.app, call.agent)
@@ -181,8 +193,8 @@ def test_tools_take_time_before_calls_that_waited():
     assert {c.gap_s for c in calls if not c.deps} == {0.0}
 
 
-def test_long_prompts_are_cut(long_mix):
-    lengths = [c.prompt_tokens for i in long_mix.interactions for c in i.calls]
+def test_long_prompts_are_cut(mix):
+    lengths = [c.prompt_tokens for i in mix.interactions for c in i.calls]
     assert 30_000 < max(lengths) <= 32_768
     app = only(TABLE_2[1], fan_out_share=0.0, max_prompt_tokens=4000)
     assert max(c.prompt_tokens for run in runs(app, 200) for c in run) <= 4000

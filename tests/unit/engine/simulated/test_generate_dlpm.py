@@ -53,11 +53,13 @@ def ids(call):
     ],
     ids=str,
 )
+@pytest.mark.deep
 def test_lengths_have_the_published_means(program, prompt, output):
     count = 8000 if isinstance(program, LongContextQa) else 1000  # few documents, many questions
     assert means(runs(program, count)) == pytest.approx((prompt, output), rel=0.02)
 
 
+@pytest.mark.deep
 def test_a_chat_turn_adds_the_published_lengths():
     conversations = runs(Chat(), 3000)
     added, turns = [], []
@@ -175,6 +177,7 @@ def per_client(trace, count):
     return [found[user] for user in sorted(found)]
 
 
+@pytest.mark.deep
 def test_more_requests_are_more_calls_and_longer_prefixes_more_tokens():
     load = DlpmLoad(0.5, duration_s=400.0, flood=4.0)
     for name, factor in [("tree-of-thoughts", 340 / 30), ("judge", 17 / 3)]:
@@ -198,6 +201,7 @@ def test_more_requests_are_more_calls_and_longer_prefixes_more_tokens():
         assert difference == pytest.approx(added, rel=0.15)
 
 
+@pytest.mark.deep
 def test_chat_clients_flood_first_and_calm_down():
     trace = generate_dlpm("chat", "S1", 0, load=replace(DLPM_WORKLOADS["chat"].load, workers=4))
     for user in ("client-0", "client-1", "client-2", "client-3"):
@@ -208,21 +212,21 @@ def test_chat_clients_flood_first_and_calm_down():
 
 
 def test_the_load_grows_with_the_workers():
-    base = DlpmLoad(1.0, duration_s=200.0)
+    base = DlpmLoad(1.0, duration_s=60.0)
     one, eight = (
         len(generate_dlpm("judge", "none", 0, load=replace(base, workers=workers)))
         for workers in (1, 8)
     )
-    assert one == pytest.approx(600, rel=0.1)
-    assert eight == pytest.approx(4800, rel=0.05)
+    assert one == pytest.approx(180, rel=0.2)
+    assert eight == pytest.approx(1440, rel=0.1)
 
 
 def test_more_clients_can_share_one_total_rate():
-    loads = [with_clients(DlpmLoad(2.0, duration_s=200.0), clients) for clients in (5, 50)]
+    loads = [with_clients(DlpmLoad(2.0, duration_s=60.0), clients) for clients in (5, 50)]
     for load, clients in zip(loads, (5, 50), strict=True):
         trace = generate_dlpm("judge", "none", 0, load=load)
         assert len({i.user for i in trace.interactions}) == clients
-        assert len(trace) == pytest.approx(1200, rel=0.1)
+        assert len(trace) == pytest.approx(360, rel=0.15)
 
 
 def test_the_mix_has_two_chats_and_two_programs():

@@ -42,6 +42,42 @@ def trace(generate):
     return generate(1)
 
 
+GOLDEN = {
+    "long-context-qa-none": (116, 116, 2532759, 1704, 47591),
+    "long-context-qa-S1": (229, 229, 4739792, 3305, 66010),
+    "long-context-qa-S2": (116, 116, 3380960, 1704, 63779),
+    "tree-of-thoughts-none": (24, 720, 389954, 180958, 4109),
+    "tree-of-thoughts-S1": (24, 3820, 2400462, 1109556, 12580),
+    "tree-of-thoughts-S2": (24, 720, 601154, 180958, 4550),
+    "tree-of-thoughts-3-none": (5, 600, 355869, 167407, 2300),
+    "tree-of-thoughts-3-S1": (5, 600, 355869, 167407, 2300),
+    "tree-of-thoughts-3-S2": (5, 600, 355869, 167407, 2300),
+    "judge-none": (116, 348, 943959, 87241, 22283),
+    "judge-S1": (116, 894, 2424940, 225957, 32509),
+    "judge-S2": (116, 348, 1014159, 87241, 22340),
+    "chat-none": (72, 281, 168128, 38099, 2665),
+    "chat-S1": (214, 850, 467268, 115715, 8109),
+    "chat-S2": (72, 281, 269528, 38099, 2762),
+    "program-mix": (57, 346, 256315, 66758, 4244),
+    "agent-mix": (207, 386, 2161292, 42055, 65539),
+}
+"""Interactions, calls, prompt tokens, output tokens and distinct blocks: of seed 1, written down."""
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_the_trace_is_the_one_that_was_written_down(name):
+    trace = GENERATORS[name](1)
+    calls = [call for run in trace.interactions for call in run.calls]
+    seen = (
+        len(trace),
+        len(calls),
+        sum(call.prompt_tokens for call in calls),
+        sum(call.output_tokens for call in calls),
+        len({block for call in calls for block in call.block_ids}),
+    )
+    assert seen == GOLDEN[name]
+
+
 def test_a_seed_gives_the_same_trace_and_another_does_not(generate, trace):
     assert generate(1) == trace
     assert generate(2) != trace

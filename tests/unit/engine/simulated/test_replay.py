@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_engine import BLOCK, costs
 
@@ -218,7 +218,6 @@ def built(plan):
 NAMES = [*SYSTEMS, "rpm-3"]
 
 
-@settings(max_examples=150)
 @given(
     plans, st.sampled_from(NAMES), st.integers(1, 3), st.sampled_from([0.0, 0.05]), st.booleans()
 )

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from one_engine import BLOCK, OneEngine, costs
 
@@ -183,7 +183,6 @@ BEHIND = [*[(1, 8, 1, 0, 0, 0.0)], *[(1, 1, 1, 0, 0, 0.0)] * 8, (1, 1, 1, 0, 0, 
 """A client's calls wait while another one arrives in mid-decode: it is lifted to what is true then."""
 
 
-@settings(max_examples=60)
 @example(
     [*BEHIND, (1, 1, 1, 0, 0, 14.0), (2, 1, 1, 0, 2, 0.0), (1, 1, 1, 0, 2, 0.0)],
     "vtc-artifact",
@@ -201,7 +200,6 @@ def test_fused_steps_are_equal_to_single_ones(arrivals, loop, scheduler):
         assert one[2] == pytest.approx(other[2], abs=1e-6)
 
 
-@settings(max_examples=60)
 @given(
     calls,
     st.sampled_from(["prefill-first", "mixed"]),

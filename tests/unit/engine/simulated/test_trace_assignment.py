@@ -50,19 +50,19 @@ def shares(trace):
 
 
 def test_users_are_drawn_alike_without_skew():
-    found = shares(assign_users(trace_of(20_000), users=4, seed=1))
-    assert found == pytest.approx({f"user-{i}": 0.25 for i in range(1, 5)}, abs=0.015)
+    found = shares(assign_users(trace_of(2_000), users=4, seed=1))
+    assert found == pytest.approx({f"user-{i}": 0.25 for i in range(1, 5)}, abs=0.03)
 
 
 def test_users_are_drawn_by_zipf_with_skew():
-    found = shares(assign_users(trace_of(20_000), users=3, skew=2.0, seed=1))
+    found = shares(assign_users(trace_of(2_000), users=3, skew=2.0, seed=1))
     total = 1 + 1 / 4 + 1 / 9
     expected = {"user-1": 1 / total, "user-2": 1 / 4 / total, "user-3": 1 / 9 / total}
-    assert found == pytest.approx(expected, abs=0.015)
+    assert found == pytest.approx(expected, abs=0.03)
 
 
 def test_abusive_users_get_their_share_and_a_group():
-    trace = assign_users(trace_of(20_000), users=5, skew=1.0, abusive=2, abusive_share=0.8, seed=1)
+    trace = assign_users(trace_of(2_000), users=5, skew=1.0, abusive=2, abusive_share=0.8, seed=1)
     groups = {(run.user, run.group) for run in trace.interactions}
     assert groups == {
         ("user-1", "abusive"),
@@ -70,10 +70,10 @@ def test_abusive_users_get_their_share_and_a_group():
         *((f"user-{i}", "well-behaved") for i in (3, 4, 5)),
     }
     found = shares(trace)
-    assert found["user-1"] == pytest.approx(0.4, abs=0.015)
-    assert found["user-2"] == pytest.approx(0.4, abs=0.015)
-    assert found["user-3"] == pytest.approx(0.2 * 6 / 11, abs=0.01)  # 1 : 1/2 : 1/3
-    assert found["user-5"] == pytest.approx(0.2 * 2 / 11, abs=0.01)
+    assert found["user-1"] == pytest.approx(0.4, abs=0.03)
+    assert found["user-2"] == pytest.approx(0.4, abs=0.03)
+    assert found["user-3"] == pytest.approx(0.2 * 6 / 11, abs=0.02)  # 1 : 1/2 : 1/3
+    assert found["user-5"] == pytest.approx(0.2 * 2 / 11, abs=0.02)
 
 
 def test_groups_stay_without_abusive_users():
@@ -118,17 +118,17 @@ def test_a_user_stays_within_one_tenant():
 
 
 def test_tenants_are_drawn_by_skew():
-    trace = assign_tenants(user_per_interaction(trace_of(20_000)), tenants=2, skew=1.0, seed=2)
+    trace = assign_tenants(user_per_interaction(trace_of(2_000)), tenants=2, skew=1.0, seed=2)
     counts = Counter(run.tenant for run in trace.interactions)
-    assert counts["tenant-1"] / 20_000 == pytest.approx(2 / 3, abs=0.015)
+    assert counts["tenant-1"] / 2_000 == pytest.approx(2 / 3, abs=0.03)
 
 
 def test_poisson_arrivals():
-    trace = arrive_poisson(trace_of(20_000), rate_per_s=4.0, seed=1)
+    trace = arrive_poisson(trace_of(2_000), rate_per_s=4.0, seed=1)
     gaps = np.diff(arrivals(trace))
-    assert gaps.mean() == pytest.approx(0.25, rel=0.03)
+    assert gaps.mean() == pytest.approx(0.25, rel=0.05)
     assert gaps.std() == pytest.approx(0.25, rel=0.05)
-    assert ids(trace) == ids(trace_of(20_000))
+    assert ids(trace) == ids(trace_of(2_000))
 
 
 def test_even_arrivals_and_all_at_once():

@@ -77,17 +77,17 @@ def test_a_seed_gives_one_trace(tmp_path):
     ("dist", "shape", "cv"), [("Gamma", 0.25, 2.0), ("Gamma", 4, 0.5), ("Weibull", 2, 0.5227)]
 )
 def test_times_between_requests_have_the_named_distribution(tmp_path, dist, shape, cv):
-    path = pair(tmp_path, [f"0,0,60,1,{dist},{shape},0.01"], [lengths()])
+    path = pair(tmp_path, [f"0,0,10,1,{dist},{shape},0.01"], [lengths()])
     gaps = np.diff([run.arrival_s for run in sampled(path)])
-    assert len(gaps) == 60 * 600 - 1
+    assert len(gaps) == 10 * 600 - 1
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05)
 
 
 def test_a_burst_keeps_its_duration(tmp_path):
-    path = pair(tmp_path, ["0,0,10,1,Gamma,4,0.0025"], [lengths()])  # 6,000 requests, 0.01 s apart
+    path = pair(tmp_path, ["0,0,2,1,Gamma,4,0.0125"], [lengths()])  # 1,200 requests, 0.05 s apart
     for factor in (1.0, 3.0):
         times = [run.arrival_s for run in sampled(path, rate_factor=factor)]
-        assert len(times) == 6000 * factor
+        assert len(times) == 1200 * factor
         assert times[-1] - times[0] == pytest.approx(60, rel=0.05)
 
 
@@ -125,7 +125,7 @@ def test_lengths_follow_their_quantiles_independently(tmp_path):
     inputs = [int(1000 * q) for q in QUANTILES]
     outputs = [0] * 13 + [200] * 13  # the median jumps from 0 at 0.5 to 200 at 0.55
     record = lengths(input_tokens=inputs, output_tokens=outputs)
-    path = pair(tmp_path, [f"0,0,50,1,{STEADY}"], [record])
+    path = pair(tmp_path, [f"0,0,10,1,{STEADY}"], [record])
     calls = [run.calls[0] for run in sampled(path)]
     prompts = np.array([call.prompt_tokens for call in calls])
     drawn = np.array([call.output_tokens for call in calls])

@@ -43,7 +43,13 @@ def hit_rates(trace):
     return hits / total, own_hits / total
 
 
-@pytest.mark.parametrize("name", INTERACTION_FILES)
+SMALL = {"tau_airline_gpt4o", "tot_game24", "sweagent_cost_2_1", "lmcache_miniswe"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in SMALL else pytest.mark.deep) for n in INTERACTION_FILES],
+)
 def test_interaction_files(name):
     size, runs, calls, sequences, input_tokens, output_tokens, agents, hits, own = (
         INTERACTION_FILES[name]
@@ -59,7 +65,11 @@ def test_interaction_files(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "span_s"), [("autocoderover_run_1", 8465.0), ("lmcache_miniswe", 541.5)]
+    ("name", "span_s"),
+    [
+        pytest.param("autocoderover_run_1", 8465.0, marks=pytest.mark.deep),
+        ("lmcache_miniswe", 541.5),
+    ],
 )
 def test_recorded_arrivals(name, span_s):
     trace = read_trace(shared_trace(f"{name}.jsonl.gz"))
@@ -67,6 +77,7 @@ def test_recorded_arrivals(name, span_s):
     assert span == pytest.approx(span_s, abs=0.05)
 
 
+@pytest.mark.deep
 def test_a_recorded_trace_reads_back_after_writing(tmp_path):
     trace = read_trace(shared_trace("tot_game24.jsonl.gz"))
     write_trace(trace, tmp_path / "tot_game24.jsonl.gz")
@@ -80,6 +91,7 @@ def counts(trace):
     )
 
 
+@pytest.mark.deep
 def test_azure():
     trace = read_trace(shared_trace("azure_llm_2023_conv.csv.gz"))
     prompts, outputs = counts(trace)
@@ -108,6 +120,7 @@ def test_vtc():
     )
 
 
+@pytest.mark.deep
 def test_mooncake():
     trace = read_trace(shared_trace("mooncake_conversation_trace.jsonl.gz"))
     prompts, outputs = counts(trace)
@@ -120,6 +133,7 @@ def test_mooncake():
     assert hit_rates(trace)[0] == pytest.approx(0.3819, abs=5e-5)
 
 
+@pytest.mark.deep
 def test_mooncake_sessions():
     path = shared_trace("mooncake_conversation_trace.jsonl.gz")
     trace = read_trace(path, mooncake=MooncakeOptions(infer_sessions=True))
@@ -136,8 +150,13 @@ def test_mooncake_sessions():
 @pytest.mark.parametrize(
     ("name", "options", "clients", "absent", "left_out"),
     [
-        ("m_small", {"rate_factor": 0.02}, 43, 5, 0.568),
-        ("m_mid", {"from_s": 600.0, "rate_factor": 0.02}, 108, 35, 0.292),
+        pytest.param("m_small", {"rate_factor": 0.02}, 43, 5, 0.568, marks=pytest.mark.deep),
+        pytest.param(
+            "m_mid",
+            {"from_s": 600.0, "rate_factor": 0.02},
+            *(108, 35, 0.292),
+            marks=pytest.mark.deep,
+        ),
         ("mm_image", {"to_s": 3600.0}, 35, 0, 0.0),
     ],
 )
