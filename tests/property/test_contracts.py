@@ -113,6 +113,9 @@ def check_limits(books, holder, quota):
     recent = [call for call in calls if call["at"] > now_s - 60]
     if quota.rpm_limit is not None:
         assert len(recent) <= quota.rpm_limit
+        counted = [call for call in calls if int(now_s) - int(call["at"]) <= 60]
+        use = books.contracts.use([(holder, quota)], now_s, START + now_s).requests
+        assert use.used == len(counted)
     if quota.tpm_limit is not None:
         assert sum(call["tokens"] for call in recent) <= quota.tpm_limit
     if quota.tpm_limit is not None:

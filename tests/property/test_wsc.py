@@ -207,6 +207,15 @@ def test_in_the_end_the_counter_is_the_service(seed, mode):
     assert feeder.counter(("t", "u")) == pytest.approx(total)
 
 
+def test_a_requeued_call_is_the_first_of_its_client():
+    feeder = made(directory(app=(100, 10)), WscOptions(interaction_priority=False))
+    fill(feeder, "a", 3)
+    first = feeder.peek(WORKERS)
+    feeder.dispatch(first.call_id, 0)
+    feeder.requeue(first)
+    assert [serve(feeder).call_id for _ in range(3)] == ["a-0", "a-1", "a-2"]
+
+
 def test_normalising_by_the_interaction():
     known = Directory()
     profile = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=5)
