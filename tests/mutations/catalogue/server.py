@@ -278,14 +278,6 @@ _WEBHOOKS = (
         _DELIVERY,
     ),
     Mutation(
-        "postgresql-claims-wait-for-each-other",
-        "webhooks",
-        "platform/webhooks/claims.py",
-        "of=WebhookEndpoint, key_share=True, skip_locked=True",
-        "of=WebhookEndpoint, key_share=True",
-        _DELIVERY,
-    ),
-    Mutation(
         "delivery-is-tried-once-too-often",
         "webhooks",
         "platform/webhooks/claims.py",
