@@ -23,7 +23,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
-from browser import Browser
+from chromium import Browser
 from live_server import LiveServer
 from many_clients import APP, TENANT, USER, fill
 

@@ -12,6 +12,7 @@ import logging
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -96,8 +97,12 @@ class Platform:
         *,
         engine: Engine | None = None,
         on_ready: Callable[[Platform], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_ready`` is called once, when the first call could be served."""
+        """``on_ready`` is called once, when the first call could be served.
+
+        ``clock`` is the monotonic clock of control and its history.
+        """
         self.settings = settings
         self.engine = connect(settings.effective_database_url) if engine is None else engine
         self.sessions = session_factory(self.engine)
@@ -115,7 +120,7 @@ class Platform:
         self.cache_news: CacheNews | None = None
         self._sockets: Path | None = None
         self.started, self.draining = asyncio.Event(), asyncio.Event()
-        self._on_ready = on_ready
+        self._on_ready, self._clock = on_ready, clock
         self.fleet_watch: FleetFileWatch | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -147,6 +152,7 @@ class Platform:
             prices=prices,
             spent=spent.before,
             on_ended=None if self.traffic is None else self.traffic.ended,
+            clock=self._clock,
         )
         self.profile_news = ProfileNews(self.sessions, self.control, learning, known_profiles)
         self.control.start()
@@ -169,7 +175,7 @@ class Platform:
             local_scheduler=system.local,
             local_options=system.local_options,
         )
-        self.history = History(self.control, self.pool.members)
+        self.history = History(self.control, self.pool.members, clock=self._clock)
         self.answers = IdempotentAnswers(
             retention_s=settings.idempotency_retention_s,
             max_entries=settings.idempotency_max_entries,

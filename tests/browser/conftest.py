@@ -1,14 +1,16 @@
-"""A Chromium and a server for each file of tests.
+"""One Chromium for the tests of this folder, and a server for each file of them.
 
-Not one for all: while Playwright runs, its event loop is the thread's, and no asynchronous test can be.
+While Playwright runs, its event loop is the thread's, and no asynchronous test can be: so Chromium ends
+with the last test of the folder that this process runs. A server starts in a moment; with one of its
+own, a file needs no regard for what others left behind.
 """
 
 import pytest
-from browser import Browser
-from live_server import LiveServer
+from chromium import Browser
+from page_server import PageServer
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser():
     found = Browser()
     yield found
@@ -17,5 +19,12 @@ def browser():
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with LiveServer(tmp_path_factory.mktemp("server"), workers=2) as running:
+    with PageServer(tmp_path_factory.mktemp("server")) as running:
         yield running
+
+
+@pytest.fixture
+def operator(browser, server):
+    """A visit of somebody who has signed in with the admin key."""
+    with browser.visit(server.url) as visit:
+        yield visit.sign_in(server.admin_key)

@@ -1,15 +1,9 @@
 """The clients' pages: who takes how much, one client, and what an operator changes."""
 
-import threading
-
 import httpx
 import openai
 import pytest
-from browser import NARROW, WIDE
-from client_pages import MODEL, ODD, call, path_of
-from processes import eventually
-
-KINDS = [(WIDE, False), (WIDE, True), (NARROW, False), (NARROW, True)]
+from client_pages import ODD, call, hold, path_of
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +14,7 @@ def world(server):
     )
     other = server.new_app(name="other")
     for _ in range(12):
-        call(server, one["api_key"], "flooder", words=40)
+        call(server, one["api_key"], "flooder")
     for user in ("ann", "team/ben", ODD):
         call(server, one["api_key"], user)
     call(server, other["api_key"], "cleo")
@@ -38,12 +32,11 @@ def save(visit, **fields):
 
 
 @pytest.fixture
-def operator(browser, server, world):
-    with browser.visit(server.url) as visit:
-        yield visit.sign_in(server.admin_key)
+def operator(operator, world):
+    return operator
 
 
-def test_who_floods_is_seen_at_once(operator, world):
+def test_who_floods_is_seen_at_once_and_who_comes_later(operator, server, world):
     operator.go("/console/clients")
     alarm = operator.page.locator(".alarms .bad").first.inner_text()
     assert alarm.startswith("flooder")
@@ -52,6 +45,8 @@ def test_who_floods_is_seen_at_once(operator, world):
     assert operator.page.locator("tr.flood").count() == 1
     assert set(rows(operator)) == {"flooder", "ann", "team/ben", ODD, "cleo"}
     operator.page.locator(".live.on").wait_for()
+    call(server, world["one"]["api_key"], "newcomer")
+    operator.page.get_by_role("link", name="newcomer").wait_for()
 
 
 def test_the_list_is_searched_sorted_and_paged(operator):
@@ -78,13 +73,6 @@ def test_the_list_is_searched_sorted_and_paged(operator):
     assert operator.go("/console/clients?sort=nothing") == 400
 
 
-def test_the_list_follows_what_happens(operator, server, world):
-    operator.go("/console/clients")
-    operator.page.locator(".live.on").wait_for()
-    call(server, world["one"]["api_key"], "newcomer")
-    operator.page.get_by_role("link", name="newcomer").wait_for()
-
-
 def test_one_client(operator, world):
     operator.go("/console/clients")
     operator.page.locator("tbody").get_by_role("link", name="flooder").click()
@@ -103,38 +91,12 @@ def test_one_client(operator, world):
 
 
 def test_calls_under_way_lead_to_their_run(operator, server, world):
-    done = threading.Event()
-
-    def long_call():
-        with (
-            server.openai(world["one"]["api_key"]) as client,
-            client.completions.create(
-                model=MODEL,
-                prompt="x",
-                max_tokens=1500,
-                user="slow",
-                stream=True,
-                extra_headers={"x-interaction-id": "a/run"},
-            ) as stream,
-        ):
-            for _ in stream:
-                if done.is_set():
-                    break
-
-    thread = threading.Thread(target=long_call)
-    thread.start()
-    try:
-
-        def listed():
-            operator.go(path_of(world["one"], "slow"))
-            link = operator.page.get_by_role("link", name="a/run")
-            return link if link.count() else None
-
-        eventually(listed, "the run is not listed").click()
-        operator.page.locator("h1", has_text="a/run").wait_for()
-    finally:
-        done.set()
-        thread.join(60)
+    held = hold(server, world["one"]["api_key"], "slow", "a/run")
+    operator.go(path_of(world["one"], "slow"))
+    operator.page.get_by_role("link", name="a/run").click()
+    operator.page.locator("h1", has_text="a/run").wait_for()
+    server.release()
+    held.result(60)
 
 
 def test_ids_and_names_stay_text(operator, world):
@@ -352,29 +314,3 @@ def test_what_is_not_there(operator, world):
         "/console/clients/tenants/x/y",
     ):
         assert operator.go(path) == 404, path
-
-
-@pytest.mark.parametrize(("size", "dark"), KINDS)
-def test_the_pages_are_accessible_and_fit(browser, server, world, size, dark, tmp_path):
-    one = world["one"]
-    with browser.visit(server.url, size=size, dark=dark) as visit:
-        visit.sign_in(server.admin_key)
-        for name, path in (
-            ("clients", "/console/clients"),
-            ("client", path_of(one, "flooder")),
-            ("odd", path_of(one, ODD)),
-            ("tenants", "/console/clients/tenants"),
-            ("tenant", f"/console/clients/tenants/{one['tenant_id']}"),
-            ("apps", "/console/clients/apps"),
-            ("app", f"/console/clients/apps/{one['id']}"),
-        ):
-            assert visit.go(path) == 200
-            assert visit.faults() == [], path
-            assert visit.overflow() == 0, path
-            opened = (
-                "() => document.querySelectorAll('main details').forEach(each => each.open = true)"
-            )
-            visit.page.evaluate(opened)
-            assert visit.faults() == [], f"{path}, opened"
-            assert visit.overflow() == 0, f"{path}, opened"
-            visit.page.screenshot(path=tmp_path / f"{name}.png", full_page=True)

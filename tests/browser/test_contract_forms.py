@@ -15,12 +15,6 @@ def set_limits(visit, title, fields):
     return form
 
 
-@pytest.fixture
-def operator(browser, server):
-    with browser.visit(server.url) as visit:
-        yield visit.sign_in(server.admin_key)
-
-
 def test_a_users_contract_is_set_and_holds(operator, server):
     app = server.new_app()
     place = f"/admin/users/{app['tenant_id']}/limited"

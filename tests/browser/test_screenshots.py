@@ -1,6 +1,10 @@
-"""Every page as an operator sees it under load, wide and narrow, light and dark.
+"""Every page under an overload: it can be read by everybody, and fits wide and narrow windows.
 
-With ``FAIRSERVE_SCREENSHOTS=docs/images/console`` the pictures of the guide are made anew.
+Colours differ in light and dark, the layout in wide and narrow windows: two kinds of window show each
+once. The deep test has all four, and looks at a picture of each page. This makes the guide's pictures:
+
+    FAIRSERVE_SCREENSHOTS=docs/images/console .venv/bin/python -m pytest --deep \\
+        tests/browser/test_screenshots.py
 """
 
 import io
@@ -8,91 +12,141 @@ import os
 from pathlib import Path
 
 import pytest
-from browser import NARROW, WIDE
-from console_load import SMALL, Load
-from live_server import LiveServer
+from chromium import NARROW, WIDE
+from client_pages import ODD, call, path_of
+from console_load import LIMIT, SMALL, Flood
+from page_server import PageServer
 from PIL import Image
 
-PAGES = {
-    "overview": "/console/overview",
-    "throttling": "/console/throttling",
-    "refusals": "/console/refusals",
-    "why-refused": None,
-    "clients": "/console/clients",
-    "client": None,
-    "interactions": "/console/interactions",
-    "run": None,
-    "usage": "/console/usage",
-    "cluster": "/console/cluster",
-    "audit": "/console/audit",
-    "sign-in": "/console/sign-in",
+LONG = "look/" + "long" * 20
+"""An id that has to be broken."""
+PICTURES = {
+    "overview",
+    "throttling",
+    "refusals",
+    "why-refused",
+    "clients",
+    "client",
+    "interactions",
+    "run",
+    "usage",
+    "cluster",
+    "audit",
+    "sign-in",
 }
+"""The pages of which the guide has pictures."""
+BUCKETS = 14
 COLOURS = 96
 MOST_PIXELS = 2200
+OPEN_DETAILS = "document.querySelectorAll('main details').forEach((each) => { each.open = true })"
+# What sticks to the window's edge would be drawn amid a page that is longer.
+UNSTICK = "document.querySelectorAll('.bar').forEach((bar) => { bar.style.position = 'static' })"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with LiveServer(tmp_path_factory.mktemp("server"), **SMALL) as running:
-        app = running.new_app(name="research", limits={"user_rpm": 20})
-        with Load(running, app["api_key"]) as load:
-            running.wait_for(
-                "/admin/live?buckets=24",
-                running.admin_key,
-                lambda live: len(live["at"]) >= 14 and live["activity"]["refused"],
-            )
-            load.pause_s = 1.0  # enough to look at, and leaves the browser some of the machine
-            running.app = app
-            yield running
+    with PageServer(tmp_path_factory.mktemp("server"), **SMALL) as running:
+        yield running
 
 
-def path_of(server, name):
-    """Of a page that shows one thing: the newest one."""
-    if name == "why-refused":
-        newest = server.admin("GET", "/admin/throttling/events")["items"][0]
-        return f"/console/refusals/{newest['call_id']}"
-    if name == "client":
-        return f"/console/clients/{server.app['tenant_id']}/{server.app['id']}/flooder-0"
-    if name == "run":
-        run = server.admin("GET", "/admin/interactions?state=complete")["data"][0]
-        return f"/console/interactions/{run['tenant']}/{run['app']}/{run['id']}"
-    return PAGES[name]
+@pytest.fixture(scope="module")
+def pages(server):
+    """The paths of all pages by name, while a minute of an overload lies behind them."""
+    changed = {"system": "fairserve", "parameters": {"feeder.max_bypass": 7}}
+    server.admin("PUT", "/admin/throttling", json=changed)
+    app = server.new_app(name="research", limits={"user_rpm": LIMIT})
+    key = app["api_key"]
+    call(server, key, ODD)
+    steps = {"plan": None, "search": "plan", "read": "plan", "write": "search,read"}
+    for step, parents in steps.items():
+        headers = {"X-Interaction-Id": "report", "X-Agent": step, "X-Call-Id": step}
+        headers |= {"X-Parent-Ids": parents} if parents else {}
+        call(server, key, "user-0", f"say {step} it", extra_headers=headers)
+    server.request("POST", "/v1/interactions/report/close", key)
+    server.request("POST", "/v1/interactions", key, json={"id": LONG, "user": "user-0"})
+    flood = Flood(server, app)
+    assert sum(flood.burst(2 + number % 5) for number in range(BUCKETS)) > 0
+    server.wait_for(
+        "/admin/interactions?state=complete", server.admin_key, lambda found: found["data"]
+    )
+    newest = server.admin("GET", "/admin/throttling/events")["items"][0]
+    tenant = app["tenant_id"]
+    runs = f"/console/interactions/{tenant}/{app['id']}"
+    return {
+        "overview": "/console/overview",
+        "throttling": "/console/throttling",
+        "refusals": "/console/refusals",
+        "why-refused": f"/console/refusals/{newest['call_id']}",
+        "clients": "/console/clients",
+        "client": path_of(app, "flooder-0"),
+        "odd-client": path_of(app, ODD),
+        "tenants": "/console/clients/tenants",
+        "tenant": f"/console/clients/tenants/{tenant}",
+        "apps": "/console/clients/apps",
+        "app": f"/console/clients/apps/{app['id']}",
+        "interactions": "/console/interactions",
+        "run": f"{runs}/report",
+        "long-run": f"{runs}/{LONG.replace('/', '%2F')}",
+        "usage": "/console/usage",
+        "cluster": "/console/cluster",
+        "audit": "/console/audit",
+        "sign-in": "/console/sign-in",
+    }
 
 
+@pytest.fixture
+def look(browser, server, pages):
+    """Opens every page in a window, sees that all can read it, and has ``see`` look at it."""
+
+    def open_all(size, dark, see=lambda visit, name: None):
+        with browser.visit(server.url, dark=dark, size=size) as visit:
+            visit.sign_in(server.admin_key)
+            for name, path in pages.items():
+                if name == "sign-in":
+                    visit.context.clear_cookies()
+                assert visit.go(path) == 200, name
+                if visit.page.locator("[data-chart]").count():
+                    visit.page.locator("[data-chart] canvas").first.wait_for()
+                see(visit, name)
+                assert visit.overflow() == 0, name
+                visit.page.evaluate(OPEN_DETAILS)
+                assert visit.overflow() == 0, f"{name}, opened"
+                assert not visit.faults(), f"{name}, opened"
+
+    return open_all
+
+
+@pytest.mark.parametrize(("size", "dark"), [(WIDE, False), (NARROW, True)])
+def test_everybody_can_read_every_page(look, size, dark):
+    look(size, dark)
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_pages_as_they_are_seen(browser, server, size, dark):
-    with browser.visit(server.url, dark=dark, size=size) as visit:
-        visit.sign_in(server.admin_key)
-        for name in PAGES:
-            if name == "sign-in":
-                visit.context.clear_cookies()
-            assert visit.go(path_of(server, name)) == 200, name
-            if visit.page.locator("[data-chart]").count():
-                visit.page.wait_for_selector("[data-chart] canvas")
-            assert visit.overflow() == 0, name
-            assert not visit.faults(), name
-            look(visit, name, size, dark)
+def test_pages_as_they_are_seen(look, size, dark):
+    def see(visit, name):
+        assert not visit.faults(), name
+        visit.page.evaluate(UNSTICK)
+        taken = visit.page.screenshot(full_page=True)
+        picture = Image.open(io.BytesIO(taken)).convert("RGB")
+        shades = picture.convert("L")
+        low, high = shades.getextrema()
+        assert high - low > 100, f"{name} is empty"
+        ground = shades.getpixel((2, picture.height - 2))
+        assert ground < 60 if dark else ground > 200, name
+        if name in PICTURES:
+            window = "wide" if size == WIDE else "narrow"
+            keep(picture, f"{name}-{window}-{'dark' if dark else 'light'}")
+
+    look(size, dark, see)
 
 
-def look(visit, name, size, dark):
-    """Take the picture, see that there is something on it, and keep it where somebody asked for it."""
-    # What sticks to the window's edge would be drawn amid a page that is longer.
-    unstick = (
-        "document.querySelectorAll('.bar').forEach((bar) => { bar.style.position = 'static' })"
-    )
-    visit.page.evaluate(unstick)
-    taken = visit.page.screenshot(full_page=True)
-    picture = Image.open(io.BytesIO(taken)).convert("RGB")
-    shades = picture.convert("L")
-    low, high = shades.getextrema()
-    assert high - low > 100, f"{name} is empty"
-    ground = shades.getpixel((2, picture.height - 2))
-    assert ground < 60 if dark else ground > 200, name
+def keep(picture, name):
+    """Write a picture where somebody asked for it."""
     folder = os.environ.get("FAIRSERVE_SCREENSHOTS")
     if folder:
-        kind = f"{'wide' if size == WIDE else 'narrow'}-{'dark' if dark else 'light'}"
         picture = picture.crop((0, 0, picture.width, min(picture.height, MOST_PIXELS)))
         small = picture.quantize(COLOURS, dither=Image.Dither.NONE)
         Path(folder).mkdir(parents=True, exist_ok=True)
-        small.save(Path(folder) / f"{name}-{kind}.png", optimize=True)
+        small.save(Path(folder) / f"{name}.png", optimize=True)

@@ -2,7 +2,7 @@
 
 import openai
 import pytest
-from browser import NARROW, WIDE
+from client_pages import call
 
 PAGE = "/console/throttling"
 API = "/admin/throttling"
@@ -38,26 +38,15 @@ def newest(server):
     return lambda: server.admin("GET", f"{API}/history?limit=1")["items"][0]
 
 
-@pytest.fixture
-def visit(browser, server):
-    with browser.visit(server.url) as found:
-        found.sign_in(server.admin_key)
-        yield found
-
-
 @pytest.fixture(scope="module")
 def traffic(server):
     """Some calls of two users; one is refused."""
     server.admin("PUT", API, json={"system": "rpm-2"})
     app = server.new_app(name="played")
-    client = server.openai(app["api_key"])
-    model = client.models.list().data[0].id
     refused = 0
     for number in range(5):
-        user = f"u{number % 2}"
-        talk = [{"role": "user", "content": "hello"}]
         try:
-            client.chat.completions.create(model=model, messages=talk, max_tokens=8, user=user)
+            call(server, app["api_key"], f"u{number % 2}")
         except openai.RateLimitError:
             refused += 1
     assert refused == 1
@@ -82,28 +71,28 @@ def apply(visit):
     visit.page.get_by_role("button", name="Apply").click()
 
 
-def test_a_limit_is_changed_with_the_keyboard_alone(visit, put, holds, newest):
+def test_a_limit_is_changed_with_the_keyboard_alone(operator, put, holds, newest):
     put()
-    visit.go(PAGE)
-    tab_to(visit, BYPASS)
-    visit.page.keyboard.press("Control+A")
-    visit.page.keyboard.type("7")
-    tab_to(visit, "button.main")
-    visit.page.keyboard.press("Enter")
-    visit.page.wait_for_url("**/throttling?done=throttling")
-    assert "holds from now on" in visit.page.locator(".note").inner_text()
+    operator.go(PAGE)
+    tab_to(operator, BYPASS)
+    operator.page.keyboard.press("Control+A")
+    operator.page.keyboard.type("7")
+    tab_to(operator, "button.main")
+    operator.page.keyboard.press("Enter")
+    operator.page.wait_for_url("**/throttling?done=throttling")
+    assert "holds from now on" in operator.page.locator(".note").inner_text()
     assert holds("feeder.max_bypass") == ("fairserve", 7)
     assert newest()["parameters"] == {"feeder.max_bypass": 7}, "the others stay their defaults"
-    note = visit.page.locator("#p-feeder\\.max_bypass-default").inner_text()
+    note = operator.page.locator("#p-feeder\\.max_bypass-default").inner_text()
     assert note == "changed 7; default 16"
 
 
-def test_enter_in_a_field_applies_nothing(visit, put, newest):
+def test_enter_in_a_field_applies_nothing(operator, put, newest):
     version = put()["version"]
-    visit.go(PAGE)
-    visit.page.fill(BYPASS, "9")
-    visit.page.press(BYPASS, "Enter")
-    visit.page.wait_for_selector("#preview .sentences, #preview .alarm")
+    operator.go(PAGE)
+    operator.page.fill(BYPASS, "9")
+    operator.page.press(BYPASS, "Enter")
+    operator.page.wait_for_selector("#preview .sentences, #preview .alarm")
     assert newest()["version"] == version
 
 
@@ -144,98 +133,100 @@ def test_a_wrong_value_is_shown_where_it_is(browser, server, put, newest, script
         }
 
 
-def test_two_operators_do_not_overwrite_each_other(visit, server, put, holds):
+def test_two_operators_do_not_overwrite_each_other(operator, server, put, holds):
     put()
-    visit.go(PAGE)
-    visit.page.fill(BYPASS, "3")
+    operator.go(PAGE)
+    operator.page.fill(BYPASS, "3")
     other = put(feeder__max_bypass=11, immunity_factor=6)["version"]
-    apply(visit)
-    alert = visit.page.get_by_role("alert").inner_text()
+    apply(operator)
+    alert = operator.page.get_by_role("alert").inner_text()
     assert "somebody was faster" in alert
     assert f"Version {other} is in force, stored by {server.admin_key[:12]}" in alert
     assert "feeder.max_bypass default → 11" in alert
     assert "immunity_factor default → 6" in alert
-    assert visit.page.input_value(BYPASS) == "3"
+    assert operator.page.input_value(BYPASS) == "3"
     assert holds("feeder.max_bypass")[1] == 11
-    assert not visit.faults()
-    apply(visit)
-    visit.page.wait_for_url("**/throttling?done=throttling")
+    assert not operator.faults()
+    apply(operator)
+    operator.page.wait_for_url("**/throttling?done=throttling")
     assert holds("feeder.max_bypass")[1] == 3
 
 
-def test_what_an_operator_set_is_kept(visit, put, newest):
+def test_what_an_operator_set_is_kept(operator, put, newest):
     put(high_watermark=2.0, immunity_factor=6)
-    visit.go(PAGE)
-    visit.page.fill("#p-immunity_factor", "4")
-    visit.page.fill("#p-feeder\\.interaction_slack", "inf")
-    visit.page.select_option("#p-feeder\\.locality_gain", "no")
-    apply(visit)
-    visit.page.wait_for_url("**/throttling?done=throttling")
+    operator.go(PAGE)
+    operator.page.fill("#p-immunity_factor", "4")
+    operator.page.fill("#p-feeder\\.interaction_slack", "inf")
+    operator.page.select_option("#p-feeder\\.locality_gain", "no")
+    apply(operator)
+    operator.page.wait_for_url("**/throttling?done=throttling")
     assert newest()["parameters"] == {
         "high_watermark": 2.0,
         "feeder.interaction_slack": "inf",
         "feeder.locality_gain": False,
     }
     version = newest()["version"]
-    apply(visit)
-    assert "Nothing was stored" in visit.page.locator("#settings .alarm").inner_text()
+    apply(operator)
+    assert "Nothing was stored" in operator.page.locator("#settings .alarm").inner_text()
     assert newest()["version"] == version
 
 
-def test_another_system_brings_its_own_parameters(visit, put, holds):
+def test_another_system_brings_its_own_parameters(operator, put, holds):
     put()
-    visit.go(PAGE)
-    visit.page.select_option("#system", "rpm")
-    visit.page.wait_for_selector("#p-throttle\\.limit")
-    assert visit.page.locator(BYPASS).count() == 0
-    visit.page.fill("#rpm", "7")
-    visit.page.keyboard.press("Enter")
-    visit.page.wait_for_selector("#settings >> text=Throttle: rpm")
-    visit.page.wait_for_selector("#p-throttle\\.limit[value='7']")
-    assert "fairserve holds until you apply" in visit.page.locator("#settings").inner_text()
-    apply(visit)
-    visit.page.wait_for_url("**/throttling?done=throttling")
+    operator.go(PAGE)
+    operator.page.select_option("#system", "rpm")
+    operator.page.wait_for_selector("#p-throttle\\.limit")
+    assert operator.page.locator(BYPASS).count() == 0
+    operator.page.fill("#rpm", "7")
+    operator.page.keyboard.press("Enter")
+    operator.page.wait_for_selector("#settings >> text=Throttle: rpm")
+    operator.page.wait_for_selector("#p-throttle\\.limit[value='7']")
+    assert "fairserve holds until you apply" in operator.page.locator("#settings").inner_text()
+    apply(operator)
+    operator.page.wait_for_url("**/throttling?done=throttling")
     assert holds("throttle.limit") == ("rpm-7", 7)
-    assert "local" in visit.page.locator(".alarm.warn").inner_text(), "workers keep their scheduler"
-    assert visit.go(f"{PAGE}?system=rpm&rpm=0") == 400
-    assert visit.go(f"{PAGE}?system=nothing") == 400
-    assert "unknown system" in visit.page.get_by_role("alert").inner_text()
+    assert "local" in operator.page.locator(".alarm.warn").inner_text(), (
+        "workers keep their scheduler"
+    )
+    assert operator.go(f"{PAGE}?system=rpm&rpm=0") == 400
+    assert operator.go(f"{PAGE}?system=nothing") == 400
+    assert "unknown system" in operator.page.get_by_role("alert").inner_text()
 
 
-def test_the_history_shows_who_changed_what_and_leads_back(visit, server, put, holds):
+def test_the_history_shows_who_changed_what_and_leads_back(operator, server, put, holds):
     put(feeder__max_bypass=4, hit_share=0.5)
     wanted = put(feeder__max_bypass=5)["version"]
     put(feeder__max_bypass=6)
-    visit.go(PAGE)
-    row = visit.page.locator(f"#version-{wanted}")
+    operator.go(PAGE)
+    row = operator.page.locator(f"#version-{wanted}")
     text = row.inner_text()
     assert server.admin_key[:12] in text
     assert "feeder.max_bypass 4 → 5" in text
     assert "hit_share 0.5 → default" in text
     assert "immunity_factor" not in text
     row.get_by_role("button", name="Revert to this").click()
-    visit.page.wait_for_url("**/throttling?done=reverted")
+    operator.page.wait_for_url("**/throttling?done=reverted")
     assert holds("feeder.max_bypass") == ("fairserve", 5)
-    newest = visit.page.locator(f"#version-{wanted + 2}").inner_text()
+    newest = operator.page.locator(f"#version-{wanted + 2}").inner_text()
     assert "feeder.max_bypass 6 → 5" in newest
     assert "holds now" in newest
     put(feeder__max_bypass=8)
-    visit.page.locator(f"#version-{wanted}").get_by_role("button").click()
-    visit.page.wait_for_selector("[role=alert]")
-    assert "feeder.max_bypass 5 → 8" in visit.page.get_by_role("alert").inner_text()
+    operator.page.locator(f"#version-{wanted}").get_by_role("button").click()
+    operator.page.wait_for_selector("[role=alert]")
+    assert "feeder.max_bypass 5 → 8" in operator.page.get_by_role("alert").inner_text()
     assert holds("feeder.max_bypass")[1] == 8, "somebody changed it since the page was loaded"
 
 
-def test_a_long_history_has_pages(visit, put):
+def test_a_long_history_has_pages(operator, put):
     for number in range(21):
         put(feeder__max_bypass=100 + number)
-    visit.go(PAGE)
-    assert visit.page.locator("#history tbody tr").count() == 20
-    visit.page.get_by_role("link", name="Older").click()
-    visit.page.wait_for_url("**offset=20*")
-    while visit.page.get_by_role("link", name="Older").count():
-        visit.page.get_by_role("link", name="Older").click()
-    assert "the server's settings" in visit.page.locator("#version-0").inner_text()
+    operator.go(PAGE)
+    assert operator.page.locator("#history tbody tr").count() == 20
+    operator.page.get_by_role("link", name="Older").click()
+    operator.page.wait_for_url("**offset=20*")
+    while operator.page.get_by_role("link", name="Older").count():
+        operator.page.get_by_role("link", name="Older").click()
+    assert "the server's settings" in operator.page.locator("#version-0").inner_text()
 
 
 @pytest.mark.parametrize("scripts", [True, False])
@@ -263,24 +254,13 @@ def test_a_preview_says_what_a_change_would_have_made(browser, server, traffic, 
     assert server.admin("GET", API)["system"] == "rpm-2", "nothing changed"
 
 
-def test_load_and_refusals_are_live(visit, traffic):
-    visit.go(PAGE)
-    visit.page.wait_for_selector(".live.on")
-    assert visit.page.locator("[data-chart=load] canvas").count() == 1
-    visit.page.wait_for_selector("[data-chart=load][aria-label*='load 0']")
-    assert "rpm user limit" in visit.page.locator("figure").nth(1).inner_text()
-
-
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("size", [WIDE, NARROW])
-def test_everybody_can_read_it(browser, server, put, dark, size):
-    put(feeder__max_bypass=7)
-    with browser.visit(server.url, dark=dark, size=size) as visit:
-        visit.sign_in(server.admin_key)
-        visit.go(PAGE)
-        visit.page.wait_for_selector(".live.on")
-        assert not visit.faults()
-        assert visit.overflow() == 0
+def test_load_and_refusals_are_live(operator, server, traffic):
+    operator.go(PAGE)
+    operator.page.wait_for_selector(".live.on")
+    assert operator.page.locator("[data-chart=load] canvas").count() == 1
+    server.sample()
+    operator.page.wait_for_selector("[data-chart=load][aria-label*='load 0']")
+    assert "rpm user limit" in operator.page.locator("figure").nth(1).inner_text()
 
 
 def test_to_tenants_it_does_not_exist(browser, server):

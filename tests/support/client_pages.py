@@ -2,16 +2,29 @@
 
 from urllib.parse import quote
 
+from processes import eventually
+
 MODEL = "fairserve-tiny-random"
 ODD = "<img src=x onerror=alert(1)>/\"'&? #%é 用户"
 """An id that must stay text."""
 
 
-def call(server, key, user, words=5):
-    with server.openai(key) as client:
-        client.completions.create(
-            model=MODEL, prompt="a few words " * words, max_tokens=words, user=user
-        )
+def call(server, key, user, text="ok", **more):
+    """A chat call; returns the answer with its headers."""
+    return server.openai(key).chat.completions.with_raw_response.create(
+        model=MODEL, messages=[{"role": "user", "content": text}], user=user, **more
+    )
+
+
+def hold(server, key, user, run, *, words=1):
+    """The future answer to a call of a run that a scripted worker holds until ``server.release()``."""
+    before = server.holding()
+    headers = {"X-Interaction-Id": run}
+    text = "hold " * words
+    future = server.threads.submit(call, server, key, user, text, extra_headers=headers)
+    eventually(lambda: server.holding() > before or future.done(), "no worker has the call")
+    assert not future.done(), future.exception()
+    return future
 
 
 def path_of(app, user):

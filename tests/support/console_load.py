@@ -1,62 +1,51 @@
-"""Real calls from many users at once, one of whom floods, for as long as a test looks."""
+"""An overload that a test makes at will: runs that hold the workers, and one user who floods.
 
-import threading
+It needs no time: the calls are held on scripted workers, and the buckets of the activity history are
+closed by the server's clock.
+"""
 
 import openai
+from client_pages import call, hold
 
-SMALL = {"workers": 2, "worker_kv_tokens": 512, "overload_high": 0.3, "overload_low": 0.2}
-"""Of a server for which a few users are an overload."""
+SMALL = {"kv_blocks": 32, "overload_high": 0.3, "overload_low": 0.2}
+"""Settings of a server for which a few held calls are an overload."""
+WORDS = 100
+"""Of a held call: six of them are an overload."""
+DEADLINE_S = 60
+LIMIT = 20
+"""Calls a minute of each user that the app allows under overload."""
 
 
-class Load:
-    """Threads that call until they are told to stop; a refused call waits a moment and goes on."""
+class Flood:
+    """Of one app of a server."""
 
-    def __init__(self, server, key, *, users=3, flooders=1, flood=6, max_tokens=24):
-        self._stop = threading.Event()
-        self.pause_s = 0.0
-        """Of each user between calls; may be changed at any time."""
-        self.done = 0
-        self.refused = 0
-        self._lock = threading.Lock()
-        self._client = server.openai(key)
-        self._model = self._client.models.list().data[0].id
-        self._max_tokens = max_tokens
-        names = [f"user-{n}" for n in range(users)]
-        names += [f"flooder-{n}" for n in range(flooders) for _ in range(flood)]
-        self._threads = [
-            threading.Thread(target=self._call, args=(name, at), daemon=True)
-            for at, name in enumerate(names)
+    def __init__(self, server, app, *, users=6, flooder="flooder-0"):
+        self._server = server
+        self._flooder = flooder
+        self._key = app["api_key"]
+        self._users = users
+        self._bursts = 0
+
+    def burst(self, calls=6):
+        """Some calls of the flooder while every user has one under way; returns how many were refused.
+
+        The sample of the bucket is taken while they are under way.
+        """
+        self._bursts += 1
+        held = [
+            hold(self._server, self._key, f"user-{n}", f"run-{self._bursts}-{n}", words=WORDS)
+            for n in range(self._users)
         ]
+        refused = sum(map(self._is_refused, range(calls)))
+        self._server.sample()
+        self._server.release()
+        for each in held:
+            each.result(DEADLINE_S)
+        return refused
 
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-        self._client.close()
-
-    def _call(self, user, at):
-        text = f"You are agent {at % 3} of a team. " * 8
-        number = 0
-        while not self._stop.is_set():
-            number += 1
-            self._stop.wait(self.pause_s)
-            try:
-                self._client.chat.completions.create(
-                    model=self._model,
-                    messages=[{"role": "user", "content": f"{text} {number}"}],
-                    max_tokens=self._max_tokens,
-                    user=user,
-                )
-                with self._lock:
-                    self.done += 1
-            except openai.APIStatusError:
-                with self._lock:
-                    self.refused += 1
-                self._stop.wait(0.3)
-            except openai.APIConnectionError:
-                return
+    def _is_refused(self, number):
+        try:
+            call(self._server, self._key, self._flooder)
+        except openai.RateLimitError:
+            return True
+        return False

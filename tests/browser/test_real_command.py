@@ -1,0 +1,74 @@
+"""The console of ``fairserve serve``, a process of its own with the torch engine behind it."""
+
+import json
+
+import httpx
+import pytest
+from client_pages import call
+from live_server import LiveServer
+from processes import eventually
+
+STREAM = "/console/overview/stream"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    with LiveServer(folder, workers=1, console_sign_ins=3, console_streams=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def session(server):
+    """An operator's, made before anybody guesses keys."""
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        client.post("/console/sign-in", data={"key": server.admin_key})
+        yield client
+
+
+def test_calls_are_seen_while_they_run(browser, server, session):
+    app = server.new_app(name="real")
+    (cookie,) = session.cookies.jar
+    with browser.visit(server.url) as visit:
+        visit.context.add_cookies(
+            [{"name": cookie.name, "value": cookie.value, "url": f"{server.url}/console"}]
+        )
+        visit.go("/console/overview")
+        visit.page.locator(".live.on").wait_for()
+        call(server, app["api_key"], "eve", "a few words", max_tokens=5)
+        visit.page.locator("[data-chart=service][aria-label*=eve]").wait_for()
+        assert not visit.faults()
+        assert visit.go("/console/cluster") == 200
+        worker = visit.page.locator("#worker-w0")
+        worker.get_by_text("serving").wait_for()
+        data = json.loads(visit.page.locator("#chart-data").inner_text())
+        assert data["kv"]["series"][0]["label"] == "w0"
+
+
+def test_wrong_keys_are_counted_and_say_nothing(server, session):
+    for _ in range(3):
+        answer = httpx.post(f"{server.url}/console/sign-in", data={"key": "sk-fs-a-guess"})
+        assert answer.status_code == 401
+        assert "unknown, revoked or expired" in answer.text
+        assert "guess" not in answer.text
+    answer = httpx.post(f"{server.url}/console/sign-in", data={"key": server.admin_key})
+    assert answer.status_code == 429, "the right one, too: who guesses learns nothing"
+    assert 200 < int(answer.headers["retry-after"]) <= 301
+    assert "guess" not in server.log()
+    assert server.admin_key not in server.log()
+
+
+def test_too_many_live_pages_are_refused_and_hold_up_no_stop(server, session):
+    def open_stream():
+        answer = session.send(session.build_request("GET", STREAM), stream=True)
+        if answer.status_code == 503:  # the page of the test before has only just gone
+            answer.close()
+            return None
+        return answer
+
+    first = eventually(open_stream, "no page may be live")
+    lines = first.iter_lines()
+    assert next(lines) == "retry: 3000"
+    assert open_stream() is None
+    assert server.stop() == 0
+    first.close()
