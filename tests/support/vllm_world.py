@@ -65,14 +65,22 @@ def write_llama(folder, **changes):
     return str(folder)
 
 
+def inspect_models_here():
+    """Let vLLM inspect a model's class in this process; it would start one that imports vLLM anew."""
+    return patch(
+        "vllm.model_executor.models.registry._run_in_subprocess", lambda inspect: inspect()
+    )
+
+
 @cache
 def model_config():
-    """Takes vLLM some twenty seconds the first time, so one is for all."""
+    """Takes vLLM seconds the first time, so one is for all."""
     init_none_hash(sha256)
     folder = write_llama(tempfile.mkdtemp())
-    return ModelConfig(
-        model=folder, skip_tokenizer_init=True, dtype="float32", max_model_len=LONGEST
-    )
+    with inspect_models_here():
+        return ModelConfig(
+            model=folder, skip_tokenizer_init=True, dtype="float32", max_model_len=LONGEST
+        )
 
 
 def make_scheduler(kind, blocks=65, environment=None, groups=None, ahead=False, **options):

@@ -1,8 +1,10 @@
-"""The plug-in beside vLLM: `make test-vllm` runs these in environments of their own.
+"""The plug-in beside vLLM: `make test-vllm` runs these in an environment of their own.
 
-Where vLLM is missing they skip. What vLLM and what it imports warn of is not ours to fix.
+Where vLLM is missing they skip. What vLLM and what it imports warn of is not ours to fix. Those in the
+folder ``engine`` need vLLM's kernels for CPUs, which only the build of the first release has.
 """
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -10,13 +12,24 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+EXPECTED = os.environ.get("EXPECTED_VLLM", "")
+"""Start of the version that must run: one environment holds two releases."""
 
+RELEASE = None
 try:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import vllm_world  # noqa: F401
+        from vllm import __version__ as RELEASE  # noqa: N812
 except pytest.skip.Exception:
     sys.modules.pop("vllm_world", None)  # each file says so itself
+
+if RELEASE is not None and not RELEASE.startswith(EXPECTED):
+    raise pytest.UsageError(f"vLLM is {RELEASE}; must be {EXPECTED}")
+
+
+def pytest_report_header():
+    return f"vLLM: {RELEASE}"
 
 
 def pytest_collection_modifyitems(items):

@@ -1,16 +1,22 @@
 """The real engine, in this process: a tiny Llama with made-up weights, and two clients.
 
 One floods with a long shared prefix, one sends short prompts of its own. Whatever the order, greedy
-outputs are those of vLLM's own scheduler, and the order is that of Algorithm 1 done naively.
+outputs are those of vLLM's own scheduler, and the order is that of Algorithm 1 done naively. One engine
+is started for all; each scheduler starts with an empty cache.
 """
 
-import gc
 import importlib.util
 import random
 
 import pytest
 from both_dlpm import BothDlpm
-from vllm_world import BLOCK, DLPMAsyncScheduler, DLPMScheduler, write_llama
+from vllm_world import (
+    BLOCK,
+    DLPMAsyncScheduler,
+    DLPMScheduler,
+    inspect_models_here,
+    write_llama,
+)
 
 from fairserve.scheduling.local.dlpm import DlpmOptions
 
@@ -19,6 +25,7 @@ if importlib.util.find_spec("vllm._C") is None:
 
 from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.v1.core.sched.scheduler import Scheduler
 
 CPU_BLOCK = 8 * BLOCK
 OPTIONS = DlpmOptions(quantum=300.0)
@@ -27,8 +34,9 @@ OPTIONS = DlpmOptions(quantum=300.0)
 class Recorded:
     """Compares each offer with the naive reference, and notes the order of admissions."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.arguments = arguments
         self.waiting.local = self.both = BothDlpm(OPTIONS, self.cached_tokens)
         self.admitted = []
 
@@ -66,23 +74,39 @@ def traffic():
     return [*flood, *light]
 
 
-def run(folder, scheduler):
-    """Outputs and the scheduler, which must have forgotten everything."""
-    llm = LLM(
-        model=folder,
-        load_format="dummy",
-        dtype="float32",
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        enable_prefix_caching=True,
-        block_size=CPU_BLOCK,
-        num_gpu_blocks_override=60,
-        max_num_seqs=8,
-        max_num_batched_tokens=256,
-        max_model_len=1024,
-        scheduler_cls=scheduler,
-        disable_log_stats=True,
-    )
+@pytest.fixture
+def llm(monkeypatch, tmp_path):
+    """A started engine; vLLM makes its scheduler, a Recording."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    with inspect_models_here():
+        yield LLM(
+            model=write_llama(tmp_path),
+            load_format="dummy",
+            dtype="float32",
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+            enable_prefix_caching=True,
+            block_size=CPU_BLOCK,
+            num_gpu_blocks_override=60,
+            max_num_seqs=8,
+            max_num_batched_tokens=256,
+            max_model_len=1024,
+            scheduler_cls=Recording,
+            disable_log_stats=True,
+        )
+    cleanup_dist_env_and_memory()
+
+
+def replace_scheduler(core, kind, arguments):
+    """Give the engine another scheduler, made as the engine made its first one."""
+    ended = core.scheduler.finished_req_ids  # the model runner is still to forget them
+    core.scheduler = kind(**arguments)
+    core.scheduler.finished_req_ids |= ended
+
+
+def generate(llm):
+    """Outputs by request. The scheduler must have forgotten everything then."""
     prompts, parameters = [], []
     for number, (tokens, client) in enumerate(traffic()):
         prompts.append({"prompt_token_ids": tokens})
@@ -96,33 +120,29 @@ def run(folder, scheduler):
             )
         )
     answers = llm.generate(prompts, parameters, use_tqdm=False)
-    used = llm.llm_engine.engine_core.engine_core.scheduler
-    pool = used.kv_cache_manager.block_pool
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    pool = scheduler.kv_cache_manager.block_pool
     assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
-    assert not used.requests
-    del llm
-    gc.collect()
-    cleanup_dist_env_and_memory()
-    return [answer.outputs[0].token_ids for answer in answers], used
+    assert not scheduler.requests
+    return [answer.outputs[0].token_ids for answer in answers]
 
 
-@pytest.fixture
-def in_process(monkeypatch):
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-
-
-def test_outputs_are_those_of_vllm_and_the_order_is_that_of_dlpm(in_process, tmp_path):
-    folder = write_llama(tmp_path)
-    expected, _ = run(folder, None)
-    assert [len(output) for output in expected] == [4 + number % 9 for number in range(66)]
+def test_outputs_are_those_of_vllm_and_the_order_is_that_of_dlpm(llm):
+    core = llm.llm_engine.engine_core.engine_core
+    arguments = core.scheduler.arguments
+    outputs = {}
     for kind in (Recording, RecordingAsync):
-        outputs, scheduler = run(folder, kind)
-        assert outputs == expected
-        both = scheduler.both
+        if type(core.scheduler) is not kind:
+            replace_scheduler(core, kind, arguments)
+        outputs[kind] = generate(llm)
+        scheduler, both = core.scheduler, core.scheduler.both
         assert both.offers >= 66
         assert len(both) == 0
         assert both.plain.waiting == both.plain.running == {}
         assert len(scheduler.admitted) >= 66
         last = max(at for at, client in enumerate(scheduler.admitted) if client == "light")
         assert last < 30, "in the order of arrival they would be the last six"
+    replace_scheduler(core, Scheduler, arguments)
+    expected = generate(llm)
+    assert [len(output) for output in expected] == [4 + number % 9 for number in range(66)]
+    assert outputs == dict.fromkeys((Recording, RecordingAsync), expected)

@@ -40,6 +40,7 @@ class VllmServer:
     def __init__(self, model, folder, sockets, name):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.client = httpx.Client(timeout=5)  # making one takes longer than asking
         events, replay = f"ipc://{sockets}/{name}-events", f"ipc://{sockets}/{name}-replay"
         self.kv_events = f"{events} {replay}"
         self.log_path = folder / f"{name}.log"
@@ -95,12 +96,13 @@ class VllmServer:
     def ready(self):
         assert self.process.poll() is None, self.log()
         try:
-            return httpx.get(f"{self.url}/health", timeout=5).status_code == 200
+            return self.client.get(f"{self.url}/health").status_code == 200
         except httpx.TransportError:
             return False
 
     def kill(self):
         """At once, with its engine."""
+        self.client.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
