@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import databases
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, func, select, text
 from usage_histories import START, call_sums, calls, gone_on, rewritten, runs
@@ -53,6 +53,7 @@ def start_again(session):
     count=st.integers(0, 60),
     between=st.lists(st.booleans(), min_size=3, max_size=3),
 )
+@example(seed=1, count=40, between=[True, False, True])  # a failure of it is not shrunk
 def test_they_are_the_sums_of_the_raw_rows_whatever_was_rewritten(sessions, seed, count, between):
     history, ended = calls(seed, count), runs(seed, count // 4)
     again, later = rewritten(history, seed), gone_on(ended, seed)

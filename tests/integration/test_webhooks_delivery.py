@@ -199,7 +199,9 @@ def test_an_answer_after_the_lease_changes_nothing(world, one):
     assert world.deliver() == 1
     late = claims.Outcome(500, "too late")
     claims.record(world.sessions, taken[0], late, world.clock(), 10)
-    assert world.states() == ["delivered"]
+    (row,), (endpoint,) = world.deliveries, world.endpoints
+    assert (row.state, row.last_status, row.attempts) == ("delivered", 200, 2)
+    assert endpoint.failures == 0
 
 
 def test_stopping_gives_back_what_is_under_way(world, one):
