@@ -72,6 +72,9 @@ def test_each_call_is_served_once_or_refused_once(name, seed, calls, span_s):
     cluster = play(name, seed, calls, span_s)
     cluster.run(1.5)
     cluster.event(ev.WorkerDraining("w0"))
+    cluster.event(ev.WorkerDraining("w2"))
+    cluster.run(1.55)
+    cluster.event(ev.WorkerUndrained("w2"))  # it has calls still
     cluster.run(2.0)
     cluster.lose("w1")
     cluster.run(2.5)

@@ -202,6 +202,17 @@ def test_idle_clients_are_forgotten():
     assert len(worker.scheduler._heap) < 5000
 
 
+def test_a_client_whose_call_runs_is_not_forgotten():
+    worker = OneWorker(Drr(DrrOptions(quantum=1000)), 10_000)
+    long = worker.add("long", 10, 4000)
+    for number in range(2500):
+        worker.add(f"c{number}", 10, 1)
+        worker.step()
+    before = worker.scheduler.balance("long")
+    worker.scheduler.decoded(long, 100)
+    assert worker.scheduler.balance("long") == before - 200
+
+
 def test_bad_options_are_refused():
     for quantum in (0, -1, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="quantum is"):
