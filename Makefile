@@ -2,6 +2,8 @@
 # sets up .venv-vllm (a CPU build of vLLM that runs: its torch must come from an index that has torch's
 # CPU builds, see PIP_EXTRA_INDEX_URL), and in it, when needed, a newer release, of which the scheduler runs.
 PYTHON ?= python3
+# Empty: Python caches compiled modules. Tests start dozens of processes that would compile them again.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -44,11 +46,14 @@ test: $(STAMP)
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest --deep -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-# The file names all versions, so nothing is resolved. Modules are compiled when they are first imported.
+# The file names all versions, so nothing is resolved. Only what servers import is compiled, a quarter of it all;
+# seven processes of the tests would each do it again where PYTHONDONTWRITEBYTECODE is set.
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install -q --no-deps --no-compile -r constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install -q --no-deps -e .
+	@VLLM_LOGGING_LEVEL=ERROR $(VLLM)/bin/python -c \
+		'import fairserve.platform.app, vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker'
 	@touch $@
 
 # In a folder of its own, and with the first release's dependencies: its own are gigabytes for CUDA.
