@@ -101,7 +101,7 @@ class Platform:
     ) -> None:
         """``on_ready`` is called once, when the first call could be served.
 
-        ``clock`` is the monotonic clock of control and its history.
+        ``clock`` is the monotonic clock of control, its history and the recorded traffic.
         """
         self.settings = settings
         self.engine = connect(settings.effective_database_url) if engine is None else engine
@@ -276,6 +276,7 @@ class Platform:
             max_bytes=settings.trace_max_bytes,
             retention_s=timedelta(days=settings.trace_retention_days).total_seconds(),
             block_tokens=BLOCK_TOKENS,
+            clock=self._clock,
         )
         recorder.start()
         return recorder

@@ -236,7 +236,7 @@ def test_a_preview_says_what_a_change_would_have_made(browser, server, traffic, 
         visit.sign_in(server.admin_key)
         visit.go(PAGE)
         visit.page.fill("#p-throttle\\.limit", "100")
-        visit.page.select_option("#minutes", "5")
+        visit.page.select_option("#minutes", "30")
         visit.page.get_by_role("button", name="Preview").click()
         visit.page.wait_for_selector("#preview .sentences", timeout=60_000)
         text = visit.page.locator("#preview").inner_text()
