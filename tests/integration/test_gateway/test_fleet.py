@@ -9,6 +9,7 @@ import time
 import pytest
 from processes import eventually
 from scripted_worker import ScriptedWorker
+from sse import data_of
 
 from fairserve.platform import cli
 
@@ -268,7 +269,7 @@ def test_aliases(server, file, workers):
         assert answer.json()["model"] == name, "as it was asked for"
         assert answer.headers["x-fairserve-model"] == "scripted"
         streamed = call(server, model=name, stream=True)
-        assert json.loads(streamed.text.split("\n\n")[0].removeprefix("data: "))["model"] == name
+        assert json.loads(data_of(streamed.text)[0])["model"] == name
         row = server.row(interaction_id=run)
         assert (row["model"], row["served_model"]) == (name, "scripted")
     assert {each["model"] for each in workers[0].bodies} == {"scripted"}

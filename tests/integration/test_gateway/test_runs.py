@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from processes import eventually
 from scripted_worker import ScriptedWorker
+from sse import data_of
 
 PATH = "/v1/chat/completions"
 
@@ -44,8 +45,7 @@ def call(server, run, agent, *messages, key=None, stream=False, **headers):
     assert answer.status_code == 200, answer.text
     if not stream:
         return answer.json()["choices"][0]["message"], answer.json()["id"]
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
-    chunks = [json.loads(line) for line in lines if line != "[DONE]"]
+    chunks = [json.loads(data) for data in data_of(answer.text) if data != "[DONE]"]
     text = "".join(c["delta"].get("content") or "" for ch in chunks for c in ch["choices"])
     return {"role": "assistant", "content": text}, chunks[0]["id"]
 

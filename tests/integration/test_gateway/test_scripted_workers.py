@@ -6,6 +6,7 @@ import json
 
 import pytest
 from processes import eventually
+from sse import data_of
 
 PATH = "/v1/chat/completions"
 
@@ -40,11 +41,6 @@ def body(text, **more):
 def call(gateway, text, run=None, key=None, **more):
     headers = {"X-Interaction-Id": run} if run else {}
     return gateway.post(PATH, body(text, **more), key, headers=headers)
-
-
-def events(answer):
-    lines = [line for line in answer.text.split("\n\n") if line]
-    return [line if line.startswith(":") else line.removeprefix("data: ") for line in lines]
 
 
 def sent(scripted):
@@ -91,10 +87,11 @@ def test_chunks_are_merged_into_one_answer(gateway):
 
 
 def test_a_stream_has_usage_only_if_asked(gateway):
-    plain = events(call(gateway, "ok", stream=True))
+    plain = data_of(call(gateway, "ok", stream=True).text)
     assert plain[-1] == "[DONE]"
     assert all("usage" not in json.loads(event) for event in plain[:-1])
-    asked = events(call(gateway, "ok", stream=True, stream_options={"include_usage": True}))
+    answer = call(gateway, "ok", stream=True, stream_options={"include_usage": True})
+    asked = data_of(answer.text)
     usages = [json.loads(event)["usage"] for event in asked[:-1]]
     assert [usage is None for usage in usages] == [True] * (len(usages) - 1) + [False]
 
@@ -122,7 +119,7 @@ def test_a_call_that_no_worker_begins_fails_after_some_attempts(gateway, scripte
 @pytest.mark.parametrize("trouble", ["break", "error"])
 def test_a_worker_that_breaks_off_ends_the_stream_with_an_error(gateway, scripted, trouble):
     before = len(sent(scripted))
-    streamed = events(call(gateway, trouble, run=f"run-{trouble}-1", stream=True))
+    streamed = data_of(call(gateway, trouble, run=f"run-{trouble}-1", stream=True).text)
     text = [json.loads(event)["choices"][0]["delta"].get("content") for event in streamed[:-1]]
     assert "".join(filter(None, text)) == "one two "
     assert json.loads(streamed[-1])["error"]["code"] == "worker_failed"
@@ -180,9 +177,8 @@ def test_a_call_that_waits_too_long_gets_503_and_a_row(impatient, scripted):
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "queue_timeout")
     assert answer.headers["retry-after"]
     assert streamed.status_code == 200, "its headers had gone out with a keep-alive comment"
-    *comments, last = events(streamed)
-    assert comments
-    assert all(comment.startswith(":") for comment in comments)
+    assert streamed.text.startswith(":")
+    (last,) = data_of(streamed.text)
     assert json.loads(last)["error"]["code"] == "queue_timeout"
     for run in ("run-waited", "run-waited-streaming"):
         row = impatient.row(interaction_id=run)

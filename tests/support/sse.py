@@ -1,0 +1,7 @@
+"""Server-sent events, as clients read them."""
+
+
+def data_of(text):
+    """Return the data of each event of a stream. Comments, which only keep it alive, are left out."""
+    lines = text.splitlines()
+    return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
