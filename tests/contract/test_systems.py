@@ -164,6 +164,7 @@ def test_a_snapshot_and_the_later_events_give_the_same_state(name, tells, seed, 
             state = json.loads(json.dumps(plain.snapshot(now_s)))
             restored = Dispatcher(SYSTEMS[name], seed=7)
             restored.restore(state, now_s)
+            assert rounded(restored.snapshot(now_s)) == rounded(state)
         expected = plain.handle(event, now_s)
         if restored is not None:
             commands = restored.handle(event, now_s)

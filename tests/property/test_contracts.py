@@ -29,10 +29,10 @@ quotas = st.builds(
 )
 steps = histories(
     st.tuples(
-        st.sampled_from(["arrive", "arrive", "arrive", "end", "wait"]),
+        st.sampled_from(["arrive", "arrive", "arrive", "end", "end", "wait"]),
         st.sampled_from(["ann", "bob"]),
         st.integers(1, 40),
-        st.sampled_from(["used", "refund", "used"]),
+        st.sampled_from(["used", "refund"]),
         st.sampled_from([0.0, 0.25, 3.0, 20.0, 59.5, 61.0, 1800.0]),
     ),
     60,
