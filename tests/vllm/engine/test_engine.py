@@ -9,6 +9,7 @@ import importlib.util
 import random
 
 import pytest
+import torch
 from both_dlpm import BothDlpm
 from vllm_world import (
     BLOCK,
@@ -79,6 +80,9 @@ def llm(monkeypatch, tmp_path):
     """A started engine; vLLM makes its scheduler, a Recording."""
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    # One thread, on any core: several that spin on cores of their own stand still on a busy machine.
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    torch.set_num_threads(1)
     with inspect_models_here():
         yield LLM(
             model=write_llama(tmp_path),
