@@ -46,8 +46,8 @@ test: $(STAMP)
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest --deep -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-# The file names all versions, so nothing is resolved. Only what servers import is compiled, a quarter of it all;
-# seven processes of the tests would each do it again where PYTHONDONTWRITEBYTECODE is set.
+# The file names all versions, so nothing is resolved. Only what servers import is compiled, a quarter of it all,
+# and here: their six processes start together, and each would compile all of it.
 $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	@test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install -q --no-deps --no-compile -r constraints-vllm.txt
