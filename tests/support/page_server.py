@@ -16,7 +16,7 @@ from unittest import mock
 import httpx
 import uvicorn
 import uvloop
-from live_server import LiveServer
+from live_server import NO_TLS, LiveServer
 from processes import eventually
 from scripted_worker import ScriptedWorker
 
@@ -103,7 +103,7 @@ class PageServer(LiveServer):
 
     def _is_ready(self):
         try:
-            return httpx.get(f"{self.url}/health/readiness", timeout=5).status_code == 200
+            return httpx.get(f"{self.url}/health/readiness", verify=NO_TLS).status_code == 200
         except httpx.TransportError:
             return False
 
