@@ -56,6 +56,24 @@ def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes():
         assert not refusal.mid_run
 
 
+def test_overload_lasts_through_a_restart_until_the_load_is_low():
+    cluster = with_limits("fairserve", user_rpm=None)
+    flood(cluster, calls=100)
+    load = 9.0
+    while load >= SYSTEMS["fairserve"].high_watermark:
+        cluster.run(cluster.now_s + 0.05)
+        demand, capacity = cluster.dispatcher.load()
+        load = demand / capacity if cluster.now_s > 1 else 9.0
+    assert load > SYSTEMS["fairserve"].low_watermark
+    assert cluster.dispatcher.first.overload.overloaded
+    state = json.loads(json.dumps(cluster.dispatcher.snapshot(cluster.now_s)))
+    restored = Dispatcher(SYSTEMS["fairserve"])
+    restored.restore(state, cluster.now_s)
+    assert restored.first.overload.overloaded
+    cluster.run(60)
+    assert not cluster.dispatcher.first.overload.overloaded
+
+
 def test_the_same_flood_without_overload_is_served_in_full():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=1, kv_tokens=100_000)
     cluster.event(ev.AppChanged("app", PROFILE, Limits(user_rpm=20)))
