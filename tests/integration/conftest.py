@@ -260,7 +260,7 @@ def redis_url(redis_server) -> str:
 
 @pytest.fixture
 def management(engine, tmp_path) -> Iterator[Management]:
-    """The management endpoints on both databases."""
+    """The management endpoints of the shipped app."""
     management = Management(engine, tmp_path / "data")
     with management.client:
         yield management
@@ -275,6 +275,6 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def webhooks_world(management, engine, receiver) -> WebhookWorld:
-    """Two tenants, and a ledger that tells of their calls, on both databases."""
-    return WebhookWorld(management, engine, receiver)
+def webhooks_world(management, receiver) -> WebhookWorld:
+    """Two tenants, and a ledger that tells of their calls."""
+    return WebhookWorld(management, receiver)

@@ -57,7 +57,7 @@ def test_a_soft_end_is_told_when_it_is_passed_and_once(world):
     world.write([crossing])
     assert told(world) == [("tenant", None, None, "soft", 5.0)]
     (event,) = world.events
-    begin = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    begin = world.began.replace(hour=0, minute=0, second=0, microsecond=0)
     assert event.payload["data"] == {
         "scope": "tenant",
         "app_id": None,

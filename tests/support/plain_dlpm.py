@@ -1,8 +1,11 @@
 """DLPM as its specification says it, naively: what the incremental one is held against."""
 
+import functools
 
+
+@functools.lru_cache(maxsize=4096)
 def prefixes(path):
-    return [path[:end] for end in range(1, len(path) + 1)]
+    return tuple(path[:end] for end in range(1, len(path) + 1))
 
 
 class PlainDlpm:

@@ -1,16 +1,28 @@
 """For tests that drive other processes: a free port, and the one wait for what those come to."""
 
+import itertools
+import os
 import socket
 import time
 
 PAUSE_S = 0.02
+PORTS = range(10_000, 32_000)
+"""Below those that systems give to connections, so that none takes a port before its server does."""
+_next_port = itertools.count(os.getpid() * 101)  # test processes begin at different ones
 
 
 def free_port():
-    """A TCP port of the loopback that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A TCP port of the loopback that nobody listens on, and that this process has not given yet."""
+    for number in itertools.islice(_next_port, len(PORTS)):
+        port = PORTS[number % len(PORTS)]
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no port is free")
 
 
 def eventually(probe, what="it did not happen", *, deadline_s=90):

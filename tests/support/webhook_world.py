@@ -102,7 +102,13 @@ class Clock:
 
 
 class WebhookWorld:
-    def __init__(self, management, engine, receiver, **settings):
+    """``began`` is when calls are accepted by default: one time for all, so that no day passes between.
+
+    It is the time of the last request, for an endpoint gets nothing from before it was registered.
+    """
+
+    def __init__(self, management, receiver, **settings):
+        self.began = utc_now()
         self.management = management
         self.receiver = receiver
         self.settings = management.state.settings = Settings(
@@ -122,6 +128,7 @@ class WebhookWorld:
         key = key or self.tenant["api_key"]
         answer = self.management.call(key, method, path, body, status=status, **query)
         self.clock.catch_up()
+        self.began = utc_now()
         return answer
 
     def register(self, *, url=None, events=EVERYTHING, key=None, **more):
@@ -148,7 +155,7 @@ class WebhookWorld:
 
     def record(self, name, *, tenant=None, app=None, user="ann", at=None, **more):
         """A call, by default one that completed."""
-        at = at or utc_now().timestamp()
+        at = at or self.began.timestamp()
         fields = {"outcome": "completed", "input_tokens": 10, "output_tokens": 3} | more
         return call_record(
             name,

@@ -167,14 +167,6 @@ _USAGE = (
         _REPORTS,
     ),
     Mutation(
-        "call-without-a-served-model-has-none",
-        "usage",
-        "platform/usage/raw_rows.py",
-        'func.coalesce(func.nullif(LedgerCall.served_model, ""), LedgerCall.model)',
-        "func.coalesce(LedgerCall.served_model, LedgerCall.model)",
-        _REPORTS,
-    ),
-    Mutation(
         "reopened-run-stays-in-its-old-quarter-hour",
         "usage",
         "platform/usage/marks.py",
