@@ -38,6 +38,25 @@ class Arrival(NamedTuple):
     under_way: bool
     """Whether its interaction is under way, and has not lost its immunity."""
 
+    @property
+    def user_key(self) -> str:
+        """Identity of the end user across the tenant's apps, as the key of a count."""
+        return f"user:{self.user}"
+
+    @property
+    def app_user_key(self) -> str:
+        """Identity of the end user within this app, as the key of a count.
+
+        An app's limit per user is counted under this key, so that one app's log neither truncates
+        nor fills another's.
+        """
+        return f"user:{self.app}\0{self.user}"
+
+    @property
+    def app_key(self) -> str:
+        """Identity of the app, as the key of a count."""
+        return f"app:{self.app}"
+
 
 class Budget(NamedTuple):
     """A budget that refused a call, and what the call might have cost; nanounits."""

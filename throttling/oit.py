@@ -1,9 +1,10 @@
 """Overload and interaction-driven throttling (FairServe 4.2, Algorithm 1 lines 19-25).
 
-Every arrival is counted for its user and its app, refused ones included. Only while the cluster is
-overloaded, and only for a call outside an interaction under way, a count over its limit blocks: the
-user's first, else the app's. Departure, named: the immunity of an interaction is bounded (the tracker
-tells, ``Arrival.under_way``), or a client would put all its calls into one never-ending run.
+Every arrival is counted for its (app, user) and for its app, rejected ones included. Calls to another
+app neither use up a user's limit here nor free it. Only while the cluster is overloaded, and only for a
+call outside an interaction in progress, a count over its limit blocks: the user's first, else the app's.
+Departure, named: the immunity of an interaction is bounded (``Arrival.under_way``, from the tracker), or
+a client would put all its calls into one never-ending run.
 
 Weakness: limits count calls, not tokens; and an honest newcomer to an app whose other users flood is
 blocked by the app's limit.
@@ -41,9 +42,9 @@ class OitThrottle:
         """User before app: the order in which Algorithm 1 looks at them."""
         keys: list[tuple[Scope, str, int]] = []
         if arrival.limits.user_rpm is not None:
-            keys.append(("user", f"user:{arrival.user}", arrival.limits.user_rpm))
+            keys.append(("user", arrival.app_user_key, arrival.limits.user_rpm))
         if arrival.limits.app_rpm is not None:
-            keys.append(("app", f"app:{arrival.app}", arrival.limits.app_rpm))
+            keys.append(("app", arrival.app_key, arrival.limits.app_rpm))
         return keys
 
     def check(self, arrival: Arrival, now_s: float) -> Decision:
@@ -71,9 +72,9 @@ class OitThrottle:
             self._arrivals.record(key, limit, now_s)
 
     def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
-        """Arrivals against the user's limit, which binds under overload only."""
+        """Arrivals in the app against the user's limit, which binds under overload only."""
         limit = arrival.limits.user_rpm
-        return None if limit is None else self._arrivals.use(f"user:{arrival.user}", limit, now_s)
+        return None if limit is None else self._arrivals.use(arrival.app_user_key, limit, now_s)
 
     def forget_idle(self, now_s: float) -> None:
         """Drop idle keys."""

@@ -16,7 +16,10 @@ from fairserve.throttling.window import SlidingLog
 
 @dataclass(frozen=True, slots=True)
 class RpmOptions:
-    """``limit``: calls per user (or app) and minute; None takes the limits of the app."""
+    """``limit``: calls per user and minute, across the tenant's apps, or per app and minute.
+
+    None takes the app's limits: ``user_rpm`` then counts a user's calls to this app alone.
+    """
 
     limit: int | None = None
     scope: Literal["user", "app", "both"] = "user"
@@ -43,13 +46,16 @@ class RpmThrottle:
 
     def _keys(self, arrival: Arrival) -> list[tuple[Scope, str, int]]:
         limits, options = arrival.limits, self.options
-        user_limit = options.limit if options.limit is not None else limits.user_rpm
-        app_limit = options.limit if options.limit is not None else limits.app_rpm
+        user_limit, user_key = options.limit, arrival.user_key
+        app_limit = options.limit
+        if options.limit is None:
+            user_limit, user_key = limits.user_rpm, arrival.app_user_key
+            app_limit = limits.app_rpm
         keys: list[tuple[Scope, str, int]] = []
         if options.scope in ("user", "both") and user_limit is not None:
-            keys.append(("user", f"user:{arrival.user}", user_limit))
+            keys.append(("user", user_key, user_limit))
         if options.scope in ("app", "both") and app_limit is not None:
-            keys.append(("app", f"app:{arrival.app}", app_limit))
+            keys.append(("app", arrival.app_key, app_limit))
         return keys
 
     def _windowed(self, key: str, now_s: float) -> str:

@@ -25,8 +25,8 @@ arrivals = histories(
 )
 
 
-def arrival(user, overloaded=True, under_way=False, user_rpm=3, app_rpm=None):
-    return Arrival(f"u{user}", "app", Limits(user_rpm, app_rpm), overloaded, under_way)
+def arrival(user, overloaded=True, under_way=False, user_rpm=3, app_rpm=None, app="app"):
+    return Arrival(f"u{user}", app, Limits(user_rpm, app_rpm), overloaded, under_way)
 
 
 def take(throttle, event, now_s):
@@ -58,6 +58,30 @@ def test_retry_after_is_exact_for_a_users_own_limit(history, name):
             later_s = now_s + decision.retry_after_s
             assert throttle.check(arrival(user), later_s + 1e-6).admitted
             assert not throttle.check(arrival(user), later_s - 1e-3).admitted
+
+
+APP_LIMITS = {"small": 1, "large": 5}
+"""Calls per user and minute of two apps of one tenant."""
+
+
+@given(
+    histories(st.tuples(gaps_s, st.integers(0, 1), st.sampled_from(list(APP_LIMITS))), 80),
+    st.sampled_from(["oit", "rpm"]),
+)
+def test_calls_to_one_app_neither_use_nor_free_the_limit_of_another(history, name):
+    together, apart = THROTTLES[name](), {app: THROTTLES[name]() for app in APP_LIMITS}
+    now_s = 0.0
+    for gap_s, user, app in history:
+        now_s += gap_s
+        event = arrival(user, user_rpm=APP_LIMITS[app], app=app)
+        assert take(together, event, now_s) == take(apart[app], event, now_s)
+        assert together.use(event, now_s) == apart[app].use(event, now_s)
+
+
+def test_a_fixed_limit_of_rpm_counts_a_user_across_apps():
+    throttle = THROTTLES["rpm"](limit=2)
+    admitted = [take(throttle, arrival(1, app=app), 0.0).admitted for app in "abc"]
+    assert admitted == [True, True, False]
 
 
 @given(arrivals)
