@@ -205,8 +205,12 @@ class Feeder(Protocol):
         """
         ...
 
-    def served_elsewhere(self, client: ClientPath, amount: float) -> None:
-        """Another feeder of this kind charged a client; a negative amount was taken back."""
+    def served_elsewhere(self, client: ClientPath, served: float, reserved: float) -> None:
+        """Another feeder of this kind changed the counter of a client.
+
+        ``served`` is received service, ``reserved`` is predicted for calls that run there; in the
+        policy's own unit. Negative amounts are refunded, released, or have come true.
+        """
         ...
 
     def begun_elsewhere(self, interaction_id: str) -> None:

@@ -34,6 +34,7 @@ class Node:
         "calls",
         "children",
         "earliest",
+        "elsewhere",
         "entry",
         "last_left",
         "line",
@@ -54,6 +55,8 @@ class Node:
         """The counter without outstanding predictions."""
         self.reserved = 0.0
         """Outstanding predictions. The counter is the sum of both."""
+        self.elsewhere = 0.0
+        """The part of ``reserved`` that belongs to calls of other counters."""
         self.queued = 0
         """Queued calls here and below."""
         self.calls = 0
@@ -216,7 +219,12 @@ def _tied(heap: list[Entry]) -> bool:
 
 def node_to_plain(node: Node) -> dict[str, Any]:
     """A node and all below it as plain JSON values, without the heaps."""
-    plain: dict[str, Any] = {"name": node.name, "served": node.served, "reserved": node.reserved}
+    plain: dict[str, Any] = {
+        "name": node.name,
+        "served": node.served,
+        "reserved": node.reserved,
+        "elsewhere": node.elsewhere,
+    }
     if node.line:
         plain["path"] = list(node.path)
         plain["queued"], plain["calls"] = node.queued, node.calls
@@ -231,6 +239,7 @@ def node_from_plain(plain: dict[str, Any], parent: Node | None) -> Node:
     """The inverse of :func:`node_to_plain`, below ``parent``; the heaps are made anew."""
     node = Node(plain["name"], parent)
     node.served, node.reserved = plain["served"], plain["reserved"]
+    node.elsewhere = plain["elsewhere"]
     if "children" not in plain:
         node.become_leaf(tuple(plain["path"]))
         node.queued, node.calls = plain["queued"], plain["calls"]

@@ -81,6 +81,7 @@ class VirtualCounters:
         above = leaf.parent
         parent = Node(leaf.name, above)
         parent.served, parent.reserved = leaf.served, leaf.reserved
+        parent.elsewhere = leaf.elsewhere
         parent.queued, parent.calls, parent.earliest = leaf.queued, leaf.calls, leaf.earliest
         above.children[leaf.name] = parent
         if above.last_left is leaf:
@@ -261,8 +262,8 @@ class VirtualCounters:
         """A running call of the client ended, or is about to return to the queue."""
         for node in client.line:
             node.calls -= 1
-            if node.reserved and node.calls == node.queued:
-                node.reserved = 0.0  # a rounding error: predictions belong to running calls
+            if node.reserved != node.elsewhere and node.calls == node.queued:
+                node.reserved = node.elsewhere  # a rounding error: predictions are of running calls
                 _fell(node)
 
     # --- charges ----------------------------------------------------------------------------------
@@ -274,19 +275,30 @@ class VirtualCounters:
             node.served += cost
             node.entry = None
 
-    def charge_elsewhere(self, path: ClientPath, cost: float) -> None:
-        """Count what a client was served by others than the owner of these counters; may be negative.
+    def charge_elsewhere(self, path: ClientPath, served: float, reserved: float = 0.0) -> None:
+        """Add what a client received from other counters, and what is reserved for it there.
 
-        A client that is not known begins where it would if it arrived now. Raises ValueError for ().
+        Both may be negative: a refund, and a prediction that is released or has come true. The two
+        stay apart, as for own calls, so that a lift sees no prediction of another model. An unknown
+        client begins at the counter that it would have if it arrived now. Raises ValueError for ().
         """
+        if reserved > 0:
+            self._predicting = True
         known = self._known_levels(path)
         for depth, node in enumerate(self.client(path).line):
             if depth >= known:
                 node.served = self._lift_level(node.parent)
-            before, node.served = node.served, max(0.0, node.served + cost)
+            served_before, before = node.served, node.served + node.reserved
+            node.served = max(0.0, served_before + served)
+            if reserved:
+                _reserve_elsewhere(node, reserved)
             node.entry = None
-            if node.queued and node.served < before:
+            if not node.queued:
+                continue
+            if node.served < served_before:
                 node.parent.enter(node)
+            elif node.served + node.reserved < before:
+                node.parent.fell(node)
         if self._nodes >= self._sweep_at:
             self._sweep()
 
@@ -348,7 +360,7 @@ class VirtualCounters:
         kept = {
             name: node
             for name, node in parent.children.items()
-            if node.served > level or node.calls or node is parent.last_left
+            if node.served > level or node.calls or node.elsewhere or node is parent.last_left
         }
         parent.children = kept
         parent.rank()
@@ -370,6 +382,13 @@ class VirtualCounters:
         self._nodes = sum(1 for _ in self._root.below())
         self._sweep_at = state["sweep_at"]
         self._predicting = state["predicting"]
+
+
+def _reserve_elsewhere(node: Node, cost: float) -> None:
+    own = node.reserved - node.elsewhere
+    left = node.elsewhere + cost  # rounding, or a call that began before these counters
+    node.elsewhere = left if left > _ROUNDING else 0.0
+    node.reserved = own + node.elsewhere
 
 
 def _reduce(node: Node, cost: float) -> None:

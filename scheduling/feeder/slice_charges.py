@@ -3,7 +3,7 @@
 A call's slice is divided by the slice of its app's typical call and multiplied by its user's effort
 ``E_i = 1 / weight``, both fixed at dispatch. With ``reserves`` the expected slice is reserved then, and
 real service replaces it as it is reported; without (the paper) only the final usage is charged.
-Cost: O(levels of the client) per charge.
+Cost: O(levels of the client) per charge, and as much again per other model that shares the counters.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class SliceCharges:
         self._normalise = normalise
         self._reference = self._typical_of(DEFAULT_PROFILE, 1)
         self._dispatched: dict[str, _Dispatched] = {}
-        self.tell: Callable[[ClientPath, float], None] | None = None
-        """Hears what clients are charged or reserved, and what of it is taken back (negative)."""
+        self.listener: Callable[[ClientPath, float, float], None] | None = None
+        """Called with a client and the changes of its received service and of its reservations."""
 
-    def _told(self, record: _Dispatched, amount: float) -> None:
-        if self.tell is not None:
-            self.tell(record.node.path, amount)
+    def _publish(self, record: _Dispatched, served: float, reserved: float) -> None:
+        if self.listener is not None:
+            self.listener(record.node.path, served, reserved)
 
     def begin(
         self,
@@ -77,7 +77,7 @@ class SliceCharges:
             )
             record.reserved = self._cost(record, expected)
             self._counters.reserve(node, record.reserved)
-            self._told(record, record.reserved)
+            self._publish(record, 0.0, record.reserved)
         self._dispatched[call.call_id] = record
         return per_token * self._reference
 
@@ -114,12 +114,14 @@ class SliceCharges:
         if reserved >= more:
             record.reserved = reserved - more
             self._counters.realise(record.node, more)
+            if self.listener is not None:
+                self.listener(record.node.path, more, -more)
             return
         if reserved:
             record.reserved = 0.0
             self._counters.realise(record.node, reserved)
         self._counters.charge(record.node, more - reserved)
-        self._told(record, more - reserved)
+        self._publish(record, more, -reserved)
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """The call ended: what was reserved and not used is given back."""
@@ -132,14 +134,14 @@ class SliceCharges:
         record = self._dispatched.pop(call_id)
         if record.charged:
             self._counters.refund(record.node, record.charged)
-            self._told(record, -record.charged)
+            self._publish(record, -record.charged, 0.0)
         self._leave(record)
         return record.seq
 
     def _leave(self, record: _Dispatched) -> None:
         if record.reserved > 0:
             self._counters.release(record.node, record.reserved)
-            self._told(record, -record.reserved)
+            self._publish(record, 0.0, -record.reserved)
         self._counters.done(record.node)
 
     def snapshot(self) -> dict[str, Any]:

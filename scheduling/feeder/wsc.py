@@ -168,18 +168,18 @@ class WscFeeder:
     def share(self, others: Sequence[Feeder]) -> None:
         """A client's charges count in all of them, and a run under way is so in all."""
         self._others = tuple(others)
-        self._charges.tell = self._tell_served if others else None
+        self._charges.listener = self._publish_charge if others else None
         for other in others:
             for interaction_id in self._under_way.interactions:
                 other.begun_elsewhere(interaction_id)
 
-    def _tell_served(self, client: ClientPath, amount: float) -> None:
+    def _publish_charge(self, client: ClientPath, served: float, reserved: float) -> None:
         for other in self._others:
-            other.served_elsewhere(client, amount)
+            other.served_elsewhere(client, served, reserved)
 
-    def served_elsewhere(self, client: ClientPath, amount: float) -> None:
+    def served_elsewhere(self, client: ClientPath, served: float, reserved: float) -> None:
         """Typical calls there count as typical calls here, whatever the models."""
-        self._counters.charge_elsewhere(client, amount)
+        self._counters.charge_elsewhere(client, served, reserved)
 
     def begun_elsewhere(self, interaction_id: str) -> None:
         """Its queued calls have priority here, too."""

@@ -56,8 +56,9 @@ class Both:
             self.plain.add(path, reserved, self.plain.reserved)
             self.running.append((path, arrival, reserved))
         elif kind == "elsewhere":
-            self.counters.charge_elsewhere(path, cost - 1)
-            self.plain.elsewhere(path, cost - 1)
+            served, reserved = cost - 1, number % 7 - 3
+            self.counters.charge_elsewhere(path, served, reserved)
+            self.plain.elsewhere(path, served, reserved)
         elif kind == "cancel" and queued:
             self.counters.leave(self.nodes[path], self.plain.leave(path))
         elif self.running:
@@ -153,6 +154,7 @@ def test_a_snapshot_goes_on_as_the_original_does(levels, steps, middle):
     plain = PlainCounters()
     plain.value = {tuple(p): v for p, v in shadow}
     plain.reserved = dict(both.plain.reserved)
+    plain.reserved_elsewhere = dict(both.plain.reserved_elsewhere)
     plain.calls = {p: list(numbers) for p, numbers in both.plain.calls.items()}
     plain.last_left = dict(both.plain.last_left)
     other.plain = plain

@@ -7,10 +7,12 @@ class PlainCounters:
     def __init__(self, lift_when_idle=True):
         self.lift_when_idle = lift_when_idle
         self.value, self.reserved, self.calls, self.last_left = {}, {}, {}, {}
+        self.reserved_elsewhere = {}
         """By path; a path with queued calls has their arrival numbers in ``calls``."""
 
     def total(self, path):
-        return self.value.get(path, 0.0) + self.reserved.get(path, 0.0)
+        counters = self.value, self.reserved, self.reserved_elsewhere
+        return sum(counter.get(path, 0.0) for counter in counters)
 
     def arrivals(self, path):
         """Of the calls queued at or below a path."""
@@ -37,13 +39,15 @@ class PlainCounters:
         queued = [self.value[path] for path in self.children(parent)]
         return min(queued, default=self.value.get(last, 0.0))
 
-    def elsewhere(self, path, cost):
-        """Served by others; who is not known begins as if it arrived."""
+    def elsewhere(self, path, served, reserved):
+        """Changes by other counters; an unknown client begins as if it arrived."""
         for depth in range(len(path)):
             parent, node = path[:depth], path[: depth + 1]
             if node not in self.value:
                 self.value[node] = self.level(parent)
-            self.value[node] = max(0.0, self.value[node] + cost)
+            self.value[node] = max(0.0, self.value[node] + served)
+            before = self.reserved_elsewhere.get(node, 0.0)
+            self.reserved_elsewhere[node] = max(0.0, before + reserved)
 
     def leave(self, path):
         """The client's earliest call leaves; returns the arrival of its next one."""

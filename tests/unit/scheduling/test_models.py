@@ -118,6 +118,29 @@ def test_what_a_client_is_served_at_one_model_counts_at_the_other():
     assert done.count("a-c") > done.count("b-d")
 
 
+def test_a_newcomer_is_lifted_to_what_the_others_received_not_to_what_is_reserved_for_them():
+    """c has 40 calls at model a that have not been served, and waits at b, where d begins."""
+    cluster = two_models(kv_tokens=100_000)
+    handle = cluster.dispatcher.handle
+    for number in range(40):
+        handle(ev.CallArrived(call_of("a", number, user="c")), 0.0)
+    first = handle(ev.CallArrived(call_of("b", 0, user="c")), 0.0)
+    while [each for each in first if isinstance(each, ev.Admit)]:  # until b's window is full
+        number = len(cluster.dispatcher.pools["b"].feeder._charges._dispatched)
+        first = handle(ev.CallArrived(call_of("b", number, user="c")), 0.0)
+    assert len(cluster.dispatcher.pools["a"].feeder) == 0
+    feeder = cluster.dispatcher.pools["b"].feeder
+    assert feeder.counter(("t", "c")) > 40
+    handle(ev.CallArrived(call_of("b", 0, user="d")), 0.0)
+    assert feeder.counter(("t", "d")) == 0
+    for number in range(3):  # what c receives at a lifts a later newcomer
+        handle(ev.CallStarted(f"a-c-{number}", 0), 0.0)
+    handle(ev.CallArrived(call_of("b", 0, user="e")), 0.0)
+    assert feeder.counter(("t", "d")) == feeder.counter(("t", "e")) == 0, "d is the least served"
+    received = feeder._counters.value(("t", "c")) - feeder._counters.outstanding(("t", "c"))
+    assert received == pytest.approx(3 * 32 / 40), "the prompts of the calls that started"
+
+
 def test_without_the_other_model_both_get_half():
     cluster = two_models()
     flood(cluster, "b", "c", 200)
