@@ -159,11 +159,19 @@ class Feeder(Protocol):
         """Drop a queued call (cancelled, expired); None if it is not queued."""
         ...
 
-    def peek(self, open_workers: Collection[str]) -> Call | None:
-        """The call to be dispatched next to one of these workers; changes nothing."""
+    def peek(
+        self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
+        """The call to be dispatched next to one of these workers; changes nothing.
+
+        ``excluded`` are ids of queued calls that none of these workers may take. The others are
+        ordered as if they were not there; they keep their place for a later selection.
+        """
         ...
 
-    def peek_hit(self, workers: Collection[str]) -> Call | None:
+    def peek_hit(
+        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
         """The call that may go before its turn to one of these workers, for the prefix it has there.
 
         None if there is none, or the policy lets nobody go before its turn; changes nothing.

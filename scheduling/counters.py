@@ -20,7 +20,8 @@ calls are a child named ``""`` beside the longer paths.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from heapq import heapreplace
 from typing import Any
 
@@ -257,6 +258,30 @@ class VirtualCounters:
         if top.entry is entry and top.line:
             return top  # what follows would find it, too, with more steps
         return root.least(client=True)
+
+    @contextmanager
+    def hidden(self, clients: Iterable[Node]) -> Iterator[None]:
+        """Leave queued clients out of all questions for a while, in which nothing may change.
+
+        O(levels * log siblings) per client. Afterwards everything is as it was.
+        """
+        held = [(client, client.queued) for client in clients]
+        for client, queued in held:
+            for node in client.line:
+                node.queued -= queued
+                if not node.queued:
+                    node.entry = None
+                    node.parent.active -= 1
+        try:
+            yield
+        finally:
+            for client, queued in held:
+                for node in client.line:
+                    if not node.queued:
+                        node.parent.active += 1
+                    node.queued += queued
+                    node.earliest = min(node.earliest, client.earliest)
+                    node.parent.enter(node)
 
     def done(self, client: Node) -> None:
         """A running call of the client ended, or is about to return to the queue."""

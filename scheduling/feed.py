@@ -9,7 +9,7 @@ whose window is full may still take a call of a run under way of which it holds 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fairserve.interactions.call import Call, client_id
 from fairserve.scheduling import events as ev
@@ -37,6 +37,8 @@ class Feed:
         self._pool = pool
         self._hit_share = hit_share
         self._queued: dict[str, LiveCall] = {}
+        self._retries: dict[str, LiveCall] = {}
+        """The queued calls that a worker has failed."""
         self.demand_tokens = 0
         """Of the queued calls: prompts as far as nobody has them cached, and expected outputs."""
 
@@ -58,14 +60,23 @@ class Feed:
         call = live.call
         cached, holders = self._locality.match(call, self._pool.serving().mask)
         live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
-        self._queued[call.call_id] = live
+        self._enter(live)
         self.demand_tokens += live.demand_tokens
         return cached, holders
+
+    def _enter(self, live: LiveCall) -> None:
+        self._queued[live.call.call_id] = live
+        if live.avoid:
+            self._retries[live.call.call_id] = live
+
+    def _leave(self, live: LiveCall) -> None:
+        del self._queued[live.call.call_id]
+        self._retries.pop(live.call.call_id, None)
 
     def remove(self, live: LiveCall) -> None:
         """A queued call is given up."""
         self._feeder.remove(live.call.call_id)
-        del self._queued[live.call.call_id]
+        self._leave(live)
         self.demand_tokens -= live.demand_tokens
 
     def pump(self, *, hit: bool = False) -> list[ev.Command]:
@@ -84,7 +95,7 @@ class Feed:
                 if not self._pool.any_open:
                     break
                 open_workers = self._pool.open()
-                call = self._feeder.peek(open_workers)
+                call = self._feeder.peek(open_workers, self._not_for(open_workers))
             if call is None:
                 break
             live = self._queued[call.call_id]
@@ -96,11 +107,18 @@ class Feed:
             commands.append(self._dispatch(live, self._pool.workers[worker_id]))
         return commands
 
-    def _others(self, open_workers: WorkerSet, avoid: list[str]) -> WorkerSet:
-        """Where a call may go that has failed before: not there again while another worker serves.
+    def _not_for(self, workers: WorkerSet) -> Collection[str]:
+        """Return the queued calls that none of these workers may take. O(calls that were retried).
 
-        If those are all closed it waits for them, at the head of the queue.
+        They step aside until another worker opens, and keep their place in the feeder.
         """
+        if not self._retries:
+            return frozenset()
+        retries = self._retries.items()
+        return {name for name, live in retries if not self._others(workers, live.avoid)}
+
+    def _others(self, open_workers: WorkerSet, avoid: list[str]) -> WorkerSet:
+        """Where a call may go that has failed before: not there again while another worker serves."""
         return open_workers.without(avoid) if self._pool.serving().without(avoid) else open_workers
 
     def _is_hit(self, call: Call, cached_tokens: int) -> bool:
@@ -108,23 +126,21 @@ class Feed:
         return share is not None and cached_tokens >= share * call.prompt_tokens
 
     def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
-        """The next call for a worker that is ajar, and those with its prefix that never failed it."""
+        """The next call for a worker that is ajar, and those with its prefix. A retry waits its turn."""
         ajar = self._pool.ajar()
         if not ajar:
             return None, None
-        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, ajar))
+        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, ajar), self._retries)
         if call is None:
             return None, None
         cached, holders = self._locality.match(call, ajar)
-        avoid = self._queued[call.call_id].avoid
-        workers = WorkerSet(self._locality.workers, holders).without(avoid)
-        if not workers or not self._is_hit(call, cached):
+        if not self._is_hit(call, cached):
             return None, None
-        return call, workers
+        return call, WorkerSet(self._locality.workers, holders)
 
     def _dispatch(self, live: LiveCall, worker: Worker) -> ev.Admit:
         call = live.call
-        del self._queued[call.call_id]
+        self._leave(live)
         self.demand_tokens -= live.demand_tokens
         there = 1 << self._locality.workers.slot(worker.worker_id)
         live.cached_tokens, _ = self._locality.match(call, there)
@@ -143,5 +159,8 @@ class Feed:
 
     def restore(self, lives: Iterable[LiveCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
-        self._queued = {live.call.call_id: live for live in lives if live.worker_id is None}
+        self._queued, self._retries = {}, {}
+        for live in lives:
+            if live.worker_id is None:
+                self._enter(live)
         self.demand_tokens = sum(live.demand_tokens for live in self._queued.values())

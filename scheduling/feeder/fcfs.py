@@ -41,11 +41,15 @@ class FcfsFeeder:
         """Drop a queued call."""
         return self._queue.pop(call_id, None)
 
-    def peek(self, open_workers: Collection[str]) -> Call | None:
-        """The oldest call."""
-        return next(iter(self._queue.values()), None)
+    def peek(
+        self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
+        """The oldest call that is not excluded."""
+        return next((self._queue[name] for name in self._queue if name not in excluded), None)
 
-    def peek_hit(self, workers: Collection[str]) -> Call | None:
+    def peek_hit(
+        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
         """No call goes before its turn for its prefix."""
         return None
 

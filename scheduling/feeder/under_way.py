@@ -11,7 +11,7 @@ Cost: O(log calls) to add and drop, O(clients with such calls) to choose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop
 
 from fairserve.interactions.call import Call
@@ -67,16 +67,17 @@ class UnderWay:
             if not found:
                 del self._queued[client]
 
-    def in_order(self, within: Within) -> Iterator[str]:
+    def in_order(self, within: Within, excluded: Collection[str] = frozenset()) -> Iterator[str]:
         """The first call of each client within the slack, in the order in which they would go.
 
-        Ties: the smaller counter, then the earlier arrival.
+        Excluded calls are left out. Ties: the smaller counter, then the earlier arrival.
         """
         firsts: list[tuple[float, tuple[float, ...], int, str]] = []
         for client, calls in self._queued.items():
-            counters = within(client)
-            if counters is not None:
-                (remaining, seq), call_id = calls.first()
+            first = calls.first_but(excluded) if excluded else calls.first()
+            counters = None if first is None else within(client)
+            if first is not None and counters is not None:
+                (remaining, seq), call_id = first
                 firsts.append((remaining, counters, seq, call_id))
         heapify(firsts)
         while firsts:

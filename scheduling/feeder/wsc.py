@@ -26,7 +26,7 @@ its typical calls.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -196,21 +196,36 @@ class WscFeeder:
 
     # --- selection --------------------------------------------------------------------------------
 
-    def peek(self, open_workers: Collection[str]) -> Call | None:
-        """Algorithm 1 lines 31-38, within the slacks. Deterministic."""
+    def peek(
+        self, open_workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
+        """Algorithm 1 lines 31-38, within the slacks. Deterministic. O(excluded) more with those."""
         if not self._homes:
             return None
-        oldest = _first(self._counters.least())
-        if self.options.max_bypass and oldest.bypassed >= self.options.max_bypass:
-            return self._first_of_run(oldest).call
-        chosen = self._longest_match(open_workers)
-        if chosen is not None and self._worth(chosen, oldest, open_workers):
-            nearest = self._nearer_its_end(chosen, open_workers)
-            return self._first_of_run(nearest, open_workers).call
-        first = self._under_way_first() if self.options.interaction_priority else None
-        return self._first_of_run(first or oldest).call
+        if not excluded:
+            return self._select(open_workers, excluded)
+        left = Counter(self._homes[call_id] for call_id in excluded if call_id in self._homes)
+        away = [node for node, calls in left.items() if calls == len(node.queue)]
+        if len(away) == len(self._clients):
+            return None
+        with self._counters.hidden(away):
+            return self._select(open_workers, excluded)
 
-    def _first_of_run(self, chosen: _Queued, workers: Collection[str] | None = None) -> _Queued:
+    def _select(self, open_workers: Collection[str], excluded: Collection[str]) -> Call:
+        least = self._counters.least().queue.values()
+        oldest = next(entry for entry in least if entry.call.call_id not in excluded)
+        if self.options.max_bypass and oldest.bypassed >= self.options.max_bypass:
+            return self._first_of_run(oldest, excluded).call
+        chosen = self._longest_match(open_workers, excluded)
+        if chosen is not None and self._worth(chosen, oldest, open_workers):
+            nearest = self._nearer_its_end(chosen, open_workers, excluded)
+            return self._first_of_run(nearest, excluded, open_workers).call
+        first = self._under_way_first(excluded) if self.options.interaction_priority else None
+        return self._first_of_run(first or oldest, excluded).call
+
+    def _first_of_run(
+        self, chosen: _Queued, excluded: Collection[str], workers: Collection[str] | None = None
+    ) -> _Queued:
         """The call of its run that goes in its place, or itself.
 
         With ``workers`` only one of whose prompt as many tokens are cached at one of them.
@@ -219,7 +234,7 @@ class WscFeeder:
         if ways is None:
             return chosen
         first = self._entry(ways.first()[1])
-        if not self._leads(first.call, chosen.call):
+        if first.call.call_id in excluded or not self._leads(first.call, chosen.call):
             return chosen
         if workers is not None:
             matched = self._locality.matched_tokens
@@ -249,16 +264,18 @@ class WscFeeder:
     def _cached_share(self, call: Call, open_workers: Collection[str]) -> float:
         return self._locality.matched_tokens(call, open_workers) / max(1, call.prompt_tokens)
 
-    def peek_hit(self, workers: Collection[str]) -> Call | None:
+    def peek_hit(
+        self, workers: Collection[str], excluded: Collection[str] = frozenset()
+    ) -> Call | None:
         """The longest match at one of these workers, of clients within ``locality_slack``.
 
         Only if its run is under way: it is the run's own context that is lost if the call waits. What
         goes so counts against ``max_bypass``, but is not stopped by it: nobody else could go there.
         """
-        chosen = self._longest_match(workers)
+        chosen = self._longest_match(workers, excluded)
         if chosen is None or chosen.call.interaction_id not in self._under_way:
             return None
-        first, share = self._first_of_run(chosen, workers), self._cached_share
+        first, share = self._first_of_run(chosen, excluded, workers), self._cached_share
         if first is not chosen and share(first.call, workers) < share(chosen.call, workers):
             return chosen.call  # as many tokens of a longer prompt may be too few for a hit
         return first.call
@@ -267,7 +284,9 @@ class WscFeeder:
         entry: _Queued = self._homes[call_id].queue[call_id]
         return entry
 
-    def _longest_match(self, open_workers: Collection[str]) -> _Queued | None:
+    def _longest_match(
+        self, open_workers: Collection[str], excluded: Collection[str]
+    ) -> _Queued | None:
         """Among clients within ``locality_slack`` the longest match at an open worker.
 
         Ties go to the smaller counter, compared level by level, then to the earlier arrival.
@@ -285,9 +304,15 @@ class WscFeeder:
                 if match < -best[0]:
                     continue
             for client, calls in group.calls.items():
+                first = calls[0]
+                if excluded and first[1] in excluded:
+                    allowed = (each for each in calls if each[1] not in excluded)
+                    if (found := next(allowed, None)) is None:
+                        continue
+                    first = found
                 counters = within(client)
                 if counters is not None:
-                    key = (-match, counters, *calls[0])
+                    key = (-match, counters, *first)
                     if best is None or key < best:
                         best = key
         return None if best is None else self._entry(best[3])
@@ -295,11 +320,14 @@ class WscFeeder:
     def _within_slack(self) -> Within:
         return self._counters.reach(self.options.interaction_slack)
 
-    def _under_way_first(self) -> _Queued | None:
+    def _under_way_first(self, excluded: Collection[str]) -> _Queued | None:
         """The first call of a run under way, of the clients within the slack."""
-        return next(map(self._entry, self._under_way.in_order(self._within_slack())), None)
+        in_order = self._under_way.in_order(self._within_slack(), excluded)
+        return next(map(self._entry, in_order), None)
 
-    def _nearer_its_end(self, chosen: _Queued, open_workers: Collection[str]) -> _Queued:
+    def _nearer_its_end(
+        self, chosen: _Queued, open_workers: Collection[str], excluded: Collection[str]
+    ) -> _Queued:
         """The call of a run nearer its end that goes in the place of one chosen for its match.
 
         Both runs are under way, and about as much of its prompt is cached.
@@ -307,7 +335,7 @@ class WscFeeder:
         if not self._by_progress or chosen.call.interaction_id not in self._under_way:
             return chosen
         least = self._cached_share(chosen.call, open_workers) - _AS_WELL_CACHED
-        for call_id in self._under_way.in_order(self._within_slack()):
+        for call_id in self._under_way.in_order(self._within_slack(), excluded):
             entry = self._entry(call_id)
             if entry is chosen or self._cached_share(entry.call, open_workers) >= least:
                 return entry

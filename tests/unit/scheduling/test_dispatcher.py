@@ -305,3 +305,31 @@ def test_a_call_is_not_sent_again_where_it_failed_while_another_worker_serves():
     assert len(cluster.admitted["a"]) == 2
     cluster.event(ev.CallStarted("b"))
     assert [worker for _, worker in cluster.admitted["a"]] == ["w0", "w0", "w1"]
+
+
+@pytest.mark.parametrize("system", ["fairserve", "fs-wi", "central-dlpm", "fcfs"])
+def test_a_call_that_waits_for_another_worker_steps_aside_and_keeps_its_place(system):
+    """w0 failed two calls of a; w1 is full. Calls of b go to w0, and a's calls are first at w1."""
+    config = SYSTEMS[system].with_options({"feed_window": 0.03})
+    cluster = VirtualCluster(config, workers=1, kv_tokens=2000)  # the window is full with two calls
+    for name in ("a1", "a2"):
+        cluster.arrive(make_call(name, user="a"))
+    cluster.join("w1", 2000)
+    for name in ("x1", "x2"):
+        cluster.arrive(make_call(name, user="x"))
+    where = {name: sent[-1][1] for name, sent in cluster.admitted.items()}
+    assert where == {"a1": "w0", "a2": "w0", "x1": "w1", "x2": "w1"}
+    for name in ("a1", "a2"):
+        cluster.workers["w0"].end(name)
+        cluster.event(ev.CallReturned(name))
+    for number in range(4):
+        cluster.arrive(make_call(f"b{number}", user="b"))
+    assert [name for name, sent in cluster.admitted.items() if sent[-1][1] == "w0"][2:] == [
+        "b0",
+        "b1",
+    ]
+    for name in ("b0", "b1", "x1", "x2"):
+        cluster.event(ev.CallStarted(name))
+    assert [cluster.admitted[name][-1][1] for name in ("a1", "a2")] == ["w1", "w1"]
+    assert [cluster.admitted[name][-1][1] for name in ("b2", "b3")] == ["w0", "w0"]
+    assert not len(cluster.dispatcher.pools[""].feeder)
