@@ -238,7 +238,10 @@ def test_a_tenant_changes_its_own_app_only_as_far_as_its_key_may(browser, server
         cookies = {each["name"]: each["value"] for each in visit.context.cookies()}
         fields = {"csrf": csrf, "action": "save", "name": "renamed", "weight": "9"}
         answer = httpx.post(
-            f"{server.url}/console/clients/apps/{app['id']}", data=fields, cookies=cookies
+            f"{server.url}/console/clients/apps/{app['id']}",
+            data=fields,
+            cookies=cookies,
+            timeout=60,
         )
         assert answer.status_code == 303, "the weight is not looked at"
         after = server.request("GET", f"/v1/apps/{app['id']}", app["tenant_key"])
@@ -286,7 +289,7 @@ def test_a_tenant_sees_only_its_own(browser, server, world):
             f"/console/clients/tenants/{one['tenant_id']}",
             f"/console/clients/tenants/{other['tenant_id']}",
         ]
-        with httpx.Client(base_url=server.url, cookies=cookies) as client:
+        with httpx.Client(base_url=server.url, cookies=cookies, timeout=60) as client:
             for path in foreign:
                 assert client.get(path).status_code == 404, path
             fields = {"csrf": csrf, "action": "block", "weight": "1", "mode": "declared"}

@@ -104,7 +104,7 @@ def operator(folder):
     # The rows are as they were filled in: rolling them up would only keep the database busy.
     with (
         PageServer(folder, usage_rollup_interval_s=3600) as server,
-        httpx.Client(base_url=server.url) as client,
+        httpx.Client(base_url=server.url, timeout=60) as client,
     ):
         client.post("/console/sign-in", data={"key": server.admin_key})
         yield client

@@ -39,7 +39,7 @@ def flood(server, app):
 @pytest.fixture(scope="module")
 def asker(server):
     """An operator's session without a browser."""
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         client.post("/console/sign-in", data={"key": server.admin_key})
         yield client
 

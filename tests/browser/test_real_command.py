@@ -22,7 +22,7 @@ def server(tmp_path_factory):
 def session(server):
     """An operator's, made before anybody guesses keys."""
     with httpx.Client(base_url=server.url, timeout=60) as client:
-        client.post("/console/sign-in", data={"key": server.admin_key})
+        client.post("/console/sign-in", data={"key": server.admin_key}, timeout=60)
         yield client
 
 
@@ -47,11 +47,13 @@ def test_calls_are_seen_while_they_run(browser, server, session):
 
 def test_wrong_keys_are_counted_and_say_nothing(server, session):
     for _ in range(3):
-        answer = httpx.post(f"{server.url}/console/sign-in", data={"key": "sk-fs-a-guess"})
+        answer = httpx.post(
+            f"{server.url}/console/sign-in", data={"key": "sk-fs-a-guess"}, timeout=60
+        )
         assert answer.status_code == 401
         assert "unknown, revoked or expired" in answer.text
         assert "guess" not in answer.text
-    answer = httpx.post(f"{server.url}/console/sign-in", data={"key": server.admin_key})
+    answer = httpx.post(f"{server.url}/console/sign-in", data={"key": server.admin_key}, timeout=60)
     assert answer.status_code == 429, "the right one, too: who guesses learns nothing"
     assert 200 < int(answer.headers["retry-after"]) <= 301
     assert "guess" not in server.log()

@@ -19,7 +19,7 @@ def signed_in(server):
     with ExitStack() as clients:
 
         def sign_in(key):
-            client = clients.enter_context(httpx.Client(base_url=server.url))
+            client = clients.enter_context(httpx.Client(base_url=server.url, timeout=60))
             answer = client.post("/console/sign-in", data={"key": key})
             assert answer.status_code == 303
             page = client.get("/console/overview").text
@@ -63,7 +63,9 @@ def test_one_comes_to_the_page_that_one_asked_for(browser, server):
 )
 def test_a_sign_in_leads_to_no_other_place(server, onward):
     answer = httpx.post(
-        f"{server.url}/console/sign-in", data={"key": server.admin_key, "next": onward}
+        f"{server.url}/console/sign-in",
+        data={"key": server.admin_key, "next": onward},
+        timeout=60,
     )
     assert answer.headers["location"] == "/console/overview"
 

@@ -31,7 +31,7 @@ def test_a_server_learns_what_calls_use(tmp_path):
 
         def get(path):
             headers = {"Authorization": f"Bearer {platform.admin_key}"}
-            answer = httpx.get(f"{platform.url}{path}", headers=headers)
+            answer = httpx.get(f"{platform.url}{path}", headers=headers, timeout=60)
             assert answer.status_code == 200, answer.text
             return answer.json()
 

@@ -24,5 +24,6 @@ def test_the_readmes_program(tmp_path):
         answer = httpx.get(
             f"{server.url}/v1/usage",
             headers={"Authorization": f"Bearer {names['tenant']['api_key']}"},
+            timeout=60,
         )
         assert answer.status_code == 200
