@@ -15,8 +15,10 @@ from typing import Any
 
 MAX_STAGES = 64
 """Of a profile; later stages are as the last one."""
-MOST_TOKENS = 999_999_999.0
-"""Of one kind, of a call at one stage."""
+MOST_TOKENS = 10_000_000.0
+"""Tokens of one kind of a call at one stage, at most: the longest contexts that models have today."""
+MOST_CALLS = 10_000.0
+"""Calls of an interaction, at most: as many as the tracker takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,18 @@ class StageProfile:
     input_tokens: float
     system_tokens: float
     output_tokens: float
+    cached_tokens: float = 0.0
+    """Prompt tokens that the worker has cached, as calls have shown; nobody declares them."""
 
     def __post_init__(self) -> None:
         for name in ("input_tokens", "system_tokens", "output_tokens"):
             value = getattr(self, name)
             if not 0 <= value <= MOST_TOKENS:
-                raise ValueError(f"{name} of a stage is {value}; allowed: 0 to under 1e9")
+                raise ValueError(f"{name} of a stage is {value}; allowed: 0 to {MOST_TOKENS:,.0f}")
+        if not 0 <= self.cached_tokens <= self.input_tokens + self.system_tokens:
+            raise ValueError(
+                f"cached_tokens of a stage is {self.cached_tokens}; allowed: 0 to the prompt's tokens"
+            )
         if self.input_tokens + self.system_tokens + self.output_tokens <= 0:
             raise ValueError("a stage profile needs at least one expected token")
 
@@ -63,13 +71,18 @@ class AppProfile:
     but its owner's word says that it is larger. None: no bound."""
     seen_stages: int = 0
     """So many of the first stages are as calls have shown."""
+    p99_calls: float | None = None
+    """99th percentile of the calls of the app's runs; None while too few have ended."""
+    p99_tokens: float | None = None
+    """99th percentile of the tokens of the app's runs; None while too few have ended."""
 
     def __post_init__(self) -> None:
         if not self.stages:
             raise ValueError("a profile needs at least one stage")
-        if not 1 <= self.calls_per_interaction <= 1e6:
+        if not 1 <= self.calls_per_interaction <= MOST_CALLS:
             raise ValueError(
-                f"calls_per_interaction is {self.calls_per_interaction}; allowed: 1 to 1e6"
+                f"calls_per_interaction is {self.calls_per_interaction}; "
+                f"allowed: 1 to {MOST_CALLS:,.0f}"
             )
         if not 0 < self.idle_timeout_s <= 7 * 86_400:
             raise ValueError(f"idle_timeout_s is {self.idle_timeout_s}; allowed: over 0, to 604800")
@@ -111,12 +124,17 @@ class AppProfile:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> AppProfile:
-        """The inverse of :meth:`to_plain`; fields that are not there have their defaults."""
+        """The inverse of :meth:`to_plain`; fields that are not there have their defaults.
+
+        What was stored when more was allowed is cut to the present range.
+        """
         agents = plain.get("agents", {})
+        calls = plain.get("calls_per_interaction", 1.0)
         return cls(
             **{
                 **plain,
                 "stages": _stages(plain["stages"]),
+                "calls_per_interaction": min(calls, MOST_CALLS),
                 "agents": {agent: _stages(stages) for agent, stages in agents.items()},
                 "run_lengths": tuple(plain.get("run_lengths", ())),
             }
@@ -128,7 +146,10 @@ def _at(stages: Stages, number: int) -> StageProfile:
 
 
 def _stages(plain: list[dict[str, float]]) -> Stages:
-    return tuple(StageProfile(**stage) for stage in plain)
+    return tuple(
+        StageProfile(**{name: min(value, MOST_TOKENS) for name, value in stage.items()})
+        for stage in plain
+    )
 
 
 DEFAULT_PROFILE = AppProfile(stages=(StageProfile(1000.0, 0.0, 200.0),), calls_per_interaction=8.0)

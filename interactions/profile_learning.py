@@ -197,11 +197,20 @@ def _learned(
         run_lengths=figures.run_lengths if calls_learned else (),
         believed_tokens=_finite(options.believed_tokens) if len(stages) > seen else None,
         seen_stages=max(seen, learned_stages),
+        p99_calls=_grown(before.p99_calls, figures.p99_calls, growth),
+        p99_tokens=_grown(before.p99_tokens, figures.p99_tokens, growth),
     )
     reason = f"{figures.calls} calls and {figures.interactions} ended interactions seen"
     if bounded:
         reason += f"; grows at most {options.max_growth_per_day:g} times a day"
     return InForce(profile, now_s, learned_stages, calls_learned, reason)
+
+
+def _grown(before: float | None, found: float | None, growth: float) -> float | None:
+    """What was found, as far as it may grow; what held before where nothing was found."""
+    if found is None or before is None:
+        return before if found is None else found
+    return min(found, growth * before)
 
 
 def _corrected(declared: AppProfile, figures: ProfileFigures) -> list[StageProfile]:
@@ -244,9 +253,16 @@ def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProf
         said = _scaled(found, _LEAST_SHARE)
     names = ("input_tokens", "system_tokens", "output_tokens")
     pairs = ((getattr(said, name), getattr(found, name)) for name in names)
-    return StageProfile(
-        *(max(0.0, (a + _TOKEN) ** (1 - share) * (b + _TOKEN) ** share - _TOKEN) for a, b in pairs)
+    inputs, system, output = (
+        max(0.0, (a + _TOKEN) ** (1 - share) * (b + _TOKEN) ** share - _TOKEN) for a, b in pairs
     )
+    return StageProfile(inputs, system, output, _cached_share(found) * (inputs + system))
+
+
+def _cached_share(stage: StageProfile) -> float:
+    """The share of a prompt that is cached; nobody declares it."""
+    prompt = stage.input_tokens + stage.system_tokens
+    return min(1.0, stage.cached_tokens / prompt) if prompt else 0.0
 
 
 def _at_most(stage: StageProfile, tokens: float) -> StageProfile:
@@ -259,7 +275,8 @@ def _scaled(stage: StageProfile, factor: float) -> StageProfile:
     factor = min(factor, MOST_TOKENS / _LEAST_TOKENS)
     tokens = (stage.input_tokens, stage.system_tokens, stage.output_tokens)
     inputs, system, output = (min(factor * count, MOST_TOKENS) for count in tokens)
-    return StageProfile(inputs, system, output if inputs + system + output > 0 else _LEAST_TOKENS)
+    output = output if inputs + system + output > 0 else _LEAST_TOKENS
+    return StageProfile(inputs, system, output, _cached_share(stage) * (inputs + system))
 
 
 def _expected(figures: tuple[StageFigures, ...]) -> Stages:
@@ -277,8 +294,14 @@ def _differs(previous: InForce, found: InForce, share: float) -> bool:
     if one.idle_timeout_s != other.idle_timeout_s or one.agents.keys() != other.agents.keys():
         return True
     pairs = [(one.calls_per_interaction, other.calls_per_interaction)]
+    for before, after in ((one.p99_calls, other.p99_calls), (one.p99_tokens, other.p99_tokens)):
+        if (before is None) != (after is None):
+            return True
+        pairs.append((before or 0.0, after or 0.0))
     for number in range(1, max(len(one.stages), len(other.stages)) + 1):
         a, b = one.stage(number), other.stage(number)
+        if abs(_cached_share(a) - _cached_share(b)) > share:
+            return True
         pairs.append((a.output_tokens + _TOKEN, b.output_tokens + _TOKEN))
         # System tokens weigh more than others: a prompt that moves from one to the other is a change.
         for extra in (0.0, 1.0):

@@ -33,6 +33,9 @@ MAX_AGENTS = 32
 """Those with the most calls are told apart."""
 RUN_LENGTHS = 10
 """Quantiles that stand for the lengths of interactions."""
+LONG_RUNS_AFTER = 50
+"""Interactions that must have ended before the longest usual one is known."""
+_LONG = 0.99
 _OUTLIERS = 0.98
 _DIGITS = 6
 """Of expectations, so that sums in another order make no other profile."""
@@ -51,6 +54,13 @@ class CallSeen(NamedTuple):
     """Over all samples."""
     age_s: float
     """Since it was accepted."""
+    cached_tokens: int = 0
+    """Prompt tokens that its worker had cached."""
+
+    @property
+    def tokens(self) -> int:
+        """All its tokens."""
+        return self.input_tokens + self.system_tokens + self.output_tokens
 
 
 class RunSeen(NamedTuple):
@@ -63,6 +73,8 @@ class RunSeen(NamedTuple):
     would have had more calls: it is under way, or was cut off."""
     age_s: float
     """Since its end, or its last call."""
+    tokens: int = 0
+    """Used by its calls so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +96,15 @@ class StageFigures:
     input_tokens: Spread
     system_tokens: Spread
     output_tokens: Spread
+    cached_tokens: Spread
 
     @property
     def expected(self) -> StageProfile:
         """As a stage of a profile."""
-        found = (self.input_tokens, self.system_tokens, self.output_tokens)
-        inputs, system, output = (spread.expected for spread in found)
-        return StageProfile(inputs, system, output if inputs + system + output > 0 else 1.0)
+        found = (self.input_tokens, self.system_tokens, self.output_tokens, self.cached_tokens)
+        inputs, system, output, cached = (spread.expected for spread in found)
+        output = output if inputs + system + output > 0 else 1.0
+        return StageProfile(inputs, system, output, min(cached, inputs + system))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +121,10 @@ class ProfileFigures:
     """None where no interaction has ended."""
     run_lengths: tuple[float, ...]
     """Quantiles that stand for equal shares of the interactions, the fewest calls first."""
+    p99_calls: float | None = None
+    """99th percentile of the calls of an interaction; None with fewer than ``LONG_RUNS_AFTER``."""
+    p99_tokens: float | None = None
+    """99th percentile of the tokens of an interaction; None with fewer than ``LONG_RUNS_AFTER``."""
 
 
 def figures_of(
@@ -120,13 +138,22 @@ def figures_of(
     stages, agents = _of_calls(calls, min_samples, half_life_s)
     lengths, shares = _lengths(runs, half_life_s)
     any_ended = len(lengths) > 0
+    interactions = sum(run.ended for run in runs)
+    p99_calls = p99_tokens = None
+    if interactions >= LONG_RUNS_AFTER:
+        ended = [run for run in runs if run.ended]
+        tokens = np.array([run.tokens for run in ended], float)
+        (p99_calls,) = _quantiles(lengths, shares, (_LONG,))
+        (p99_tokens,) = _quantiles(tokens, _weights(ended, half_life_s), (_LONG,))
     return ProfileFigures(
         calls=len(calls),
-        interactions=sum(run.ended for run in runs),
+        interactions=interactions,
         stages=stages,
         agents=agents,
         calls_per_interaction=_spread(lengths, shares) if any_ended else None,
         run_lengths=run_lengths(lengths, shares) if any_ended else (),
+        p99_calls=p99_calls,
+        p99_tokens=p99_tokens,
     )
 
 
@@ -147,7 +174,11 @@ def _of_calls(
     weights = _weights(calls, half_life_s)
     stage_of = np.array([min(max(call.stage, 1), MAX_STAGES) for call in calls])
     tokens = np.array(
-        [(call.input_tokens, call.system_tokens, call.output_tokens) for call in calls], float
+        [
+            (call.input_tokens, call.system_tokens, call.output_tokens, call.cached_tokens)
+            for call in calls
+        ],
+        float,
     )
 
     def by_stage(which: npt.NDArray[np.bool_]) -> tuple[StageFigures, ...]:
@@ -177,7 +208,7 @@ def _stages(
         if len(weights) - begin < min_samples:
             break
         part = slice(begin, max(end, begin + min_samples))
-        spreads = (_spread(tokens[part, kind], weights[part]) for kind in range(3))
+        spreads = (_spread(tokens[part, kind], weights[part]) for kind in range(4))
         found.append(StageFigures(part.stop - part.start, *spreads))
     return tuple(found)
 

@@ -19,6 +19,7 @@ Weakness: a run that reopens has ended twice for those who were told; the later 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from fairserve.interactions.errors import (
     TrackerFullError,
     UnknownParentError,
 )
+from fairserve.interactions.immunity import ImmunityRule
 from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.run import Attachment, RestoredCall, Run, RunState
 from fairserve.interactions.run_end import RunEnd, cause_of, state_of
@@ -61,7 +63,7 @@ class Tracker:
     def __init__(
         self,
         limits: TrackerLimits = TrackerLimits(),
-        immunity_factor: float = 4.0,
+        immunity: ImmunityRule = ImmunityRule(),
         *,
         infer: bool = True,
         reopen_grace_s: float = 600.0,
@@ -70,7 +72,7 @@ class Tracker:
         if not reopen_grace_s >= 0:
             raise ValueError(f"reopen_grace_s is {reopen_grace_s}; allowed: 0 or more")
         self._limits = limits
-        self.immunity_factor = immunity_factor
+        self.immunity = immunity
         self._infer = infer
         self._reopen_grace_s = reopen_grace_s
         self._runs: dict[str, Run] = {}
@@ -82,17 +84,6 @@ class Tracker:
     def __len__(self) -> int:
         """Number of live interactions."""
         return len(self._runs)
-
-    @property
-    def immunity_factor(self) -> float:
-        """Immunity ends at so many times the app's profile; over 0."""
-        return self._immunity_factor
-
-    @immunity_factor.setter
-    def immunity_factor(self, factor: float) -> None:
-        if not factor > 0:
-            raise ValueError(f"immunity_factor is {factor}; allowed: over 0")
-        self._immunity_factor = factor
 
     def get(self, interaction_id: str) -> Run | None:
         """A live run, to be read only."""
@@ -141,8 +132,13 @@ class Tracker:
         for call in calls:
             run.take_back(call)
 
-    def attach(self, call: Call, profile: AppProfile, now_s: float) -> Attachment:
-        """Where the call would stand. Checks everything, changes nothing. Raises InteractionError."""
+    def attach(
+        self, call: Call, profile: AppProfile, now_s: float, context_tokens: float = math.inf
+    ) -> Attachment:
+        """Where the call would stand. Checks everything, changes nothing. Raises InteractionError.
+
+        ``context_tokens`` is the most that one call of its model can use.
+        """
         interaction_id, parents = call.interaction_id, call.parents
         run = self._runs.get(interaction_id)
         if parents and call.call_id in parents:
@@ -179,11 +175,7 @@ class Tracker:
                 raise _unknown(error.args[0]) from None
         else:
             follows = run.inferred_parents(call) if self._infer else ()
-        factor = self._immunity_factor
-        immune = (  # ALGORITHMS 4: immunity ends at a multiple of the profile's calls or tokens
-            0 < calls < factor * profile.calls_per_interaction
-            and run.tokens <= factor * profile.tokens_per_interaction
-        )
+        immune = self.immunity.holds(calls, run.tokens, profile, context_tokens)
         stage = run.stage_after(follows)
         return Attachment(stage, calls > 0, immune, follows, calls, run.tokens)
 

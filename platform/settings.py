@@ -122,11 +122,11 @@ class Settings(ConsoleSettings):
         "timings what others asked.",
     )
     immunity_factor: float = Field(
-        4.0,
+        2.0,
         ge=1,
         le=1000,
-        description="A run is no longer immune to throttling beyond this multiple of its app's "
-        "expected calls or tokens.",
+        description="A run is no longer immune to throttling beyond this multiple of the calls or "
+        "tokens of its app's longest usual run.",
     )
 
     model: str = Field(

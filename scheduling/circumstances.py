@@ -33,11 +33,11 @@ class Circumstances:
     run_tokens: int
     """Tokens of those of them that have ended."""
     expected_calls: float
-    """Of a run, by the app's profile."""
+    """Calls of the app's longest usual run (:mod:`fairserve.interactions.immunity`)."""
     expected_tokens: float
-    """Of a run, by the app's profile."""
+    """Tokens of the app's longest usual run."""
     immunity_factor: float
-    """Times the profile, at which a run loses its immunity."""
+    """Multiple of that run at which a run loses its immunity."""
     under_way: bool
     """Whether its run was: it had an accepted call."""
     immune: bool | None

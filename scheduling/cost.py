@@ -67,33 +67,51 @@ class SliceWeights:
                 "allowed: none negative, alpha + gamma over 0"
             )
 
-    def slice(self, usage: TokenUsage, *, charge_cached: bool) -> float:
-        """Weighted tokens."""
-        prompt = self.prompt_slice(usage, charge_cached=charge_cached)
-        return prompt + self.gamma * usage.output_tokens
+    def slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
+        """Weighted tokens, of which cached ones count ``cached_weight``, 0 to 1."""
+        return self.prompt_slice(usage, cached_weight) + self.gamma * usage.output_tokens
 
-    def prompt_slice(self, usage: TokenUsage, *, charge_cached: bool) -> float:
-        """Those of the prompt. Cached tokens are the system tokens first: they lead it."""
+    def prompt_slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
+        """Weighted tokens of the prompt. Cached tokens are the system tokens first: they lead it."""
         text, system, cached, _ = usage
-        if not charge_cached and cached:
-            text -= min(text, max(0, cached - system))
-            system = max(0, system - cached)
-        return self.alpha * text + self.beta * system
+        return self._prompt(text, system, cached, cached_weight)
 
-    def typical_call(self, profile: AppProfile, stage: int) -> float:
+    def _prompt(self, text: float, system: float, cached: float, cached_weight: float) -> float:
+        whole = self.alpha * text + self.beta * system
+        if cached_weight == 1.0 or not cached:
+            return whole
+        cached_system = min(system, cached)
+        cached_text = min(text, cached - cached_system)
+        saved = self.alpha * cached_text + self.beta * cached_system
+        return whole - (1.0 - cached_weight) * saved
+
+    def typical_call(self, profile: AppProfile, stage: int, cached_weight: float = 1.0) -> float:
         """w_aj: the slice of a call of exactly the expected size at stage ``stage``, as far as it is
         believed.
+
+        The same function of a call as :meth:`slice`, or an app would choose between two measures of
+        its calls. A prompt whose cached share no call has shown counts as cached: a client that says
+        otherwise would be charged less than its weight.
         """
         expected = profile.stage(stage)
-        typical = (
-            self.alpha * expected.input_tokens
-            + self.beta * expected.system_tokens
-            + self.gamma * expected.output_tokens
-        )
-        return profile.believed(stage, typical)
+        text, system = expected.input_tokens, expected.system_tokens
+        seen = stage <= profile.seen_stages
+        cached = expected.cached_tokens if seen else text + system
+        prompt = self._prompt(text, system, cached, cached_weight)
+        return profile.believed(stage, prompt + self.gamma * expected.output_tokens)
 
-    def typical_interaction(self, profile: AppProfile) -> float:
+    def typical_interaction(self, profile: AppProfile, cached_weight: float = 1.0) -> float:
         """The slice of a whole interaction of the expected size."""
         stages = range(1, len(profile.stages) + 1)
-        mean = sum(self.typical_call(profile, stage) for stage in stages) / len(profile.stages)
-        return mean * profile.calls_per_interaction
+        total = sum(self.typical_call(profile, stage, cached_weight) for stage in stages)
+        return total / len(profile.stages) * profile.calls_per_interaction
+
+
+def check_cached_weight(cached_weight: float, charge_cached: bool | None) -> float:
+    """Return the weight in force: 1 or 0 where the alias ``charge_cached`` is given.
+
+    Raises ValueError for a weight out of range.
+    """
+    if not 0 <= cached_weight <= 1:
+        raise ValueError(f"cached_weight is {cached_weight}; allowed: 0 to 1")
+    return cached_weight if charge_cached is None else float(charge_cached)

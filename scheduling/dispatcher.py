@@ -57,7 +57,7 @@ class Dispatcher:
         self.system = system
         self.directory = Directory()
         self.tracker = Tracker(
-            immunity_factor=system.immunity_factor,
+            immunity=system.immunity,
             infer=infer_parents,
             reopen_grace_s=reopen_grace_s,
         )
@@ -165,7 +165,9 @@ class Dispatcher:
         if call.call_id in self._live:
             raise ValueError(f"call {call.call_id!r} is live already")
         profile = self.directory.profile(call.app)
-        attachment = self.tracker.attach(call, profile, now_s)
+        pool = self.pool_of(call.pool)
+        context_tokens = pool.pool.context_tokens
+        attachment = self.tracker.attach(call, profile, now_s, context_tokens)
         call.client = client_path(call, self.system.levels)
         call.stage = attachment.stage
         call.remaining_calls = profile.remaining_calls(attachment.calls)
@@ -175,7 +177,6 @@ class Dispatcher:
         most = call.samples * call.max_output_tokens
         call.expected_output_tokens = min(most, max(call.samples, expected))
 
-        pool = self.pool_of(call.pool)
         decision = self.admission.decide(
             event, overloaded=pool.update_overload(), under_way=attachment.immune, now_s=now_s
         )

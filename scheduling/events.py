@@ -189,6 +189,8 @@ class WorkerJoined:
     worker_id: str
     kv_capacity_tokens: int
     model: str = ""
+    context_tokens: int | None = None
+    """Tokens of its longest call; None: as many as its KV cache holds."""
 
 
 @dataclass(frozen=True, slots=True)

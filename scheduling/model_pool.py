@@ -68,6 +68,7 @@ class ModelPool:
         """What the refusal of a call was decided on, now. O(1). ``asked``: whether immunity was."""
         demand, capacity = self.load()
         marks = self.overload.watermarks
+        usual = system.immunity.usual(profile, self.pool.context_tokens)
         return Circumstances(
             system=system.name,
             overloaded=self.overload.overloaded,
@@ -79,8 +80,8 @@ class ModelPool:
             call_tokens=call.prompt_tokens + call.samples * call.max_output_tokens,
             run_calls=attachment.calls,
             run_tokens=attachment.tokens,
-            expected_calls=profile.calls_per_interaction,
-            expected_tokens=profile.tokens_per_interaction,
+            expected_calls=usual.calls,
+            expected_tokens=usual.tokens,
             immunity_factor=system.immunity_factor,
             under_way=attachment.under_way,
             immune=attachment.immune if asked else None,
@@ -167,7 +168,7 @@ class ModelPool:
 
     def join(self, event: ev.WorkerJoined) -> list[ev.Command]:
         """A worker joins. Raises ValueError if it is here, or has no capacity."""
-        self.pool.join(event.worker_id, event.kv_capacity_tokens)
+        self.pool.join(event.worker_id, event.kv_capacity_tokens, event.context_tokens)
         self.locality.add_worker(event.worker_id, event.kv_capacity_tokens)
         self.router.add_worker(event.worker_id)
         return self.feed.pump()

@@ -24,6 +24,8 @@ class Worker:
     worker_id: str
     epoch: int
     kv_capacity_tokens: int
+    context_tokens: int
+    """Tokens of the longest call that it takes."""
     draining: bool = False
     last_report_s: float | None = None
     waiting_tokens: int = 0
@@ -53,25 +55,31 @@ class Pool:
         """Mask of those of them whose window is not full."""
         self._light = 0
         """Mask of those where hits have less than a window to compute; without ``hits`` nobody."""
+        self.context_tokens = 0
+        """The longest call that any worker takes; of the last ones that were here if there is none."""
         self.came_ajar = False
         """A worker has become light, since this was last set to False."""
         self._demand_tokens = 0
         """Over the workers that take calls, as is the capacity."""
         self._capacity_tokens = 0
 
-    def join(self, worker_id: str, kv_capacity_tokens: int) -> Worker:
+    def join(
+        self, worker_id: str, kv_capacity_tokens: int, context_tokens: int | None = None
+    ) -> Worker:
         """A worker joins. Raises ValueError if it is here, or has no capacity."""
         if worker_id in self.workers:
             raise ValueError(f"worker {worker_id!r} has joined already")
         if kv_capacity_tokens < 1:
             raise ValueError(f"kv_capacity_tokens is {kv_capacity_tokens}; allowed: 1 or more")
         self._epoch += 1
-        worker = Worker(worker_id, self._epoch, kv_capacity_tokens)
+        longest = min(context_tokens or kv_capacity_tokens, kv_capacity_tokens)
+        worker = Worker(worker_id, self._epoch, kv_capacity_tokens, longest)
         self._enter(worker)
         return worker
 
     def _enter(self, worker: Worker) -> None:
         self.workers[worker.worker_id] = worker
+        self.context_tokens = max(each.context_tokens for each in self.workers.values())
         if not worker.draining:
             self._serve(worker)
 
@@ -181,11 +189,16 @@ class Pool:
             last_s = plain.pop("last_report_s")
             plain["report_age_s"] = None if last_s is None else now_s - last_s
             workers.append(plain)
-        return {"epoch": self._epoch, "workers": workers}
+        return {
+            "epoch": self._epoch,
+            "workers": workers,
+            "context_tokens": self.context_tokens,
+        }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot; the workers' numbers were restored before."""
         self._epoch = state["epoch"]
+        self.context_tokens = state["context_tokens"]
         self.workers = {}
         self._serving = self._open = self._light = self._demand_tokens = self._capacity_tokens = 0
         for plain in state["workers"]:

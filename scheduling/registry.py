@@ -181,7 +181,7 @@ _SYSTEMS = (
         "dlpm",
         feed_window=0.03,
         hit_share=0.75,
-        router_options={"quantum_prompts": 1600.0, "charge_cached": False, "balance_abs": 16},
+        router_options={"quantum_prompts": 1600.0, "cached_weight": 0.0, "balance_abs": 16},
         local_options={"quantum": 250.0},
     ),
 )

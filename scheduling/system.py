@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from fairserve.interactions.call import DEFAULT_LEVELS, LEVELS
+from fairserve.interactions.immunity import ImmunityRule
 from fairserve.throttling.overload import Watermarks
 
 _PARTS = ("throttle", "feeder", "router", "local")
@@ -21,6 +22,7 @@ OWN_OPTIONS = (
     "high_watermark",
     "low_watermark",
     "immunity_factor",
+    "immunity_rule",
     "worker_silence_s",
     "levels",
 )
@@ -43,8 +45,10 @@ class SystemConfig:
     its prompt; None: it does not."""
     high_watermark: float = 2.0
     low_watermark: float = 1.2
-    immunity_factor: float = 4.0
-    """An interaction loses its immunity at so many times its app's profile."""
+    immunity_factor: float = 2.0
+    """An interaction loses its immunity at so many times its app's longest usual run."""
+    immunity_rule: Literal["p99", "profile"] = "p99"
+    """What that is (:mod:`fairserve.interactions.immunity`)."""
     worker_silence_s: float = 15.0
     """A worker that reported once and then not for so long is lost."""
     levels: str = DEFAULT_LEVELS
@@ -64,10 +68,14 @@ class SystemConfig:
             raise ValueError(f"hit_share is {self.hit_share}; allowed: over 0, to 1, or null")
         if self.levels not in LEVELS:
             raise ValueError(f"levels is {self.levels!r}; allowed: {', '.join(map(repr, LEVELS))}")
-        if not self.immunity_factor > 0:
-            raise ValueError(f"immunity_factor is {self.immunity_factor}; allowed: over 0")
+        ImmunityRule(self.immunity_factor, self.immunity_rule)
         if not self.worker_silence_s > 0:
             raise ValueError(f"worker_silence_s is {self.worker_silence_s}; allowed: over 0")
+
+    @property
+    def immunity(self) -> ImmunityRule:
+        """How far a run in progress is immune to throttling."""
+        return ImmunityRule(self.immunity_factor, self.immunity_rule)
 
     def with_options(self, options: Mapping[str, Any]) -> SystemConfig:
         """This system with some options changed.

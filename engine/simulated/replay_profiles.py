@@ -79,6 +79,7 @@ class ReplayProfiles:
             usage.system_tokens,
             usage.output_tokens,
             0.0,
+            usage.cached_tokens,
         )
         served = self._served[call.tenant]
         for place, amount in enumerate((1, *seen[2:5])):
@@ -88,8 +89,11 @@ class ReplayProfiles:
         if len(calls) > self._learning.max_calls:
             calls.popleft()
         before = runs.get(call.interaction_id)
-        made = 1 if before is None else before[1].calls + 1
-        runs[call.interaction_id] = (arrival_s, RunSeen(made, False, 0.0))
+        made, tokens = (0, 0) if before is None else (before[1].calls, before[1].tokens)
+        runs[call.interaction_id] = (
+            arrival_s,
+            RunSeen(made + 1, False, 0.0, tokens + seen.tokens),
+        )
         self._news.add(call.app)
 
     def run_ended(self, end: RunEnd, now_s: float) -> None:

@@ -180,7 +180,8 @@ class Watch:
         member.ready = member.there = True
         capacity = facts.kv_capacity_tokens or spec.kv_tokens or DEFAULT_KV_TOKENS
         member.capacity_tokens = capacity
-        self._control.post(ev.WorkerJoined(member.worker_id, capacity, facts.model))
+        joined = ev.WorkerJoined(member.worker_id, capacity, facts.model, facts.context_tokens)
+        self._control.post(joined)
         logger.info(
             "worker %s joined: %s, %d tokens of KV cache", member.worker_id, facts.model, capacity
         )

@@ -71,7 +71,7 @@ def switch_system(
         if not same_router:
             _fill_router(pool.router, pool.pool, own)
     dispatcher.system, dispatcher.admission.throttle = system, throttle
-    dispatcher.tracker.immunity_factor = system.immunity_factor
+    dispatcher.tracker.immunity = system.immunity
     dispatcher.first = first
     dispatcher.compose(pools if dispatcher.pools else {})
     if not same_feeder:  # they share by now what they charge

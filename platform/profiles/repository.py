@@ -29,13 +29,13 @@ KEPT_VERSIONS = 1000
 
 def declared_profile(app: App) -> AppProfile:
     """The profile that its owner declared."""
-    return AppProfile(
-        stages=tuple(
-            StageProfile(stage.input_tokens, stage.system_tokens, stage.output_tokens)
-            for stage in app.stages
-        ),
-        calls_per_interaction=app.calls_per_interaction,
-        idle_timeout_s=app.idle_timeout_s,
+    names = ("input_tokens", "system_tokens", "output_tokens")
+    return AppProfile.from_plain(
+        {
+            "stages": [{name: getattr(stage, name) for name in names} for stage in app.stages],
+            "calls_per_interaction": app.calls_per_interaction,
+            "idle_timeout_s": app.idle_timeout_s,
+        }
     )
 
 
@@ -176,6 +176,7 @@ def seen(
             LedgerCall.input_tokens,
             LedgerCall.system_tokens,
             LedgerCall.output_tokens,
+            LedgerCall.cached_tokens,
             LedgerCall.accepted_at,
         )
         .where(
@@ -189,14 +190,12 @@ def seen(
     ).all()
     calls: list[CallSeen] = []
     made: dict[str, RunSeen] = {}
-    for run_id, stage, agent, inputs, system, outputs, accepted_at in rows:
+    for run_id, stage, agent, inputs, system, outputs, cached, accepted_at in rows:
         age_s = (now - accepted_at).total_seconds()
-        calls.append(CallSeen(stage, agent, inputs, system, outputs, age_s))
-        before = made.get(run_id)
-        if before is None:
-            made[run_id] = RunSeen(1, ended=False, age_s=age_s)
-        else:
-            made[run_id] = before._replace(calls=before.calls + 1)
+        call = CallSeen(stage, agent, inputs, system, outputs, age_s, cached)
+        calls.append(call)
+        before = made.get(run_id, RunSeen(0, ended=False, age_s=age_s))
+        made[run_id] = before._replace(calls=before.calls + 1, tokens=before.tokens + call.tokens)
     oldest = rows[-1].accepted_at if rows else now
     ended = session.execute(
         select(Interaction.id, Interaction.ended_at).where(

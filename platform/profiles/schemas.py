@@ -16,15 +16,27 @@ from fairserve.platform.db.profiles import ProfileSource
 from fairserve.platform.db.schemas import FieldError, Strict
 
 
+class StageInForce(StageOut):
+    """A stage of the profile that holds."""
+
+    cached_tokens: float
+    """Prompt tokens that calls at this stage had cached; 0 where none were seen."""
+
+
 class ProfileInForce(ProfileOut):
     """The profile that holds."""
 
+    stages: list[StageInForce]  # type: ignore[assignment]  # each is a StageOut
     agents: dict[str, list[StageOut]]
     """What the calls of agents that are named are expected to use; it foretells their output."""
     seen_stages: int
     """So many of the first stages are as calls have shown."""
     believed_tokens: float | None
     """A typical call at a later stage weighs at most so many weighted tokens; null: as it is."""
+    p99_calls: float | None
+    """99th percentile of the calls of an interaction; null while fewer than 50 have ended."""
+    p99_tokens: float | None
+    """99th percentile of the tokens of an interaction; null while fewer than 50 have ended."""
 
 
 class ProfileVersionOut(BaseModel):
@@ -54,6 +66,7 @@ class StageSeen(BaseModel):
     input_tokens: SpreadOut
     system_tokens: SpreadOut
     output_tokens: SpreadOut
+    cached_tokens: SpreadOut
 
 
 class Seen(BaseModel):

@@ -183,7 +183,7 @@ def _run(event: EventOut, reason: Reason) -> str:
         return f"Its run was under way with {so_far}, and no longer immune."
     return (
         f"Its run was under way with {so_far}, and no longer immune: that ends at"
-        f" {event.immunity_factor:g} times what the app's profile expects of a run,"
+        f" {event.immunity_factor:g} times the app's longest usual run,"
         f" {event.expected_calls:,g} calls or {event.expected_tokens:,.0f} tokens."
     )
 

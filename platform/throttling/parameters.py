@@ -32,8 +32,13 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "high_watermark": ("demand / KV capacity", "Load at which an overload begins."),
     "low_watermark": ("demand / KV capacity", "Load at which an overload ends."),
     "immunity_factor": (
-        "times the profile",
-        "A run beyond so many times its app's expected calls or tokens may be throttled.",
+        "longest usual runs",
+        "A run may be throttled beyond so many times its app's longest usual run, in calls or tokens.",
+    ),
+    "immunity_rule": (
+        "",
+        "Which run that is: the 99th percentile of the app's runs (p99; until 50 are known what is "
+        "declared, at most 100 calls), or the one that its profile expects.",
     ),
     "worker_silence_s": ("s", "A worker that is silent for so long counts as lost."),
     "levels": ("", "Who gets a share: user, tenant > user, or tenant > app > user."),
@@ -66,7 +71,14 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Which queued call of a run goes first: critical_path takes the one with the longest way to the "
         "run's end, where its program declares it; arrival the oldest.",
     ),
-    "feeder.charge_cached": ("", "Whether cached prompt tokens count as service."),
+    "feeder.cached_weight": (
+        "share",
+        "What a cached prompt token counts, of one that is computed.",
+    ),
+    "feeder.charge_cached": (
+        "",
+        "Replaces cached_weight: by 1 if true, 0 if false; null does not.",
+    ),
     "feeder.normalise": ("", "What costs 1: an expected call, or an expected interaction."),
     "feeder.alpha": ("per token", "Weight of input tokens."),
     "feeder.beta": ("per token", "Weight of system tokens."),
@@ -76,7 +88,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Service a client gets at a worker per refill; null adapts to the prompts seen.",
     ),
     "router.quantum_prompts": ("prompts", "So many mean prompts are that service."),
-    "router.charge_cached": ("", "Whether cached prompt tokens use up that service."),
+    "router.cached_weight": ("share", "What a cached prompt token uses up of that service."),
+    "router.charge_cached": (
+        "",
+        "Replaces cached_weight: by 1 if true, 0 if false; null does not.",
+    ),
     "router.level_quantum": (
         "",
         "Quantum of a tenant: clients multiplies it by its users with running calls, or equal.",
@@ -84,6 +100,7 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "router.we": ("per token", "Weight of prompt tokens that are computed."),
     "router.wq": ("per token", "Weight of output tokens."),
     "local.quantum": ("weighted tokens", "Service a client gets per refill inside a worker."),
+    "local.cached_weight": ("share", "What a cached prompt token counts, of one that is computed."),
     "local.we": ("per token", "Weight of prompt tokens that are computed."),
     "local.wq": ("per token", "Weight of output tokens."),
     "local.wp": ("per token", "Weight of prompt tokens."),

@@ -174,7 +174,7 @@ class EventOut(BaseModel):
     """Of a run, by the app's profile, as ``expected_tokens``."""
     expected_tokens: float | None
     immunity_factor: float | None
-    """Times the profile, at which a run under way loses its immunity; null, too, where it never does."""
+    """Multiple of the app's longest usual run at which immunity ends; null where it never does."""
     under_way: bool | None
     immune: bool | None
     budget_limit: Cost | None

@@ -43,11 +43,11 @@ class SliceCharges:
         weights: SliceWeights,
         *,
         reserves: bool,
-        charge_cached: bool,
+        cached_weight: float,
         normalise: Literal["call", "interaction"],
     ) -> None:
         self._counters, self._weights = counters, weights
-        self._reserves, self._charge_cached = reserves, charge_cached
+        self._reserves, self._cached_weight = reserves, cached_weight
         self._normalise = normalise
         self._reference = self._typical_of(DEFAULT_PROFILE, 1)
         self._dispatched: dict[str, _Dispatched] = {}
@@ -83,11 +83,11 @@ class SliceCharges:
 
     def _typical_of(self, profile: AppProfile, stage: int) -> float:
         if self._normalise == "interaction":
-            return self._weights.typical_interaction(profile)
-        return self._weights.typical_call(profile, stage)
+            return self._weights.typical_interaction(profile, self._cached_weight)
+        return self._weights.typical_call(profile, stage, self._cached_weight)
 
     def _cost(self, record: _Dispatched, usage: TokenUsage) -> float:
-        tokens = self._weights.prompt_slice(usage, charge_cached=self._charge_cached)
+        tokens = self._weights.prompt_slice(usage, self._cached_weight)
         record.prompt_cost = record.per_token * tokens
         return record.prompt_cost + record.per_output * usage.output_tokens
 

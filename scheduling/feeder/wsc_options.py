@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.scheduling.cost import SliceWeights
+from fairserve.scheduling.cost import SliceWeights, check_cached_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,10 @@ class WscOptions:
     least served client; else it shrinks with the difference of the two shares. Without: the same for
     every match."""
     max_bypass: int = 16
-    charge_cached: bool = False
+    cached_weight: float = 1.0
+    """What a cached prompt token counts, in the charge and in the weight alike."""
+    charge_cached: bool | None = None
+    """Alias, replaces ``cached_weight`` where it is given: by 1 if true, by 0 if false."""
     normalise: Literal["call", "interaction"] = "call"
     run_priority: Literal["progress", "arrival"] = "progress"
     """Among the runs under way within the slack: the one that is expected to need the fewest calls until
@@ -51,6 +54,8 @@ class WscOptions:
             if not value >= 0:
                 raise ValueError(f"{name} is {value}; allowed: 0 or more")
         SliceWeights(self.alpha, self.beta, self.gamma)
+        weight = check_cached_weight(self.cached_weight, self.charge_cached)
+        object.__setattr__(self, "cached_weight", weight)
 
 
 PAPER = WscOptions(
@@ -58,7 +63,6 @@ PAPER = WscOptions(
     interaction_slack=math.inf,
     locality_slack=0.0,
     max_bypass=0,
-    charge_cached=True,
     run_priority="arrival",
     run_order="arrival",
 )

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from fairserve.interactions.call import path_of_id
 from fairserve.scheduling.base import LocalCall, PrefixCache
+from fairserve.scheduling.cost import check_cached_weight
 from fairserve.scheduling.local.dlpm_order import DlpmOrder, Member
 from fairserve.scheduling.local.match_groups import MatchedCall
 from fairserve.scheduling.local.matched_places import Item, MatchedPlaces
@@ -39,6 +40,8 @@ class DlpmOptions:
     quantum: float = 5000.0
     we: float = 1.0
     wq: float = 2.0
+    cached_weight: float = 0.0
+    """What a cached prompt token counts, times ``we``; 0 is the paper's."""
     refill_when_stuck: bool = True
     max_bypass: int = 64
     """0 never stops at a call that does not fit (the paper)."""
@@ -48,6 +51,7 @@ class DlpmOptions:
             raise ValueError(f"quantum is {self.quantum}; allowed: over 0, finite")
         if self.we < 0 or self.wq < 0:
             raise ValueError(f"we is {self.we}, wq is {self.wq}; allowed: not negative")
+        check_cached_weight(self.cached_weight, None)
         if self.max_bypass < 0:
             raise ValueError(f"max_bypass is {self.max_bypass}; allowed: 0 or more")
 
@@ -185,8 +189,9 @@ class Dlpm:
         matched.running = True
         if matched.per_token < 0:  # a preempted call paid for its prompt before
             matched.per_token = self.options.wq / call.weight
-            extend_tokens = max(0, call.prompt_tokens - cached_tokens)
-            self._order.charge(client, self.options.we * extend_tokens / call.weight)
+            cached_tokens = min(cached_tokens, call.prompt_tokens)
+            tokens = call.prompt_tokens - (1 - self.options.cached_weight) * cached_tokens
+            self._order.charge(client, self.options.we * tokens / call.weight)
 
     def skip(self) -> None:
         """The offered call does not fit; it is not offered again in this step."""

@@ -18,7 +18,7 @@ credit only at closed ones, the least loaded open worker takes the call without 
 multiplied by the call's price. Weakness: the fairness bound grows with the number of workers, and holds
 only for clients backlogged at all of them (Theorem 5.1). Two more are answered by options (decision 8):
 a client whose credit is spent leaves the worker with all its runs' contexts (``quantum_prompts``,
-``charge_cached``), and while it has credit its prefix holds it at a crowded worker (``balance_abs``).
+``cached_weight``), and while it has credit its prefix holds it at a crowded worker (``balance_abs``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fairserve.interactions.call import Call, ClientPath
+from fairserve.scheduling.cost import check_cached_weight
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.credit import Credit
 from fairserve.scheduling.routers.loads import Loads, check_balance
@@ -45,8 +46,10 @@ class D2lpmOptions:
     quantum_prompts: float = 20.0
     we: float = 1.0
     wq: float = 2.0
-    charge_cached: bool = True
-    """Whether the prompt tokens that the worker is believed to have are charged, too (the paper)."""
+    cached_weight: float = 1.0
+    """What a prompt token counts that the worker is believed to have; 1 is the paper's."""
+    charge_cached: bool | None = None
+    """Alias, replaces ``cached_weight`` where it is given: by 1 if true, by 0 if false."""
     balance_abs: int | None = None
     """No match is looked at while a worker has so many more calls outstanding than another, and
     ``balance_rel`` times as many; None (the paper): never."""
@@ -62,6 +65,8 @@ class D2lpmOptions:
         if self.we < 0 or self.wq < 0:
             raise ValueError(f"we is {self.we}, wq is {self.wq}; allowed: not negative")
         check_balance(self.balance_abs, self.balance_rel)
+        weight = check_cached_weight(self.cached_weight, self.charge_cached)
+        object.__setattr__(self, "cached_weight", weight)
         if self.level_quantum not in ("clients", "equal"):
             raise ValueError(
                 f"level_quantum is {self.level_quantum!r}; allowed: 'clients', 'equal'"
@@ -187,9 +192,9 @@ class D2lpm:
         self._prompts += 1
         self._prompt_sum += prompt
         cost = prompt
-        if not self.options.charge_cached:
+        if self.options.cached_weight < 1:
             cached, _ = self._locality.match(call, 1 << slot)
-            cost -= price * self.options.we * cached
+            cost -= (1 - self.options.cached_weight) * price * self.options.we * cached
         begins = not path[-1].outstanding
         self._active += begins
         for credit in path:

@@ -60,6 +60,7 @@ class World:
                     accepted_at=at,
                     input_tokens=tokens[0] * stage,
                     system_tokens=tokens[1],
+                    cached_tokens=tokens[1],
                     output_tokens=tokens[2],
                     expected_output_tokens=tokens[2] * 2,
                     **owner,
@@ -119,10 +120,13 @@ def test_what_calls_use_is_learned_and_control_hears_of_it(world):
     found = world.view()
     held = found["in_force"]["profile"]
     assert found["in_force"]["source"] == "learned"
-    assert held["stages"][0] == {"input_tokens": 400, "system_tokens": 50, "output_tokens": 100}
-    assert held["stages"][1] == {"input_tokens": 800, "system_tokens": 50, "output_tokens": 100}
+    same = {"system_tokens": 50, "cached_tokens": 50, "output_tokens": 100}
+    assert held["stages"][0] == {"input_tokens": 400, **same}
+    assert held["stages"][1] == {"input_tokens": 800, **same}
+    assert (held["p99_calls"], held["p99_tokens"]) == (2, 400 + 800 + 2 * 150)
     assert (held["calls_per_interaction"], held["idle_timeout_s"]) == (2, 60)
-    assert held["agents"] == {"planner": held["stages"][:1]}
+    (of_agent,) = held["agents"]["planner"]
+    assert held["stages"][0] == {**of_agent, "cached_tokens": 50}
     assert found["seen"]["stages"][0]["input_tokens"] == {
         "expected": 400,
         "median": 400,

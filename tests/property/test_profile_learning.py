@@ -12,11 +12,11 @@ from fairserve.interactions.profile_statistics import CallSeen, RunSeen, figures
 
 DAY_S = 86_400.0
 TOKENS = st.sampled_from([0, 1, 50, 400, 3000, 100_000])
-STAGE = st.builds(StageProfile, st.floats(0, 9e8), st.floats(0, 9e8), st.floats(1e-9, 9e8))
+STAGE = st.builds(StageProfile, st.floats(0, 9e6), st.floats(0, 9e6), st.floats(1e-9, 9e6))
 DECLARED = st.builds(
     AppProfile,
     st.lists(STAGE, min_size=1, max_size=4).map(tuple),
-    calls_per_interaction=st.floats(1, 1e6),
+    calls_per_interaction=st.floats(1, 1e4),
 )
 OPTIONS = st.builds(
     LearningOptions,
@@ -34,8 +34,9 @@ CALL = st.builds(
     TOKENS,
     TOKENS,
     st.floats(0, 1e6),
+    st.sampled_from([0, 50, 3000]),
 )
-RUN = st.builds(RunSeen, st.integers(1, 50), st.booleans(), st.floats(0, 1e6))
+RUN = st.builds(RunSeen, st.integers(1, 50), st.booleans(), st.floats(0, 1e6), TOKENS)
 LOOK = st.tuples(st.floats(0, 3 * DAY_S), histories(CALL, 30), histories(RUN, 12), DECLARED)
 """The time since the last look, what is seen at this one, and what is declared by then."""
 

@@ -12,6 +12,7 @@ from virtual_cluster import make_call
 
 from fairserve.interactions import errors
 from fairserve.interactions import tracker as tr
+from fairserve.interactions.immunity import ImmunityRule
 from fairserve.interactions.profile import AppProfile, StageProfile
 
 PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_timeout_s=10)
@@ -195,7 +196,7 @@ def test_memory_is_bounded():
 
 
 def test_immunity_is_bounded_by_calls_and_tokens():
-    tracker = tr.Tracker(immunity_factor=2)
+    tracker = tr.Tracker(immunity=ImmunityRule(2.0, "profile"))
     for number in range(6):
         attachment = accept(tracker, make_call(f"c{number}", run="R"))
         assert attachment.immune == (number > 0)

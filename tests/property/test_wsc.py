@@ -227,12 +227,36 @@ def test_normalising_by_the_interaction():
     assert feeder.counter(("t", "u")) == pytest.approx(1.0)
 
 
-def test_cached_tokens_are_charged_only_on_demand():
-    for charge_cached, expected in ((True, 1.0), (False, 30 / 110)):
-        feeder = made(directory(app=(100, 10)), WscOptions(charge_cached=charge_cached))
-        fill(feeder, "u", 1)
-        serve(feeder, cached=80)
-        assert feeder.counter(("t", "u")) == pytest.approx(expected)
+@pytest.mark.parametrize("options", [{}, {"charge_cached": True}, {"cached_weight": 1.0}])
+def test_cached_tokens_are_charged_as_others(options):
+    feeder = made(directory(app=(100, 10)), WscOptions(**options))
+    fill(feeder, "u", 1)
+    serve(feeder, cached=80)
+    assert feeder.counter(("t", "u")) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("cached", [0, 80])
+def test_a_call_of_the_shown_size_and_cached_share_costs_1_whatever_cached_tokens_count(
+    weight, cached
+):
+    """The charge and the weight are the same function of a call."""
+    known = Directory()
+    profile = AppProfile((StageProfile(100, 0, 10, cached),), seen_stages=1)
+    known.take(AppChanged("app", profile, Limits()))
+    feeder = made(known, WscOptions(cached_weight=weight))
+    fill(feeder, "u", 1)
+    serve(feeder, cached=cached)
+    assert feeder.counter(("t", "u")) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("cached", [0, 40, 100])
+def test_no_declared_prompt_makes_a_call_cost_less_than_1(cached):
+    """Nobody has seen what is cached: a prompt that is declared counts as if all of it were."""
+    feeder = made(directory(app=(100, 10)), WscOptions(charge_cached=False))
+    fill(feeder, "u", 1)
+    serve(feeder, cached=cached)
+    assert feeder.counter(("t", "u")) == pytest.approx((110 - cached) / 10)
 
 
 def test_bad_options_and_ids():

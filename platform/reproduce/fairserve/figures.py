@@ -107,11 +107,11 @@ def _slices(
             usage = TokenUsage(
                 planned.input_tokens, planned.system_tokens, 0, planned.output_tokens
             )
-            totals[run.app].append(weights.slice(usage, charge_cached=True))
+            totals[run.app].append(weights.slice(usage))
     typical = {app: sum(slices) / len(slices) for app, slices in totals.items()}
     by_client: dict[str, list[CallSample]] = defaultdict(list)
     for call in calls:
-        share = weights.slice(call.usage, charge_cached=True)
+        share = weights.slice(call.usage)
         parts = round(_UNIT * share / typical[runs[call.interaction_id].app])
         if call.outcome == "cancelled" and not parts:
             parts = _UNIT  # still queued when the replay stopped: demand, and no service

@@ -39,7 +39,7 @@ MIX = AgentMixOptions(
 )
 RPM, STRICT_RPM = "rpm-20", "rpm-5"
 FS, OURS = "fs-wi", "fairserve"
-_AS_PUBLISHED = {"feed_window": 1e-6, "immunity_factor": 1e9}
+_AS_PUBLISHED = {"feed_window": 1e-6, "immunity_factor": 1e9, "immunity_rule": "profile"}
 """The paper's scheduler is the engine's: nothing waits behind it; immunity has no bound."""
 FS_MENDED = "fs-wi, charged at selection"
 OURS_UNWEIGHED = "fairserve, any match within the slack"

@@ -11,11 +11,15 @@ from dataclasses import dataclass, field, replace
 
 from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
-from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.profile import MOST_CALLS, AppProfile, StageProfile
 from fairserve.platform.reproduce.profiles.contest import CHEAT, Useful
 from fairserve.platform.simulate.declared import scaled
 
 Runs = Sequence[Interaction]
+
+_BLOCK_TOKENS = 16
+_CONSTANT = 1 << 32
+"""The first block id of a constant prompt; no other prompt has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def one_run(factor: float) -> Try:
             )
             endless.append(replace(own[0], interaction_id=f"endless-{user}", calls=calls))
         said = replace(
-            larger_from(_truth(runs), factor, 1), calls_per_interaction=1e6, run_lengths=()
+            larger_from(_truth(runs), factor, 1), calls_per_interaction=MOST_CALLS, run_lengths=()
         )
         return Attempt(endless, {CHEAT: said})
 
@@ -166,6 +170,38 @@ def pads(times: float, first: int | None = None) -> Try:
         padded = [_padded(run, times) for run in runs[:until]]
         useful = _useful(runs[:until])
         return Attempt([*padded, *runs[until:]], {CHEAT: _truth(padded)}, useful)
+
+    return attempt
+
+
+def constant_prompt(tokens: int, *, cached: bool, system: bool = True, one_in: int = 1) -> Try:
+    """Each call, or one run in so many, begins with the same tokens, declared truly.
+
+    The tokens are a system prompt, or the beginning of the input. They are in one block run that all
+    calls share, or, where they are not to be cached, in nobody's.
+    """
+
+    def attempt(runs: Runs) -> Attempt:
+        blocks = ((_CONSTANT, tokens // _BLOCK_TOKENS),) if cached else ()
+        padded = [
+            replace(
+                run,
+                calls=tuple(
+                    replace(
+                        call,
+                        input_tokens=call.input_tokens + (0 if system else tokens),
+                        system_tokens=call.system_tokens + (tokens if system else 0),
+                        blocks=blocks,
+                    )
+                    for call in run.calls
+                ),
+            )
+            for run in runs[::one_in]
+        ]
+        if one_in > 1:
+            kept = [run for place, run in enumerate(runs) if place % one_in]
+            return Attempt([*padded, *kept], {CHEAT: _truth([*padded, *kept])}, _useful(runs))
+        return Attempt(padded, {CHEAT: _truth(padded)}, _useful(runs))
 
     return attempt
 

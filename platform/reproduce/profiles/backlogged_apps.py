@@ -166,7 +166,7 @@ class TypicalCalls:
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
         """See the protocol."""
-        used = _WEIGHTS.slice(sample.usage, charge_cached=False)
+        used = _WEIGHTS.slice(sample.usage)
         window = min(int(sample.end_s / self._duration_s * self._windows), self._windows - 1)
         typical = _WEIGHTS.typical_call(self._true[call.app], call.stage)
         self._served[call.app][window] += used / typical

@@ -19,7 +19,9 @@ from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_result import ReplayResult
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.call import Call
+from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.run_end import RunEnd
+from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.events import CallOutcome, Refuse
 from fairserve.scheduling.metrics import CallSample
 
@@ -36,6 +38,8 @@ _AT_ONCE = 20
 _PROMPTS = (400, 600, 800, 1000)
 """Of the stages, on average."""
 _OUTPUT = 100
+
+_WEIGHTS = SliceWeights()
 
 Useful = Mapping[str, float]
 """Useful tokens by full id of the call; others have as many as they use."""
@@ -68,9 +72,21 @@ def contest(cheats: Sequence[Interaction], seed: int, duration_s: float) -> Trac
 class UsefulWork:
     """Watches what each tenant gets done."""
 
-    def __init__(self, useful: Useful, duration_s: float, *, leaves: bool = False) -> None:
-        """``leaves``: the cheat's calls are cancelled when their work is done."""
+    def __init__(
+        self,
+        useful: Useful,
+        duration_s: float,
+        true: Mapping[str, AppProfile],
+        *,
+        leaves: bool = False,
+    ) -> None:
+        """``true`` are the profiles of what each app sends.
+
+        ``leaves``: the cheat's calls are cancelled when their work is done.
+        """
         self._useful, self._duration_s, self._leaves = useful, duration_s, leaves
+        self._true = true
+        self._slices = dict.fromkeys(TENANTS, 0.0)
         self._windows = max(1, round(duration_s / WINDOW_S))
         self._done = {tenant: [0.0] * self._windows for tenant in TENANTS}
         self._ended = [0] * self._windows
@@ -87,6 +103,8 @@ class UsefulWork:
             used = sample.usage.prompt_tokens + sample.usage.output_tokens
             tokens = self._useful.get(call.call_id, used)
             self._done[call.tenant][self._window(sample.end_s)] += tokens
+        typical = _WEIGHTS.typical_call(self._true[call.app], call.stage)
+        self._slices[call.tenant] += _WEIGHTS.slice(sample.usage) / typical
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
         """See the protocol."""
@@ -94,13 +112,17 @@ class UsefulWork:
             self._ended[self._window(ended_s)] += 1
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:
-        """Useful tokens a second of each tenant by window; the cheat's runs that ended by its end."""
+        """Useful tokens a second of each tenant by window; the cheat's runs that ended by its end.
+
+        ``slices``: what each tenant was served in all, in true typical calls.
+        """
         width_s = self._duration_s / self._windows
         return {
             "done_per_s": {
                 tenant: [tokens / width_s for tokens in done] for tenant, done in self._done.items()
             },
             "ended_runs": list(accumulate(self._ended)),
+            "slices": self._slices,
         }
 
 

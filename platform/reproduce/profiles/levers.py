@@ -14,8 +14,10 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.interactions.profile import MOST_CALLS
 from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.reproduce.profiles import attempts as by
 from fairserve.platform.reproduce.profiles.contest import (
@@ -61,6 +63,27 @@ FIRST = "pads its first 20 runs 10x"
 DECLARES = "declares 10x"
 ONE_RUN = "one endless run, under limits"
 
+CONSTANT_PROMPTS: Mapping[str, Lever] = {
+    **{
+        f"a constant {kind} of {tokens:,} tokens, {'' if cached else 'not '}cached": Lever(
+            by.constant_prompt(tokens, cached=cached, system=kind == "system prompt")
+        )
+        for kind, tokens, cached in (
+            ("system prompt", 1024, True),
+            ("system prompt", 4096, True),
+            ("system prompt", 16_384, True),
+            ("input", 16_384, True),
+            ("system prompt", 1024, False),
+            ("system prompt", 4096, False),
+            ("system prompt", 16_384, False),
+        )
+    },
+    "the same system prompt of 16,384 tokens in every third run": Lever(
+        by.constant_prompt(16_384, cached=True, one_in=3)
+    ),
+}
+"""Every call begins with the same tokens, declared truly."""
+
 LEVERS: Mapping[str, Lever] = {
     DECLARES: Lever(by.declares(10)),
     "declares 1000x": Lever(by.declares(1000)),
@@ -71,7 +94,7 @@ LEVERS: Mapping[str, Lever] = {
         by.new_apps(1000, 4), learning=replace(_LEARNING, believed_apps=1_000_000)
     ),
     "declares 10x, cancels at the last token": Lever(by.declares(10), leaves=True),
-    "declares endless runs, under limits": Lever(by.declares(1, calls=1e6), LIMITS),
+    "declares endless runs, under limits": Lever(by.declares(1, calls=MOST_CALLS), LIMITS),
     ONE_RUN: Lever(by.one_run(1), LIMITS),
     "splits each call into 10": Lever(by.splits(10)),
     MERGES: Lever(by.merges(3)),
@@ -80,6 +103,7 @@ LEVERS: Mapping[str, Lever] = {
     "20 users instead of 2": Lever(by.invents_users(20)),
     "an invented user pads 20x, one run in 30": Lever(by.lets_others_pad(20, 30)),
     "names agents by size": Lever(by.names_agents),
+    **CONSTANT_PROMPTS,
 }
 GAINFUL = (MERGES, NEW_APPS_BELIEVED)
 """What learning does not stop."""
@@ -91,8 +115,10 @@ COLUMNS = (
     Column("others, learned", lambda seen: seen["learned"]["others"], 2),
     Column("last quarter, learned", lambda seen: seen["learned"]["late"], 2),
     Column("gains until run", lambda seen: seen["learned"]["until"], 0),
+    Column("others' slices", lambda seen: seen["declared"]["slices"], 2),
+    Column("others' slices, learned", lambda seen: seen["learned"]["slices"], 2),
 )
-_GAINS, _OTHERS, _LEARNED, _OTHERS_LEARNED, _LATE, _ = COLUMNS
+_GAINS, _OTHERS, _LEARNED, _OTHERS_LEARNED, _LATE, _, _SLICES, _SLICES_LEARNED = COLUMNS
 Summary = Mapping[str, Any]
 
 
@@ -120,7 +146,8 @@ def profiles_levers(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> R
         f"{DURATION_S * setting.scale:g} s. One tries the lever. Gain: tokens a second of honest work "
         "it gets done, over those where it is honest; the whole worker would be 3. Others: the same "
         "of the honest tenants. Until run: the cheat's runs ended by the last window with a gain over "
-        f"{_GAIN}; 0 is never. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: "
+        f"{_GAIN}; 0 is never. Slices: what the honest tenants got, in true typical calls, over "
+        "their two thirds of all. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: "
         f"looked at every {_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
     )
     title = "what a tenant gains that bends its profile"
@@ -143,6 +170,7 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
     jobs = []
     for seed in range(setting.seeds):
         attempt = lever.attempt(honest_runs(CHEAT, seed, duration_s))
+        trace = contest(attempt.runs, seed, duration_s)
         options = ReplayOptions(
             seed=seed,
             until_s=duration_s,
@@ -154,11 +182,17 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
         jobs.append(
             Job(
                 "levers",
-                contest(attempt.runs, seed, duration_s),
+                trace,
                 SYSTEMS["fairserve"],
                 COSTS,
                 options,
-                watch=partial(UsefulWork, attempt.useful, duration_s, leaves=lever.leaves),
+                watch=partial(
+                    UsefulWork,
+                    attempt.useful,
+                    duration_s,
+                    profiles_of(trace),
+                    leaves=lever.leaves,
+                ),
                 replay=LeavingReplay if lever.leaves else Replay,
             )
         )
@@ -181,6 +215,8 @@ def compared(tried: Summary, honest: Summary) -> dict[str, float]:
         "gain": work(tried, (CHEAT,)) / work(honest, (CHEAT,)),
         "others": work(tried, TENANTS[1:]) / work(honest, TENANTS[1:]),
         "late": work(tried, (CHEAT,), late) / work(honest, (CHEAT,), late),
+        "slices": fmean(tried["slices"][tenant] for tenant in TENANTS[1:])
+        / fmean(tried["slices"].values()),
         "until": float(tried["ended_runs"][gaining[-1]]) if gaining else 0.0,
     }
 
@@ -189,21 +225,34 @@ BOUND = 1.2
 """What learning leaves to be gained over all, but for :data:`GAINFUL`."""
 LATE = 1.15
 OTHERS = 0.85
+GAIN_OF_PADDING = 1.1
+SLICES_BESIDE_PADDING = 0.95
 
 
 def claims(rows: Mapping[str, Row]) -> list[Check]:
     """That declarations alone can be lived on, and learned profiles cannot, but for what is named."""
     stopped = [row for name, row in rows.items() if name not in GAINFUL]
     lasting = [row for row in stopped if row.name != FIRST]
-    kind = [row for row in lasting if "pads" not in row.name]
+    padding = [row for name, row in rows.items() if name in CONSTANT_PROMPTS]
+    kind = [row for row in lasting if "pads" not in row.name and row not in padding]
     checks = [
         _all("learned, a lever gains at most {bound:g} times over all", stopped, _LEARNED, BOUND),
         _all("learned, at most {bound:g} times in the last quarter", lasting, _LATE, LATE),
-        _all(
-            "learned, the honest keep {bound:g} of their work at least",
-            kind, _OTHERS_LEARNED, OTHERS, least=True,
-        ),
-    ]  # fmt: skip
+    ]
+    if kind:
+        claim = "learned, the honest keep {bound:g} of their work at least"
+        checks.append(_all(claim, kind, _OTHERS_LEARNED, OTHERS, least=True))
+    if padding:
+        for word, gain, slices in (
+            ("declared", _GAINS, _SLICES),
+            ("learned", _LEARNED, _SLICES_LEARNED),
+        ):
+            checks += [
+                _all(f"{word}, a constant prompt gains at most {{bound:g}} times",
+                     padding, gain, GAIN_OF_PADDING),
+                _all(f"{word}, beside it the honest keep {{bound:g}} of their slices at least",
+                     padding, slices, SLICES_BESIDE_PADDING, least=True),
+            ]  # fmt: skip
     for name in (DECLARES, NEW_APPS):
         if name in rows:
             seen = rows[name].measured[_GAINS.name].least

@@ -169,7 +169,7 @@ def test_a_snapshot_keeps_what_may_be_reopened():
     assert len(life.tracker) == 1
 
 
-@pytest.mark.parametrize("options", [{"immunity_factor": 0}, {"reopen_grace_s": -1}])
+@pytest.mark.parametrize("options", [{"reopen_grace_s": -1}, {"reopen_grace_s": float("nan")}])
 def test_bad_options(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} is"):
         Tracker(**options)

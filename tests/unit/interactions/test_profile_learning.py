@@ -151,7 +151,7 @@ def test_calls_of_a_run(number, length, declared, expected):
 def test_declaring_again_changes_nothing_that_was_learned():
     figures = seen(calls(100, 500), calls(100, 700, stage=2), ended=runs(100, 2))
     held = learned(figures)
-    huge = AppProfile((StageProfile(9e8, 0, 9e8),), 1e6)
+    huge = AppProfile((StageProfile(9e6, 0, 9e6),), 1e4)
     assert learned(figures, declared=huge, previous=held, now_s=DAY_S) is held
     few = seen(calls(5, 500))
     assert learned(few, declared=huge, previous=held, now_s=DAY_S) is held, "nor later"
@@ -227,8 +227,8 @@ def replace_tokens(call, input_tokens, system_tokens):
 @pytest.mark.parametrize(
     "declared",
     [
-        (StageProfile(1, 0, 1), StageProfile(9e8, 0, 0)),
-        (StageProfile(9e8, 9e8, 9e8), StageProfile(1e-300, 0, 0)),
+        (StageProfile(1, 0, 1), StageProfile(9e6, 0, 0)),
+        (StageProfile(9e6, 9e6, 9e6), StageProfile(1e-300, 0, 0)),
         (StageProfile(1e-300, 0, 0), StageProfile(0, 0, 1)),
     ],
 )

@@ -230,3 +230,26 @@ def test_no_length_is_known_before_a_run_has_ended():
 def test_quantiles_stand_for_equal_shares():
     assert run_lengths(range(1, 102)) == tuple(range(6, 100, 10))
     assert run_lengths([4]) == (4.0,) * RUN_LENGTHS
+
+
+# --- the longest usual run, and what is cached ------------------------------------------------------
+
+
+def test_the_99th_percentile_of_runs_is_known_once_50_have_ended():
+    runs = [RunSeen(n, True, 0.0, 100 * n) for n in range(1, 50)]
+    assert (figures(runs=runs).p99_calls, figures(runs=runs).p99_tokens) == (None, None)
+    found = figures(runs=[*runs, RunSeen(50, False, 0.0, 1)])
+    assert found.p99_calls is None, "one of them has not ended"
+    usual = [RunSeen(4, True, 0.0, 400)] * 995
+    found = figures(runs=usual + [RunSeen(900, True, 0.0, 90_000)] * 5)
+    assert (found.p99_calls, found.p99_tokens) == (4, 400), "a two-hundredth is not usual"
+    found = figures(runs=usual[:980] + [RunSeen(900, True, 0.0, 90_000)] * 20)
+    assert (found.p99_calls, found.p99_tokens) == (900, 90_000)
+
+
+def test_the_cached_share_of_a_stage_is_learned():
+    calls = [CallSeen(1, None, 100, 20, 5, 0.0, cached) for cached in (0, 60, 120)]
+    stage = figures(calls).stages[0]
+    assert stage.expected.cached_tokens == stage.cached_tokens.expected == 60
+    told_too_much = [CallSeen(1, None, 100, 20, 5, 0.0, 500)] * 3
+    assert figures(told_too_much).stages[0].expected.cached_tokens == 120

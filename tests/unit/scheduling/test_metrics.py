@@ -50,8 +50,9 @@ def test_costs():
     assert Profiled()(usage) == pytest.approx(210 + 10 + 40 + 3.2 + 11.46)
     assert Profiled()(TokenUsage()) == 0
     weights = SliceWeights()
-    assert weights.slice(usage, charge_cached=True) == 80 + 40 + 10
-    assert weights.slice(usage, charge_cached=False) == 70 + 0 + 10
+    assert weights.slice(usage) == 80 + 40 + 10
+    assert weights.slice(usage, 0.0) == 70 + 0 + 10
+    assert weights.slice(usage, 0.5) == 75 + 20 + 10
 
 
 def test_service_counts_without_a_first_token_if_the_call_was_completed():

@@ -17,7 +17,7 @@ from fairserve.throttling.price import TokenPrice
 from fairserve.throttling.quota import Quota
 
 PROFILE = AppProfile(stages=(StageProfile(20, 0, 5),), calls_per_interaction=2)
-"""50 tokens in two calls; runs are immune below 8 calls and up to 200 tokens."""
+"""50 tokens in two calls; runs are immune below 4 calls and up to 100 tokens."""
 AT = 1_800_000_000.0
 PRICE = TokenPrice(1_000_000, 500_000, 2_000_000, "price_1")
 
@@ -66,21 +66,21 @@ def test_a_refusal_under_overload_tells_the_load_and_that_no_run_was_under_way()
     assert told.queued_calls == calls - 1 == gate.dispatcher.queued(""), "one is at the worker"
     assert told.call_tokens == 40
     assert (told.run_calls, told.run_tokens, told.under_way, told.immune) == (0, 0, False, False)
-    assert (told.expected_calls, told.expected_tokens, told.immunity_factor) == (2, 50, 4.0)
+    assert (told.expected_calls, told.expected_tokens, told.immunity_factor) == (2, 50, 2.0)
     assert refusal.decision.budget is None
     json.dumps(asdict(refusal))
 
 
 def test_a_run_that_has_lost_its_immunity_tells_what_it_had():
     gate = Gate(capacity=10_000, limits=Limits(user_rpm=1))
-    for number in range(6):
+    for number in range(3):
         assert gate.arrive(f"r{number}", run="R") is None
         gate.end(f"r{number}")
     gate.handle(ev.WorkerReported("w0", 30_000))
-    refusal = gate.arrive("r6", run="R")
+    refusal = gate.arrive("r3", run="R")
     assert (refusal.decision.reason, refusal.mid_run) == ("overloaded_user_limit", True)
     told = refusal.circumstances
-    assert (told.run_calls, told.run_tokens) == (6, 240), "240 are over 4 times 50"
+    assert (told.run_calls, told.run_tokens) == (3, 120), "120 are over 2 times 50"
     assert (told.under_way, told.immune) == (True, False)
     assert (told.demand_tokens, told.capacity_tokens) == (30_000, 10_000)
 

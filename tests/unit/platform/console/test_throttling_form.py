@@ -136,7 +136,7 @@ def test_the_servers_settings_are_the_default():
         "immunity_factor": 6.0
     }
     other = fields(sheet(settings, Current("fairserve", {"immunity_factor": 6}), "fs-wi"))
-    assert (other["feeder.max_bypass"].default, other["immunity_factor"].value) == (0, 4.0)
+    assert (other["feeder.max_bypass"].default, other["immunity_factor"].value) == (0, 2.0)
 
 
 def test_a_wrong_text_is_kept_and_marks_its_field(settings):

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from shared_traces import shared_trace
 
+from fairserve.engine.simulated.profiles import profiles_of
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Trace
 from fairserve.platform.reproduce.profiles import attempts as by
@@ -92,17 +93,19 @@ def test_a_client_who_leaves_at_the_last_token_has_what_it_wanted():
 
 def summary(cheat, others=(10.0,) * 4, ended=(1, 2, 3, 4)):
     done = {tenant: list(others) for tenant in TENANTS} | {CHEAT: list(cheat)}
-    return {"done_per_s": done, "ended_runs": list(ended)}
+    slices = {tenant: sum(of_tenant) for tenant, of_tenant in done.items()}
+    return {"done_per_s": done, "ended_runs": list(ended), "slices": slices}
 
 
 def test_a_gain_and_how_long_it_lasts():
     seen = levers.compared(summary((30, 20, 10, 5), (5,) * 4), summary((10, 10, 10, 10)))
-    assert seen == {"gain": 65 / 40, "others": 0.5, "late": 0.5, "until": 2.0}
+    slices = 20 / ((65 + 20 + 20) / 3)
+    assert seen == {"gain": 65 / 40, "others": 0.5, "late": 0.5, "until": 2.0, "slices": slices}
     assert levers.compared(summary((12, 12, 12, 12)), summary((10,) * 4))["until"] == 0.0
 
 
-def lever_row(name, declared=2.5, learned=1.0, others=1.0, late=1.0):
-    values = (declared, 1.0, learned, others, late, 0.0)
+def lever_row(name, declared=2.5, learned=1.0, others=1.0, late=1.0, slices=1.0):
+    values = (declared, 1.0, learned, others, late, 0.0, slices, slices)
     return Row(
         name,
         {c.name: Spread(v, v, v) for c, v in zip(levers.COLUMNS, values, strict=True)},
@@ -122,6 +125,37 @@ def lever_row(name, declared=2.5, learned=1.0, others=1.0, late=1.0):
 def test_a_claim_about_levers_fails_where_the_figures_say_otherwise(change, words):
     checks = levers.claims({levers.DECLARES: lever_row(levers.DECLARES, **change)})
     assert [words in check.claim for check in checks if not check.holds] == [True] * bool(words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, []),
+        ({"declared": 1.2}, ["declared, a constant prompt gains"]),
+        ({"learned": 1.15}, ["learned, a constant prompt gains"]),
+        ({"slices": 0.9}, ["declared, beside it", "learned, beside it"]),
+    ],
+)
+def test_claims_about_constant_prompts(change, words):
+    name = next(iter(levers.CONSTANT_PROMPTS))
+    checks = levers.claims({name: lever_row(name, **{"declared": 1.0} | change)})
+    failed = [check.claim for check in checks if not check.holds]
+    assert len(failed) == len(words), failed
+    assert all(claim.startswith(word) for claim, word in zip(failed, words, strict=True))
+
+
+def test_a_cached_constant_prompt_buys_no_service():
+    """A prompt of 16k tokens that is always cached: the honest keep their slices."""
+    name = "a constant system prompt of 16,384 tokens, cached"
+    setting = Setting(seeds=1, scale=0.2)
+    report = levers.profiles_levers(setting, {name: levers.CONSTANT_PROMPTS[name]})
+    (row,) = report.rows
+    for gain, slices in (
+        ("gain, declared only", "others' slices"),
+        ("gain, learned", "others' slices, learned"),
+    ):
+        assert row.measured[gain].value < 1.0
+        assert row.measured[slices].value > 0.9, "0.98 in longer runs"
 
 
 def test_what_learning_does_not_stop_is_said():
@@ -255,7 +289,7 @@ def test_a_call_that_knows_what_is_left_is_not_told_otherwise():
             job,
             trace=runs,
             replay=Noting,
-            watch=partial(UsefulWork, {}, 20.0),
+            watch=partial(UsefulWork, {}, 20.0, profiles_of(runs)),
             options=ReplayOptions(until_s=20.0),
         )
     )

@@ -278,7 +278,7 @@ def test_an_old_or_poor_event_is_explained_without_what_it_lacks(reason):
 def test_a_run_without_immunity_is_told_where_that_ended(reason):
     assert (
         "Its run was under way with 10 calls and 6,000 tokens, and no longer immune: that ends at 4"
-        " times what the app's profile expects of a run, 2.5 calls or 1,250 tokens."
+        " times the app's longest usual run, 2.5 calls or 1,250 tokens."
     ) in explain(event(reason, LOAD, LATE, CASES[reason][0]))
 
 
