@@ -37,3 +37,15 @@ class DeclaredInteractionError(InteractionError):
 
 class TrackerFullError(InteractionError):
     """Too many interactions, or calls in one of them, are live."""
+
+
+class OpenInteractionsError(InteractionError):
+    """The tenant or the user has as many open interactions as one may have."""
+
+
+class OpeningRateError(InteractionError):
+    """The user has opened as many interactions within a minute as one may open."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

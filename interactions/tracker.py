@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +33,7 @@ from fairserve.interactions.errors import (
     ForeignInteractionError,
     InteractionClosedError,
     InteractionNotFoundError,
+    OpenInteractionsError,
     TrackerFullError,
     UnknownParentError,
 )
@@ -50,11 +51,30 @@ class TrackerLimits:
     """Bounds of the tracker's memory."""
 
     live_runs: int = 200_000
+    tenant_share: float = 1 / 4
+    """Share of ``live_runs`` that one tenant may have."""
+    user_share: float = 1 / 16
+    """Share of ``live_runs`` that one user may have."""
+    empty_idle_s: float = 60.0
+    """An open run without a call expires when it was idle for so long."""
     calls_per_run: int = 10_000
     remembered_runs: int = 20_000
     """Ended runs whose ids are still known."""
     dormant_runs: int = 20_000
     """Runs that idled to their end and may be reopened."""
+
+    def __post_init__(self) -> None:
+        for name in ("tenant_share", "user_share"):
+            value = getattr(self, name)
+            if not 0 < value <= 1:
+                raise ValueError(f"{name} is {value}; allowed: over 0, to 1")
+        if not self.empty_idle_s > 0:
+            raise ValueError(f"empty_idle_s is {self.empty_idle_s}; allowed: over 0")
+
+    def share(self, of: str) -> int:
+        """Live runs that one tenant (``tenant``) or one user (``user``) may have; at least 1."""
+        share = self.tenant_share if of == "tenant" else self.user_share
+        return max(1, int(self.live_runs * share))
 
 
 class Tracker:
@@ -76,6 +96,8 @@ class Tracker:
         self._infer = infer
         self._reopen_grace_s = reopen_grace_s
         self._runs: dict[str, Run] = {}
+        self._live_of: Counter[tuple[str, ...]] = Counter()
+        """Live runs by ``(tenant,)`` and by ``(tenant, user)``; those without are left out."""
         self._ended: OrderedDict[str, RunState] = OrderedDict()
         self._dormant: OrderedDict[str, tuple[float, Run]] = OrderedDict()
         """Runs that idled to their end, until when they may be reopened; the first ones end first."""
@@ -110,6 +132,7 @@ class Tracker:
         Raises an InteractionError if the id was used before, or too many runs are live.
         """
         self._require_new(interaction_id)
+        self._require_room(owner)
         self._new_run(interaction_id, owner, now_s, declared=declared).closing_final = sink
 
     def take_back(
@@ -147,8 +170,7 @@ class Tracker:
             if call.declared:
                 raise _not_found(interaction_id)
             run = self._reopenable(interaction_id, now_s)
-            if len(self._runs) >= self._limits.live_runs:
-                raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
+            self._require_room((call.tenant, call.app, call.user))
             if run is None:
                 self._require_not_ended(interaction_id)
                 if parents:
@@ -284,7 +306,10 @@ class Tracker:
             run.watched = False
             if run.live:
                 continue  # watched again when its last call ends
-            due_s = run.last_active_s + profile_of(run.app).idle_timeout_s
+            idle_s = profile_of(run.app).idle_timeout_s
+            if not len(run):
+                idle_s = min(idle_s, self._limits.empty_idle_s)
+            due_s = run.last_active_s + idle_s
             if due_s > now_s:
                 self._watch(run, due_s)
             else:
@@ -311,10 +336,35 @@ class Tracker:
     ) -> Run:
         if len(self._runs) >= self._limits.live_runs:
             raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
-        run = self._runs[interaction_id] = Run(interaction_id, owner, now_s)
+        run = Run(interaction_id, owner, now_s)
         run.declared = declared
+        self._enter(run)
         self._watch(run, now_s)  # the first look sets the time of the next
         return run
+
+    def _enter(self, run: Run) -> None:
+        self._runs[run.interaction_id] = run
+        self._live_of[run.tenant,] += 1
+        self._live_of[run.tenant, run.user] += 1
+
+    def _leave(self, run: Run) -> None:
+        del self._runs[run.interaction_id]
+        for key in ((run.tenant,), (run.tenant, run.user)):
+            self._live_of[key] -= 1
+            if not self._live_of[key]:
+                del self._live_of[key]
+
+    def _require_room(self, owner: Owner) -> None:
+        """Raise an error if one more run would be too many: of the user, of the tenant, or of all."""
+        tenant, _, user = owner
+        for whose, key in (("user", (tenant, user)), ("tenant", (tenant,))):
+            most = self._limits.share(whose)
+            if most < self._limits.live_runs and self._live_of[key] >= most:
+                raise OpenInteractionsError(
+                    f"the {whose} has {most:,} open interactions; close some, or wait until they end"
+                )
+        if len(self._runs) >= self._limits.live_runs:
+            raise TrackerFullError(f"{self._limits.live_runs} interactions are live already")
 
     def _reopenable(self, interaction_id: str, now_s: float) -> Run | None:
         """A run that idled to its end and takes a late call still."""
@@ -326,7 +376,7 @@ class Tracker:
         if run is not None:
             del self._dormant[interaction_id]
             self._ended.pop(interaction_id, None)
-            self._runs[interaction_id] = run
+            self._enter(run)
             self._watch(run, now_s)
         return run
 
@@ -350,7 +400,7 @@ class Tracker:
             raise InteractionClosedError(f"interaction {interaction_id!r} has ended ({state})")
 
     def _end(self, run: Run, state: RunState) -> RunEnd:
-        del self._runs[run.interaction_id]
+        self._leave(run)
         self._ended[run.interaction_id] = state
         while len(self._ended) > self._limits.remembered_runs:
             self._ended.popitem(last=False)
@@ -372,8 +422,10 @@ class Tracker:
         """Replace the state by an earlier snapshot."""
         self._expiry = []
         self._ended = OrderedDict((key, value) for key, value in state["ended"])
-        self._runs = {plain["id"]: Run.from_plain(plain, now_s) for plain in state["runs"]}
-        for run in self._runs.values():
+        self._runs, self._live_of = {}, Counter()
+        for plain in state["runs"]:
+            run = Run.from_plain(plain, now_s)
+            self._enter(run)
             self._watch(run, run.last_active_s)
         self._dormant = OrderedDict(
             (plain["id"], (now_s + left_s, Run.from_plain(plain, now_s)))

@@ -175,6 +175,23 @@ class Settings(ConsoleSettings):
         le=10_000_000,
         description="Calls that may wait for a model; more answer 503 at once.",
     )
+    max_tenant_share: float = Field(
+        1 / 4,
+        gt=0,
+        le=1,
+        description="Share of the calls that may wait for a model, and of the open interactions, that "
+        "one tenant may have; more answer 429.",
+    )
+    max_user_share: float = Field(
+        1 / 16, gt=0, le=1, description="The same of one user; more answer 429."
+    )
+    user_openings_per_minute: int = Field(
+        600,
+        ge=1,
+        le=1_000_000,
+        description="Interactions that one user may open without a call, or as programs, within a "
+        "minute; more answer 429.",
+    )
     max_body_bytes: int = Field(
         8 * 1024 * 1024, ge=1024, le=1 << 32, description="Largest request body; larger answer 413."
     )

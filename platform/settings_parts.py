@@ -19,12 +19,15 @@ def control_options(settings: Settings) -> ControlOptions:
     return ControlOptions(
         max_queue_wait_s=settings.max_queue_wait_s,
         max_queued_calls=settings.max_queued_calls,
+        tenant_share=settings.max_tenant_share,
+        user_share=settings.max_user_share,
         lease_s=settings.lease_s,
         infer_parents=settings.infer_parents,
         reopen_grace_s=settings.interaction_reopen_grace_s,
         admission=AdmissionOptions(
             contracts=settings.contract_limits,
             rates_cut_runs=settings.contract_rates_cut_runs,
+            openings_per_minute=settings.user_openings_per_minute,
         ),
     )
 

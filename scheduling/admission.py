@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.interactions.call import Call, TokenUsage
+from fairserve.interactions.errors import OpeningRateError
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.directory import Directory, Setting, holder_of
 from fairserve.throttling.base import ADMITTED, Decision, LimitUse, ThrottlingPolicy
 from fairserve.throttling.contracts import Claim, Contracts, ContractUse
 from fairserve.throttling.price import FREE, TokenPrice
+from fairserve.throttling.window import SlidingLog
 
 BILLED: frozenset[ev.CallOutcome] = frozenset({"completed", "cancelled"})
 """Outcomes of calls whose tokens are paid: a client that leaves has used what it left behind."""
@@ -30,6 +32,8 @@ class AdmissionOptions:
     rates_cut_runs: bool = False
     """Whether a rate refuses calls of a run under way, too, as plain rate limits do. Budgets and
     parallel calls always do."""
+    openings_per_minute: int = 600
+    """Empty interactions that one user may open within a minute. They are no calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Admission:
         self._directory = directory
         self._options = options
         self._contracts = Contracts()
+        self._openings = SlidingLog()
+        """Of empty interactions, by user."""
         self._prices: dict[str, TokenPrice] = {}
         """Of the calls under way."""
 
@@ -86,6 +92,20 @@ class Admission:
             if event.price is not FREE:
                 self._prices[call.call_id] = event.price
         return decision
+
+    def open(self, tenant: str, user: str, now_s: float) -> None:
+        """Count an empty interaction that a user opens.
+
+        Raises OpeningRateError, and counts nothing, for one over ``openings_per_minute``.
+        """
+        key, most = f"{tenant}/{user}", self._options.openings_per_minute
+        if self._openings.count(key, now_s) >= most:
+            wait_s = self._openings.free_after_s(key, most, now_s, record_now=False)
+            raise OpeningRateError(
+                f"the user has opened {most:,} interactions within a minute; allowed: {most:,}",
+                wait_s,
+            )
+        self._openings.record(key, most, now_s)
 
     def ended(
         self, call: Call, outcome: ev.CallOutcome, usage: TokenUsage, *, charged: bool = True
@@ -129,6 +149,7 @@ class Admission:
     def forget_idle(self, now_s: float) -> None:
         """Drop what no longer matters."""
         self.throttle.forget_idle(now_s)
+        self._openings.forget_idle(now_s)
         self._contracts.forget_idle(now_s)
 
     # --- state ------------------------------------------------------------------------------------
@@ -137,6 +158,7 @@ class Admission:
         """State as plain JSON values."""
         return {
             "throttle": self.throttle.snapshot(now_s),
+            "openings": self._openings.snapshot(now_s),
             "contracts": self._contracts.snapshot(now_s),
             "prices": [
                 [call_id, price.input, price.cached, price.output, price.price_id]
@@ -147,5 +169,6 @@ class Admission:
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
         self.throttle.restore(state["throttle"], now_s)
+        self._openings.restore(state["openings"], now_s)
         self._contracts.restore(state["contracts"], now_s)
         self._prices = {call_id: TokenPrice(*price) for call_id, *price in state["prices"]}

@@ -20,7 +20,7 @@ from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_path
 from fairserve.interactions.run_end import RunEnd
-from fairserve.interactions.tracker import Tracker
+from fairserve.interactions.tracker import Tracker, TrackerLimits
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import Admission, AdmissionOptions, LimitsInUse
 from fairserve.scheduling.base import Feeder
@@ -53,10 +53,12 @@ class Dispatcher:
         infer_parents: bool = True,
         reopen_grace_s: float = 600.0,
         admission: AdmissionOptions = AdmissionOptions(),
+        tracker_limits: TrackerLimits = TrackerLimits(),
     ) -> None:
         self.system = system
         self.directory = Directory()
         self.tracker = Tracker(
+            tracker_limits,
             immunity=system.immunity,
             infer=infer_parents,
             reopen_grace_s=reopen_grace_s,
@@ -133,10 +135,12 @@ class Dispatcher:
             each.router.tick(now_s)
         return self._handlers[type(event)](event, now_s)
 
-    def queued(self, model: str) -> int:
-        """Calls in the queue of a model."""
+    def queued(self, model: str, *of: str) -> int:
+        """Calls in the queue of a model: all, those of a tenant, or those of a tenant's user."""
         pool = self.pools.get(model)
-        return 0 if pool is None else len(pool.feeder)
+        if pool is None:
+            return 0
+        return pool.feed.queued_of(of) if of else len(pool.feeder)
 
     def block_keys(self, call: Call) -> BlockKeys:
         """Of the prompt of a call under way."""
@@ -283,6 +287,7 @@ class Dispatcher:
 
     def _on_interaction_opened(self, event: ev.InteractionOpened, now_s: float) -> list[ev.Command]:
         owner = (event.tenant, event.app, event.user)
+        self.admission.open(event.tenant, event.user, now_s)
         self.tracker.open(event.interaction_id, owner, now_s, event.sink, declared=event.declared)
         return []
 

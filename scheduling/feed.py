@@ -9,6 +9,7 @@ whose window is full may still take a call of a run under way of which it holds 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from fairserve.interactions.call import Call, client_id
@@ -37,6 +38,8 @@ class Feed:
         self._pool = pool
         self._hit_share = hit_share
         self._queued: dict[str, LiveCall] = {}
+        self._queued_of: Counter[tuple[str, ...]] = Counter()
+        """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; those without are left out."""
         self._retries: dict[str, LiveCall] = {}
         """The queued calls that a worker has failed."""
         self.demand_tokens = 0
@@ -64,13 +67,23 @@ class Feed:
         self.demand_tokens += live.demand_tokens
         return cached, holders
 
+    def queued_of(self, whose: tuple[str, ...]) -> int:
+        """Queued calls of a tenant, ``(tenant,)``, or of one of its users, ``(tenant, user)``."""
+        return self._queued_of[whose]
+
     def _enter(self, live: LiveCall) -> None:
         self._queued[live.call.call_id] = live
+        self._queued_of[live.call.tenant,] += 1
+        self._queued_of[live.call.tenant, live.call.user] += 1
         if live.avoid:
             self._retries[live.call.call_id] = live
 
     def _leave(self, live: LiveCall) -> None:
         del self._queued[live.call.call_id]
+        for whose in ((live.call.tenant,), (live.call.tenant, live.call.user)):
+            self._queued_of[whose] -= 1
+            if not self._queued_of[whose]:
+                del self._queued_of[whose]
         self._retries.pop(live.call.call_id, None)
 
     def remove(self, live: LiveCall) -> None:
@@ -159,7 +172,7 @@ class Feed:
 
     def restore(self, lives: Iterable[LiveCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
-        self._queued, self._retries = {}, {}
+        self._queued, self._retries, self._queued_of = {}, {}, Counter()
         for live in lives:
             if live.worker_id is None:
                 self._enter(live)

@@ -28,7 +28,7 @@ from fairserve.platform.control.messages import (
 from fairserve.platform.control.port import OnCancel
 from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.recorder import CallRecorder, OnEnded
-from fairserve.platform.control.room import no_room, turned_away
+from fairserve.platform.control.room import QueueBounds, no_room, turned_away
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.control.watch import CallNews, RunEnded, RunNews, ServerStops, Watchers
@@ -54,10 +54,21 @@ class ControlOptions:
     max_queue_wait_s: float = 120.0
     max_queued_calls: int = 10_000
     """For each model."""
+    tenant_share: float = 1 / 4
+    """Share of the queued calls of a model, and of the live interactions, that one tenant may have."""
+    user_share: float = 1 / 16
+    """The same of one user."""
     lease_s: float = 60.0
     infer_parents: bool = True
     reopen_grace_s: float = 600.0
     admission: AdmissionOptions = field(default_factory=AdmissionOptions)
+
+    @property
+    def queue_bounds(self) -> QueueBounds:
+        """How many calls may wait for a model."""
+        calls = self.max_queued_calls
+        of_tenant, of_user = (int(calls * each) for each in (self.tenant_share, self.user_share))
+        return QueueBounds(calls, max(1, of_tenant), max(1, of_user))
 
 
 class CallLifecycle:
@@ -287,7 +298,7 @@ class CallLifecycle:
             live.call,
             live.submitted_s,
             draining=self.draining,
-            max_queued_calls=self._options.max_queued_calls,
+            bounds=self._options.queue_bounds,
         )
         if refusal is not None:
             self._recorder.refused(live, refusal)

@@ -6,23 +6,44 @@ the load and the run's state as they are; nobody asked whether the run was immun
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from fairserve.interactions.call import Call
 from fairserve.interactions.run import Attachment
-from fairserve.platform.errors import UnavailableError
+from fairserve.platform.errors import FairServeError, RateLimitedError, UnavailableError
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.circumstances import Circumstances
 from fairserve.scheduling.dispatcher import Dispatcher
-from fairserve.throttling.base import Decision
+from fairserve.throttling.base import Decision, Scope
 
 RETRY_S = 5.0
 
 
+class QueueBounds(NamedTuple):
+    """How many calls may wait for a model."""
+
+    calls: int
+    """Of all clients."""
+    of_tenant: int
+    of_user: int
+
+
 def no_room(
-    dispatcher: Dispatcher, call: Call, now_s: float, *, draining: bool, max_queued_calls: int
+    dispatcher: Dispatcher, call: Call, now_s: float, *, draining: bool, bounds: QueueBounds
 ) -> ev.Refuse | None:
-    """The refusal of a call for which there is no room; None if there is."""
+    """The refusal of a call for which there is no room; None if there is.
+
+    Who has filled a share of the queue hears of that: the queue is not full, and others get in.
+    """
+    waiting_of_user = dispatcher.queued(call.pool, call.tenant, call.user)
+    waiting_of_tenant = dispatcher.queued(call.pool, call.tenant)
+    max_queued_calls = bounds.calls
     if draining:
         decision = Decision(False, "draining", retry_after_s=RETRY_S)
+    elif bounds.calls > bounds.of_user <= waiting_of_user:
+        decision = _share_full("user", bounds.of_user, waiting_of_user)
+    elif bounds.calls > bounds.of_tenant <= waiting_of_tenant:
+        decision = _share_full("tenant", bounds.of_tenant, waiting_of_tenant)
     elif (waiting := dispatcher.queued(call.pool)) >= max_queued_calls:
         decision = Decision(
             False, "queue_full", limit=max_queued_calls, count=waiting, retry_after_s=RETRY_S
@@ -38,15 +59,28 @@ def no_room(
     )
 
 
-def turned_away(refusal: ev.Refuse) -> UnavailableError:
+def _share_full(scope: Scope, limit: int, count: int) -> Decision:
+    return Decision(
+        False, "queue_share_full", scope=scope, limit=limit, count=count, retry_after_s=RETRY_S
+    )
+
+
+def turned_away(refusal: ev.Refuse) -> FairServeError:
     """What its client is told."""
     decision = refusal.decision
+    headers = {"Retry-After": f"{RETRY_S:g}"}
+    if decision.reason == "queue_share_full":
+        text = (
+            f"{decision.count:,} calls of this {decision.scope} wait for the model; "
+            f"allowed: {decision.limit:,}"
+        )
+        return RateLimitedError(text, code=decision.reason, headers=headers)
     text = (
         "the server is stopping"
         if decision.reason == "draining"
         else f"{decision.count} calls are waiting already"
     )
-    return UnavailableError(text, code=decision.reason, headers={"Retry-After": f"{RETRY_S:g}"})
+    return UnavailableError(text, code=decision.reason, headers=headers)
 
 
 def _circumstances(

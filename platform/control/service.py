@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fairserve.interactions.run import RestoredCall
+from fairserve.interactions.tracker import TrackerLimits
 from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
 from fairserve.platform.control.client_views import (
@@ -92,6 +93,9 @@ class ControlService:
             infer_parents=options.infer_parents,
             reopen_grace_s=options.reopen_grace_s,
             admission=options.admission,
+            tracker_limits=TrackerLimits(
+                tenant_share=options.tenant_share, user_share=options.user_share
+            ),
         )
         self._journal = journal
         self._clock = clock

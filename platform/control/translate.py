@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from fairserve.platform.errors import (
     ConflictError,
     FairServeError,
     NotFoundError,
+    RateLimitedError,
     UnavailableError,
     UnprocessableError,
 )
@@ -24,7 +26,12 @@ _ERRORS: dict[type[errors.InteractionError], tuple[type[FairServeError], str, st
     errors.DeclaredInteractionError: (ConflictError, "program_run", "X-Interaction-Id"),
     errors.ForeignInteractionError: (NotFoundError, "interaction_not_found", "X-Interaction-Id"),
     errors.TrackerFullError: (UnavailableError, "too_many_interactions", None),
+    errors.OpenInteractionsError: (RateLimitedError, "too_many_open_interactions", None),
+    errors.OpeningRateError: (RateLimitedError, "too_many_openings", None),
 }
+
+RETRY_S = 5.0
+"""After which a client may try again that finds no room."""
 
 
 @contextmanager
@@ -41,5 +48,7 @@ def interaction_errors(call: Call | None, app: str = "") -> Iterator[None]:
         kind, code, param = _ERRORS.get(type(error), (ConflictError, "conflict", None))
         if isinstance(error, errors.ForeignInteractionError):
             text = "there is no such interaction for this user"
-        headers = {"Retry-After": "5"} if kind is UnavailableError else {}
+        retry_s = error.retry_after_s if isinstance(error, errors.OpeningRateError) else RETRY_S
+        later = issubclass(kind, (UnavailableError, RateLimitedError))
+        headers = {"Retry-After": f"{max(1, math.ceil(retry_s))}"} if later else {}
         raise kind(text, code=code, param=param, headers=headers) from error

@@ -108,6 +108,11 @@ REASONS: Mapping[str, Reason] = {
         "As many calls were waiting for its model as may.",
         load="told",
     ),
+    "queue_share_full": Reason(
+        "{count:,} calls of this {scope} were waiting for its model; allowed: {limit:,}.",
+        "As many calls of this client were waiting for its model as may.",
+        load="told",
+    ),
     "draining": Reason("", "The server was stopping and took no new calls."),
 }
 

@@ -184,7 +184,7 @@ def test_an_ended_run_is_not_reused():
 
 
 def test_memory_is_bounded():
-    limits = tr.TrackerLimits(live_runs=2, calls_per_run=2, remembered_runs=3)
+    limits = tr.TrackerLimits(2, calls_per_run=2, remembered_runs=3, tenant_share=1, user_share=1)
     tracker = tr.Tracker(limits)
     for number in range(2):
         accept(tracker, make_call(f"c{number}", run=f"R{number}"))

@@ -169,6 +169,78 @@ def test_a_snapshot_keeps_what_may_be_reopened():
     assert len(life.tracker) == 1
 
 
+LIMITS = TrackerLimits(live_runs=16, tenant_share=1 / 4, user_share=1 / 8)
+
+
+def opened(tracker, number, tenant="t", user="u", now_s=0.0):
+    """How many of so many runs could be opened, and why not more."""
+    for done in range(number):
+        try:
+            tracker.open(f"{tenant}-{user}-{len(tracker)}-{done}", (tenant, "app", user), now_s)
+        except errors.InteractionError as error:
+            return done, type(error)
+    return number, None
+
+
+def test_nobody_fills_the_table_of_runs_for_others():
+    tracker = Tracker(LIMITS)
+    assert opened(tracker, 9) == (2, errors.OpenInteractionsError)
+    assert opened(tracker, 9, user="v") == (2, errors.OpenInteractionsError)
+    assert opened(tracker, 9, user="w") == (0, errors.OpenInteractionsError), "its tenant has four"
+    for tenant in "abc":
+        for user in "uv":
+            assert opened(tracker, 2, tenant, user) == (2, None)
+    assert opened(tracker, 1, "d") == (0, errors.TrackerFullError)
+    call = make_call("c", tenant="t", user="u", run="new")
+    with pytest.raises(errors.OpenInteractionsError, match="the user has 2 open interactions"):
+        tracker.attach(call, PROFILE, 0.0)
+
+
+def test_a_share_is_free_again_when_a_run_has_ended_and_is_restored():
+    tracker = Tracker(LIMITS)
+    for name in "ab":
+        tracker.open(name, ("t", "app", "u"), 0.0)
+    restored = Tracker(LIMITS)
+    restored.restore(json.loads(json.dumps(tracker.snapshot(5.0))), 5.0)
+    for each in (tracker, restored):
+        assert opened(each, 1) == (0, errors.OpenInteractionsError)
+        each.close("a", cancel=False)
+        assert opened(each, 2) == (1, errors.OpenInteractionsError)
+        each.expire(lambda app: PROFILE, 1000.0)
+        each.expire(lambda app: PROFILE, 1000.0 + IDLE_S)
+        assert not each._live_of
+        assert opened(each, 2) == (2, None)
+
+
+def test_programs_of_before_a_restart_come_back_beyond_the_share():
+    tracker = Tracker(LIMITS)
+    assert opened(tracker, 2) == (2, None)
+    tracker.take_back("P", ("t", "app", "u"), (), 0.0, declared=True)
+    assert len(tracker) == 3
+
+
+def test_an_open_run_without_a_call_expires_early():
+    patient = AppProfile((StageProfile(100, 0, 10),), idle_timeout_s=3600.0)
+    tracker = Tracker(TrackerLimits(empty_idle_s=60.0))
+    tracker.open("empty", OWNER, 0.0)
+    tracker.open("used", OWNER, 0.0)
+    call = make_call("a", tenant="tenant", user="ann", run="used")
+    tracker.accept(call, tracker.attach(call, patient, 0.0), 0.0)
+    tracker.finish(call, "completed", 10, patient, 0.0)
+    ended = []
+    for now_s in (0.0, 59.9, 60.0, 3599.0):
+        ended += [(end.interaction_id, now_s) for end in tracker.expire(lambda app: patient, now_s)]
+    assert ended == [("empty", 60.0)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"tenant_share": 0}, {"user_share": 1.5}, {"empty_idle_s": 0.0}]
+)
+def test_bad_limits_name_what_is_allowed(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} is .*; allowed: over 0"):
+        TrackerLimits(**options)
+
+
 @pytest.mark.parametrize("options", [{"reopen_grace_s": -1}, {"reopen_grace_s": float("nan")}])
 def test_bad_options(options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} is"):

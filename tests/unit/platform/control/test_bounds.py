@@ -6,8 +6,9 @@ import pytest
 
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.control.messages import Progress
-from fairserve.platform.errors import UnavailableError
+from fairserve.platform.errors import RateLimitedError, UnavailableError
 from fairserve.scheduling import events as ev
+from fairserve.scheduling.admission import AdmissionOptions
 
 
 async def test_a_call_that_waited_too_long_is_expired(make_world):
@@ -41,12 +42,12 @@ async def test_a_lease_without_progress_ends_by_itself(make_world):
 
 
 async def test_a_full_queue_refuses_and_records(make_world):
-    world = make_world(max_queued_calls=1)
+    world = make_world(max_queued_calls=1, tenant_share=1, user_share=1)
     for n in range(2):
         await world.submit(f"c{n}", run=f"r{n}")
     waiting = await world.submitted("c8", run="r8")
     with pytest.raises(UnavailableError) as raised:
-        await world.submit("c9", run="r9")
+        await world.submit("c9", run="r9", tenant="other", user="v")
     assert raised.value.code == "queue_full"
     row = world.journal.row("row-r9-c9")
     assert (row["outcome"], row["refusal_reason"]) == ("refused", "queue_full")
@@ -58,6 +59,50 @@ async def test_a_full_queue_refuses_and_records(make_world):
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+@pytest.mark.parametrize(
+    ("scope", "shares", "rejected", "admitted"),
+    [
+        ("user", {"user_share": 0.25, "tenant_share": 1}, {"user": "u"}, {"user": "v"}),
+        ("tenant", {"tenant_share": 0.25, "user_share": 1}, {"user": "v"}, {"tenant": "other"}),
+    ],
+)
+async def test_who_fills_a_share_of_the_queue_hears_so_and_others_get_in(
+    make_world, scope, shares, rejected, admitted
+):
+    world = make_world(max_queued_calls=8, **shares)
+    for n in range(2):
+        await world.submit(f"c{n}", run=f"r{n}")
+    waiting = [await world.submitted(f"w{n}", run=f"w{n}") for n in range(2)]
+    with pytest.raises(
+        RateLimitedError, match=f"2 calls of this {scope} wait for the model"
+    ) as raised:
+        await world.submit("c9", run="r9", **rejected)
+    assert (raised.value.code, raised.value.headers["Retry-After"]) == ("queue_share_full", "5")
+    row = world.journal.row("row-r9-c9")
+    assert (row["refusal_reason"], row["refusal_scope"]) == ("queue_share_full", scope)
+    assert (row["refusal_limit"], row["refusal_count"]) == (2, 2)
+    waiting.append(await world.submitted("c10", run="r10", **admitted))
+    waiting[0].cancel()
+    await asyncio.gather(waiting[0], return_exceptions=True)
+    waiting.append(await world.submitted("c11", run="r11", **rejected))
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert not world.control._dispatcher.pools[""].feed._queued_of
+
+
+async def test_openings_have_a_share_and_a_rate(make_world):
+    world = make_world(admission=AdmissionOptions(openings_per_minute=2))
+    for name in "ab":
+        await world.control.open_interaction(*(name, "t", "app", "u"))
+    with pytest.raises(RateLimitedError, match="2 interactions within a minute") as raised:
+        await world.control.open_interaction(*("c", "t", "app", "u"))
+    assert (raised.value.code, raised.value.headers["Retry-After"]) == ("too_many_openings", "60")
+    await world.control.open_interaction(*("c", "t", "app", "v"))
+    world.pass_time(61)
+    await world.control.open_interaction(*("d", "t", "app", "u"))
 
 
 async def test_draining_takes_nothing_new_and_waits(world):

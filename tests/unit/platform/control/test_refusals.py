@@ -51,7 +51,7 @@ async def test_a_refusal_for_money_has_its_budget(world):
 
 
 async def test_a_full_queue_tells_how_full_and_whether_a_run_was_cut(make_world):
-    world = make_world(max_queued_calls=1)
+    world = make_world(max_queued_calls=1, tenant_share=1, user_share=1)
     grants = [await world.submit(f"c{n}", run=f"r{n}") for n in range(2)]
     waiting = await world.submitted("c8", run="r8")
     for run in ("r0", "new"):

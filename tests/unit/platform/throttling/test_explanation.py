@@ -188,6 +188,16 @@ CASES = {
             "The client was told to come again in 3,600 s.",
         ],
     ),
+    "queue_share_full": (
+        {"limit": 625, "count": 625, "scope": "user", "retry_after_s": 5.0},
+        [
+            "625 calls of this user were waiting for its model; allowed: 625.",
+            "Its model was overloaded: 118 % of its KV capacity was asked for (1,180 of 1,000 tokens,"
+            " 1 call in its queue).",
+            NEW_RUN,
+            "The client was told to come again in 5 s.",
+        ],
+    ),
     "queue_full": (
         {"limit": 10_000, "count": 10_000, "retry_after_s": 5.0},
         [
