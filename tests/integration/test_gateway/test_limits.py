@@ -220,3 +220,18 @@ def test_a_program_ends_when_its_budget_is_spent(limited):
         return run if run["state"] not in ("open", "under_way") else None
 
     assert eventually(ended)["state"] in ("aborted", "failed")
+
+
+def test_one_user_opens_so_many_runs_and_others_go_on(start_server, scripted):
+    server = start_server("--worker-urls", scripted[0].url, "--user-openings-per-minute", "2")
+    client = Client(server, "opens")
+
+    def opened(user):
+        return server.post("/v1/interactions", {"user": user}, client.key)
+
+    assert [opened("u").status_code for _ in range(2)] == [201, 201]
+    refused = opened("u")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_openings")
+    assert 0 < int(refused.headers["Retry-After"]) <= 60
+    assert opened("v").status_code == 201
+    assert client.call(user="u").status_code == 200, "openings are no calls"
