@@ -171,7 +171,8 @@ _SYSTEMS = (
         "least_loaded",
         "fcfs",
         feed_window=0.05,
-        feeder_options=_PAPER_WSC,
+        # By the letter of line 31 calls that follow one another would have no priority, as in fs-w.
+        feeder_options={**_PAPER_WSC, "in_progress": "run"},
     ),
     SystemConfig(
         "fairserve",

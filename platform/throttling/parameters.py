@@ -48,6 +48,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "throttle.window": ("", "sliding counts the last seconds, fixed starts anew at each window."),
     "feeder.charge": ("", "expected charges a call when it is selected, finish at its end."),
     "feeder.interaction_priority": ("", "Whether calls of runs under way go first."),
+    "feeder.in_progress": (
+        "",
+        "Which runs count as in progress: run takes those of which a call was dispatched until they "
+        "end, batch those of which a call is at a worker now.",
+    ),
     "feeder.interaction_slack": (
         "typical calls",
         "Runs under way go first only for users at most so far above the least served.",

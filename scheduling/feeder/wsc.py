@@ -4,8 +4,8 @@ A client's counter grows by the slice of its app's typical call that each of its
 of exactly the expected size costs 1 whatever the app; the client with the smallest counter is served,
 calls of interactions under way first. Departures, each an option with the paper's value available
 (ALGORITHMS section 3 has the measurements): ``charge`` (the paper: ``finish``), ``interaction_slack``
-(``inf``), ``locality_slack`` (0), ``max_bypass`` (0: never), ``cached_weight`` (1), ``normalise``,
-``run_priority`` (``arrival``), ``run_order`` (``arrival``).
+(``inf``), ``in_progress`` (``batch``), ``locality_slack`` (0), ``max_bypass`` (0: never),
+``cached_weight`` (1), ``normalise``, ``run_priority`` (``arrival``), ``run_order`` (``arrival``).
 
 A client is a path of levels (:mod:`fairserve.scheduling.counters`) and every rule holds by levels: the
 least served client is found level by level, and a client is within a slack when at each level its
@@ -87,6 +87,9 @@ class WscFeeder:
         """Those of them whose way to the end of the run is known, the longest first."""
         self._by_progress = options.interaction_priority and options.run_priority == "progress"
         self._under_way = UnderWay(by_progress=self._by_progress)
+        self._batch_only = options.in_progress == "batch"
+        self._batch: dict[str, str] = {}
+        """With ``batch``, the interaction of every dispatched call."""
         self._others: tuple[Feeder, ...] = ()
 
     def __len__(self) -> int:
@@ -184,7 +187,11 @@ class WscFeeder:
         self._counters.charge_elsewhere(client, served, reserved)
 
     def begun_elsewhere(self, interaction_id: str) -> None:
-        """Its queued calls have priority here, too."""
+        """Its queued calls have priority here, too. With ``batch`` only this model's batch counts."""
+        if not self._batch_only:
+            self._prefer(interaction_id)
+
+    def _prefer(self, interaction_id: str) -> None:
         if self._under_way.begin(interaction_id):
             for call_id in self._runs.get(interaction_id, ()):
                 entry = self._entry(call_id)
@@ -192,7 +199,7 @@ class WscFeeder:
 
     def _begin(self, interaction_id: str) -> None:
         """A call of the interaction is dispatched: its queued calls have priority from now on."""
-        self.begun_elsewhere(interaction_id)
+        self._prefer(interaction_id)
         for other in self._others:
             other.begun_elsewhere(interaction_id)
 
@@ -356,6 +363,8 @@ class WscFeeder:
         entry, following = self._dequeue(call_id)
         self._counters.dispatch(node, following, upcoming=False)
         call = entry.call
+        if self._batch_only:
+            self._batch[call_id] = call.interaction_id
         self._begin(call.interaction_id)
         return self._charges.begin(
             call,
@@ -375,12 +384,20 @@ class WscFeeder:
         self._charges.decoded(totals)
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
-        """Charge what was used in all, give back what was reserved and not used."""
+        """Charge what was used in all, release what was reserved and not used."""
         self._charges.finish(call_id, usage)
+        self._leave_batch(call_id)
+
+    def _leave_batch(self, call_id: str) -> None:
+        """With ``batch``, an interaction without a dispatched call has no priority. O(dispatched)."""
+        interaction_id = self._batch.pop(call_id, None)
+        if interaction_id is not None and interaction_id not in self._batch.values():
+            self.interaction_ended(interaction_id)
 
     def requeue(self, call: Call) -> None:
         """Its worker failed: take back every charge and put it first among its client's calls."""
         seq = self._charges.take_back(call.call_id)
+        self._leave_batch(call.call_id)
         self._enqueue(_Queued(call, seq), front=True)
 
     # --- state ------------------------------------------------------------------------------------
@@ -399,6 +416,7 @@ class WscFeeder:
             ],
             "dispatched": self._charges.snapshot(),
             "under_way": self._under_way.interactions,
+            "batch": dict(self._batch),
         }
 
     def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
@@ -410,6 +428,7 @@ class WscFeeder:
         self._index.clear()
         self._under_way.restore(state["under_way"])
         self._charges.restore(state["dispatched"])
+        self._batch = dict(state["batch"])
         for path, entries in state["queue"]:
             node = self._counters.client(tuple(path))
             for call_id, seq, bypassed in entries:

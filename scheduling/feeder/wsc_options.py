@@ -15,6 +15,9 @@ class WscOptions:
 
     charge: Literal["expected", "finish"] = "expected"
     interaction_priority: bool = True
+    in_progress: Literal["run", "batch"] = "run"
+    """Which interactions go first: those of which a call was dispatched, until they end, or the paper's
+    (Algorithm 1 line 31), those of which a call is dispatched now."""
     interaction_slack: float = 1.0
     locality_slack: float = 8.0
     locality_gain: bool = True
@@ -43,6 +46,8 @@ class WscOptions:
     def __post_init__(self) -> None:
         if self.charge not in ("expected", "finish"):
             raise ValueError(f"charge is {self.charge!r}; allowed: expected, finish")
+        if self.in_progress not in ("run", "batch"):
+            raise ValueError(f"in_progress is {self.in_progress!r}; allowed: run, batch")
         if self.normalise not in ("call", "interaction"):
             raise ValueError(f"normalise is {self.normalise!r}; allowed: call, interaction")
         if self.run_order not in ("critical_path", "arrival"):
@@ -60,6 +65,7 @@ class WscOptions:
 
 PAPER = WscOptions(
     charge="finish",
+    in_progress="batch",
     interaction_slack=math.inf,
     locality_slack=0.0,
     max_bypass=0,

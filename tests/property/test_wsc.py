@@ -1,5 +1,6 @@
 """WSC: service by weight and by profile, priority of runs under way, and what each option is for."""
 
+import json
 import math
 import random
 
@@ -92,6 +93,33 @@ def test_a_run_under_way_goes_first_only_within_the_slack():
         assert feeder.peek(WORKERS).user == first
     charge(feeder, "idle", 2.5)
     assert feeder.peek(WORKERS).user == "running", "within one typical call of the least served"
+
+
+@pytest.mark.parametrize(("in_progress", "first"), [("run", "next"), ("batch", "waits")])
+def test_a_run_that_thinks_keeps_its_priority_unless_only_the_batch_counts(in_progress, first):
+    feeder = made(
+        directory(app=(100, 10)),
+        WscOptions(in_progress=in_progress, locality_slack=0, interaction_slack=10),
+    )
+
+    def next_of(*calls):
+        for name, user, run in calls:
+            queue(feeder, call(name, user, run=run))
+        return feeder.peek(WORKERS).call_id
+
+    queue(feeder, call("first", "runner", run="R"))
+    feeder.dispatch("first", 0)
+    restored = made(directory(app=(100, 10)), feeder.options)
+    restored.restore(json.loads(json.dumps(feeder.snapshot())), {})
+    assert restored.snapshot() == feeder.snapshot()
+    assert next_of(("waits", "u", "W"), ("beside", "runner", "R")) == "beside", "R is in the batch"
+    feeder.remove("beside")
+    feeder.finish("first", TokenUsage(100, 0, 0, 10))
+    assert next_of(("next", "runner", "R")) == first
+    feeder.dispatch("next", 0)
+    assert next_of(("last", "runner", "R")) == "last"
+    feeder.requeue(call("next", "runner", run="R"))
+    assert feeder.peek(WORKERS).call_id == first
 
 
 def test_an_agent_that_thinks_blocks_nobody():
