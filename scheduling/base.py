@@ -213,11 +213,14 @@ class Feeder(Protocol):
         """
         ...
 
-    def served_elsewhere(self, client: ClientPath, served: float, reserved: float) -> None:
+    def served_elsewhere(
+        self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
+    ) -> None:
         """Another feeder of this kind changed the counter of a client.
 
         ``served`` is received service, ``reserved`` is predicted for calls that run there; in the
-        policy's own unit. Negative amounts are refunded, released, or have come true.
+        policy's own unit, and at each level of the path times its factor, outermost first. Negative
+        amounts are refunded, released, or have come true.
         """
         ...
 

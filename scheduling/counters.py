@@ -28,6 +28,9 @@ from typing import Any
 from fairserve.interactions.call import ClientPath
 from fairserve.scheduling.counter_node import Node, node_from_plain, node_to_plain
 
+Factors = tuple[float, ...]
+"""What a cost is multiplied by at each level of a path, outermost first: 1 / the weight there."""
+
 _SWEEP_MIN = 1024
 """Idle nodes are looked through when there are about this many more nodes."""
 
@@ -293,6 +296,24 @@ class VirtualCounters:
 
     # --- charges ----------------------------------------------------------------------------------
 
+    def change(self, client: Node, served: float, reserved: float, factors: Factors) -> None:
+        """Add to what a client received and to what is reserved for it, at each level by its factor.
+
+        What ``charge``, ``reserve``, ``release``, ``realise`` and ``refund`` do where all levels count
+        the same; negative amounts are refunded, released, or have come true. O(levels).
+        """
+        if reserved > 0:
+            self._predicting = True
+        last = len(factors) - 1
+        for depth, node in enumerate(client.line):
+            factor = factors[min(depth, last)]
+            served_before, before = node.served, node.served + node.reserved
+            node.served = max(0.0, served_before + factor * served)
+            if reserved:
+                left = node.reserved + factor * reserved
+                node.reserved = left if left > _ROUNDING else 0.0
+            _changed(node, served_before, before)
+
     def charge(self, client: Node, cost: float) -> None:
         """Add received service; never negative."""
         assert cost >= 0, cost
@@ -300,7 +321,9 @@ class VirtualCounters:
             node.served += cost
             node.entry = None
 
-    def charge_elsewhere(self, path: ClientPath, served: float, reserved: float = 0.0) -> None:
+    def charge_elsewhere(
+        self, path: ClientPath, served: float, reserved: float = 0.0, factors: Factors = (1.0,)
+    ) -> None:
         """Add what a client received from other counters, and what is reserved for it there.
 
         Both may be negative: a refund, and a prediction that is released or has come true. The two
@@ -309,21 +332,16 @@ class VirtualCounters:
         """
         if reserved > 0:
             self._predicting = True
-        known = self._known_levels(path)
+        known, last = self._known_levels(path), len(factors) - 1
         for depth, node in enumerate(self.client(path).line):
+            factor = factors[min(depth, last)]
             if depth >= known:
                 node.served = self._lift_level(node.parent)
             served_before, before = node.served, node.served + node.reserved
-            node.served = max(0.0, served_before + served)
+            node.served = max(0.0, served_before + factor * served)
             if reserved:
-                _reserve_elsewhere(node, reserved)
-            node.entry = None
-            if not node.queued:
-                continue
-            if node.served < served_before:
-                node.parent.enter(node)
-            elif node.served + node.reserved < before:
-                node.parent.fell(node)
+                _reserve_elsewhere(node, factor * reserved)
+            _changed(node, served_before, before)
         if self._nodes >= self._sweep_at:
             self._sweep()
 
@@ -407,6 +425,17 @@ class VirtualCounters:
         self._nodes = sum(1 for _ in self._root.below())
         self._sweep_at = state["sweep_at"]
         self._predicting = state["predicting"]
+
+
+def _changed(node: Node, served_before: float, before: float) -> None:
+    """A counter was ``before``, ``served_before`` of it received: put its heap entries right."""
+    node.entry = None
+    if not node.queued:
+        return
+    if node.served < served_before:
+        node.parent.enter(node)
+    elif node.served + node.reserved < before:
+        node.parent.fell(node)
 
 
 def _reserve_elsewhere(node: Node, cost: float) -> None:

@@ -24,6 +24,7 @@ from fairserve.platform.control.client_views import (
 )
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.level_weights import entitled_shares
 
 
 class _Seen(NamedTuple):
@@ -37,6 +38,13 @@ class _Seen(NamedTuple):
     def active(self) -> bool:
         """Served in the last five minutes, or with calls under way."""
         return self.service[1] > 0 or self.under_way != (0, 0)
+
+
+class _Shares(NamedTuple):
+    """What the active clients got in all, and which part of it each is entitled to, by levels."""
+
+    service: float
+    entitled: dict[Client, float]
 
 
 _BY: dict[ClientSort, Callable[[Activity, _Seen], float]] = {
@@ -139,21 +147,21 @@ class Clients:
             if tenant is None or owner[0] == tenant
         ]
 
-    def _shares(self, found: Iterable[_Seen]) -> tuple[float, float]:
-        """Service of the last five minutes, and weight of those who are active."""
-        service = weight = 0.0
-        for seen in found:
-            if seen.active:
-                service += seen.service[1]
-                weight += self._dispatcher.directory.weight(*seen.owner)
-        return service, weight
+    def _shares(self, found: Iterable[_Seen]) -> _Shares:
+        """Service of the last five minutes of the active ones, and the share each is entitled to."""
+        active = [seen for seen in found if seen.active]
+        weights = {seen.owner: self._dispatcher.directory.weights(*seen.owner) for seen in active}
+        return _Shares(
+            sum(seen.service[1] for seen in active),
+            entitled_shares(weights, self._dispatcher.system.levels),
+        )
 
-    def _view(self, seen: _Seen, shares: tuple[float, float]) -> ClientView:
+    def _view(self, seen: _Seen, shares: _Shares) -> ClientView:
         directory, owner = self._dispatcher.directory, seen.owner
         tenant, app, user = owner
         one, five, thirty = seen.service
         queued, running = seen.under_way
-        service, weights = shares
+        service = shares.service
         weight = directory.weight(*owner)
         limits = directory.limits(app, tenant, user)
         return ClientView(
@@ -164,7 +172,7 @@ class Clients:
             service_5m=five,
             service_30m=thirty,
             service_share=five / service if service > 0 else None,
-            entitled_share=weight / weights if seen.active else None,
+            entitled_share=shares.entitled.get(owner),
             weight=weight,
             queued_calls=queued,
             running_calls=running,

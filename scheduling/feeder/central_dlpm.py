@@ -154,7 +154,9 @@ class CentralDlpm:
     def share(self, others: Sequence[Feeder]) -> None:
         """Deficits are those of one model."""
 
-    def served_elsewhere(self, client: ClientPath, served: float, reserved: float) -> None:
+    def served_elsewhere(
+        self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
+    ) -> None:
         """Deficits are those of one model."""
 
     def begun_elsewhere(self, interaction_id: str) -> None:

@@ -80,7 +80,9 @@ class FcfsFeeder:
     def share(self, others: Sequence[Feeder]) -> None:
         """Nobody is charged."""
 
-    def served_elsewhere(self, client: ClientPath, served: float, reserved: float) -> None:
+    def served_elsewhere(
+        self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
+    ) -> None:
         """Nobody is charged."""
 
     def begun_elsewhere(self, interaction_id: str) -> None:

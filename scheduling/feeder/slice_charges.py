@@ -1,13 +1,16 @@
 """What WSC charges a call between its dispatch and its end (FairServe 4.3, Algorithm 1 lines 39-48).
 
-A call's slice is divided by the slice of its app's typical call and multiplied by its user's effort
-``E_i = 1 / weight``, both fixed at dispatch. With ``reserves`` the expected slice is reserved then, and
-real service replaces it as it is reported; without (the paper) only the final usage is charged.
+A call's slice is divided by the slice of its app's typical call and multiplied by its client's effort
+``E_i = 1 / weight``, both fixed at dispatch. With levels a weight counts at its own level only: it
+divides the share among siblings, and a user of weight 9 leaves its tenant's share as it is. With
+``reserves`` the expected slice is reserved at dispatch, and real service replaces it as it is reported;
+without (the paper) only the final usage is charged.
 Cost: O(levels of the client) per charge, and as much again per other model that shares the counters.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,7 +19,8 @@ from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.counter_node import Node
-from fairserve.scheduling.counters import VirtualCounters
+from fairserve.scheduling.counters import Factors, VirtualCounters
+from fairserve.scheduling.level_weights import Weights, weights_by_level
 
 
 @dataclass(slots=True)
@@ -25,13 +29,15 @@ class _Dispatched:
     """Of its client; not forgotten while the call runs."""
     seq: int
     per_token: float
-    """Counter units per weighted token: E_i / w_aj, fixed at dispatch."""
+    """Counter units per weighted token: E_i / w_aj, or 1 / w_aj with ``factors``; fixed at dispatch."""
     per_output: float
     """Counter units per output token."""
     reserved: float = 0.0
     charged: float = 0.0
     prompt_cost: float = 0.0
     """The part of its cost that does not depend on the output."""
+    factors: Factors | None = None
+    """E_i by level, where the levels differ."""
 
 
 class SliceCharges:
@@ -51,12 +57,30 @@ class SliceCharges:
         self._normalise = normalise
         self._reference = self._typical_of(DEFAULT_PROFILE, 1)
         self._dispatched: dict[str, _Dispatched] = {}
-        self.listener: Callable[[ClientPath, float, float], None] | None = None
-        """Called with a client and the changes of its received service and of its reservations."""
+        self.listener: Callable[[ClientPath, float, float, Factors], None] | None = None
+        """Called with a client and the changes of its received service and of its reservations, and
+        what they are multiplied by at each level.
+        """
 
     def _publish(self, record: _Dispatched, served: float, reserved: float) -> None:
         if self.listener is not None:
-            self.listener(record.node.path, served, reserved)
+            self.listener(record.node.path, served, reserved, record.factors or (1.0,))
+
+    def _change(self, record: _Dispatched, served: float, reserved: float) -> None:
+        """Add to the counters of a call's client, and to those of the other models."""
+        counters, node = self._counters, record.node
+        if record.factors is not None:
+            counters.change(node, served, reserved, record.factors)
+        elif served < 0:
+            counters.refund(node, -served)
+        elif served == 0:
+            (counters.reserve if reserved > 0 else counters.release)(node, abs(reserved))
+        else:
+            if reserved:
+                counters.realise(node, -reserved)
+            if served > -reserved:
+                counters.charge(node, served + reserved)
+        self._publish(record, served, reserved)
 
     def begin(
         self,
@@ -66,20 +90,34 @@ class SliceCharges:
         cached_tokens: int,
         *,
         profile: AppProfile,
-        weight: float,
+        weights: Weights,
     ) -> float:
-        """A call of this client is dispatched; returns its price (ALGORITHMS section 7)."""
-        per_token = 1.0 / weight / self._typical_of(profile, call.stage)
-        record = _Dispatched(node, seq, per_token, per_token * self._weights.gamma)
+        """A call of this client is dispatched; returns its price (ALGORITHMS section 7).
+
+        ``weights`` are those of its tenant, app and user. The price has their product: the layers
+        behind the feeder have one weight for all levels.
+        """
+        per_token = 1.0 / self._typical_of(profile, call.stage)
+        price = per_token * self._reference / math.prod(weights)
+        by_level = tuple(1.0 / each for each in weights_by_level(weights, len(node.path)))
+        even = min(by_level) == max(by_level)
+        if even:
+            per_token *= by_level[0]
+        record = _Dispatched(
+            node,
+            seq,
+            per_token,
+            per_token * self._weights.gamma,
+            factors=None if even else by_level,
+        )
         if self._reserves:
             expected = TokenUsage(
                 call.input_tokens, call.system_tokens, cached_tokens, call.expected_output_tokens
             )
             record.reserved = self._cost(record, expected)
-            self._counters.reserve(node, record.reserved)
-            self._publish(record, 0.0, record.reserved)
+            self._change(record, 0.0, record.reserved)
         self._dispatched[call.call_id] = record
-        return per_token * self._reference
+        return price
 
     def _typical_of(self, profile: AppProfile, stage: int) -> float:
         if self._normalise == "interaction":
@@ -110,18 +148,12 @@ class SliceCharges:
         if more <= 0:
             return
         record.charged = cost
-        reserved = record.reserved
-        if reserved >= more:
-            record.reserved = reserved - more
-            self._counters.realise(record.node, more)
-            if self.listener is not None:
-                self.listener(record.node.path, more, -more)
-            return
-        if reserved:
-            record.reserved = 0.0
-            self._counters.realise(record.node, reserved)
-        self._counters.charge(record.node, more - reserved)
-        self._publish(record, more, -reserved)
+        realised = min(more, record.reserved)
+        record.reserved -= realised
+        if realised == more and record.factors is None and self.listener is None:
+            self._counters.realise(record.node, more)  # most of all progress: no call in between
+        else:
+            self._change(record, more, -realised)
 
     def finish(self, call_id: str, usage: TokenUsage) -> None:
         """The call ended: what was reserved and not used is given back."""
@@ -133,15 +165,13 @@ class SliceCharges:
         """The call was not served: every charge is taken back. Returns its sequence number."""
         record = self._dispatched.pop(call_id)
         if record.charged:
-            self._counters.refund(record.node, record.charged)
-            self._publish(record, -record.charged, 0.0)
+            self._change(record, -record.charged, 0.0)
         self._leave(record)
         return record.seq
 
     def _leave(self, record: _Dispatched) -> None:
         if record.reserved > 0:
-            self._counters.release(record.node, record.reserved)
-            self._publish(record, 0.0, -record.reserved)
+            self._change(record, 0.0, -record.reserved)
         self._counters.done(record.node)
 
     def snapshot(self) -> dict[str, Any]:
@@ -154,6 +184,7 @@ class SliceCharges:
                 record.reserved,
                 record.charged,
                 record.prompt_cost,
+                record.factors,
             ]
             for call_id, record in self._dispatched.items()
         }
@@ -169,6 +200,9 @@ class SliceCharges:
                 reserved,
                 charged,
                 prompt_cost,
+                None if factors is None else tuple(factors),
             )
-            for call_id, (path, seq, per_token, reserved, charged, prompt_cost) in state.items()
+            for call_id, (path, seq, per_token, reserved, charged, prompt_cost, factors) in (
+                state.items()
+            )
         }

@@ -37,7 +37,7 @@ from fairserve.interactions.call import Call, ClientPath, TokenUsage
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.counter_node import Node
-from fairserve.scheduling.counters import VirtualCounters
+from fairserve.scheduling.counters import Factors, VirtualCounters
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeder.earliest import Earliest, discard_from
 from fairserve.scheduling.feeder.slice_charges import SliceCharges
@@ -178,13 +178,17 @@ class WscFeeder:
             for interaction_id in self._under_way.interactions:
                 other.begun_elsewhere(interaction_id)
 
-    def _publish_charge(self, client: ClientPath, served: float, reserved: float) -> None:
+    def _publish_charge(
+        self, client: ClientPath, served: float, reserved: float, factors: Factors
+    ) -> None:
         for other in self._others:
-            other.served_elsewhere(client, served, reserved)
+            other.served_elsewhere(client, served, reserved, factors)
 
-    def served_elsewhere(self, client: ClientPath, served: float, reserved: float) -> None:
+    def served_elsewhere(
+        self, client: ClientPath, served: float, reserved: float, factors: Factors
+    ) -> None:
         """Typical calls there count as typical calls here, whatever the models."""
-        self._counters.charge_elsewhere(client, served, reserved)
+        self._counters.charge_elsewhere(client, served, reserved, factors)
 
     def begun_elsewhere(self, interaction_id: str) -> None:
         """Its queued calls have priority here, too. With ``batch`` only this model's batch counts."""
@@ -372,7 +376,7 @@ class WscFeeder:
             entry.seq,
             cached_tokens,
             profile=self._directory.profile(call.app),
-            weight=self._directory.weight(call.tenant, call.app, call.user),
+            weights=self._directory.weights(call.tenant, call.app, call.user),
         )
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:

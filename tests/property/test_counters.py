@@ -23,7 +23,7 @@ operations = histories(
         st.sampled_from(
             [
                 *("arrive", "arrive", "dispatch", "dispatch"),
-                *("cancel", "charge", "done", "back", "elsewhere"),
+                *("cancel", "charge", "by level", "done", "back", "elsewhere"),
             ]
         ),
         st.integers(0, 8),
@@ -71,6 +71,12 @@ class Both:
                 self.plain.add(path, cost + true)
                 self.plain.add(path, -true, self.plain.reserved)
                 self.running.append((path, arrival, reserved - true))
+                return
+            if kind == "by level":
+                factors = (1.0, 0.5, 2.0)
+                self.counters.change(node, cost, 0.0, factors)
+                self.plain.add(path, cost, factors=factors)
+                self.running.append((path, arrival, reserved))
                 return
             if reserved:
                 self.counters.release(node, reserved)

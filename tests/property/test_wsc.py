@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,10 +24,10 @@ from wsc_feeder import (
     serve,
 )
 
-from fairserve.interactions.call import TokenUsage
+from fairserve.interactions.call import TokenUsage, client_path
 from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.scheduling.directory import Directory
-from fairserve.scheduling.events import AppChanged, UserChanged
+from fairserve.scheduling.events import AppChanged, TenantChanged, UserChanged
 from fairserve.scheduling.feeder.wsc_options import PAPER, WscOptions
 from fairserve.throttling.base import Limits
 
@@ -39,6 +40,35 @@ def test_backlogged_users_are_served_by_weight():
     fill(feeder, "single", 200)
     users = [serve(feeder).user for _ in range(150)]
     assert users.count("double") == pytest.approx(100, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("levels", "parts"),
+    [
+        ("tenant > user", {"big": 27 / 28, "small": 1 / 28, "other": 1, "vip": 2}),
+        ("tenant > app > user", {"big": 3 / 4, "small": 1 / 4, "other": 1, "vip": 2}),
+        ("user", {"big": 27, "small": 1, "other": 1, "vip": 2}),
+    ],
+)
+def test_a_weight_divides_the_share_of_siblings_and_nothing_else(levels, parts):
+    """A user of weight 9 in an app of weight 3 leaves its tenant's share as it is, 1 of 4."""
+    known = directory(app=(100, 10), heavy=(100, 10))
+    known.take(replace(known._apps["heavy"], weight=3.0))
+    known.take(UserChanged("t", "big", weight=9.0))
+    known.take(TenantChanged("rich", weight=2.0))
+    feeder = made(known)
+    owners = {"big": ("t", "heavy"), "small": ("t", "app")}
+    owners |= {"other": ("plain", "app"), "vip": ("rich", "app")}
+    for user, (tenant, app) in owners.items():
+        for number in range(300):
+            each = call(f"{user}-{number}", user, app=app)
+            each.tenant = tenant
+            each.client = client_path(each, levels)
+            queue(feeder, each)
+    users = [serve(feeder).user for _ in range(280)]
+    whole = sum(parts.values())
+    expected = {user: 280 * part / whole for user, part in parts.items()}
+    assert {user: users.count(user) for user in owners} == pytest.approx(expected, abs=3)
 
 
 def test_a_call_of_the_expected_size_costs_one_whatever_the_app():

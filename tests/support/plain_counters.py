@@ -58,12 +58,12 @@ class PlainCounters:
                 self.last_left[path[:depth]] = path[: depth + 1]
         return self.calls[path][0] if self.calls[path] else None
 
-    def add(self, path, cost, to=None):
+    def add(self, path, cost, to=None, factors=(1.0,) * 9):
         """Change the counters of the whole path."""
         counters = self.value if to is None else to
         for depth in range(len(path)):
             node = path[: depth + 1]
-            counters[node] = counters.get(node, 0.0) + cost
+            counters[node] = counters.get(node, 0.0) + factors[depth] * cost
 
     def take_back(self, path, cost):
         for depth in range(len(path)):

@@ -139,8 +139,8 @@ _SCHEDULING = (
         "charges-do-not-count-at-other-models",
         "scheduling",
         "scheduling/feeder/wsc.py",
-        "other.served_elsewhere(client, served, reserved)",
-        "other.served_elsewhere(client, 0.0, 0.0)",
+        "other.served_elsewhere(client, served, reserved, factors)",
+        "other.served_elsewhere(client, 0.0, 0.0, factors)",
         ("tests/unit/scheduling/*models*.py", *_WSC),
     ),
     Mutation(

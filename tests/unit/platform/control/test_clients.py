@@ -56,7 +56,8 @@ async def test_shares_are_by_weight_among_the_active(world):
         "light": 0.25,
     }
     everybody = (await world.control.clients(None, limit=9)).items
-    assert [item.entitled_share for item in everybody if item.user == "there"] == [0.2]
+    entitled = {item.user: item.entitled_share for item in everybody}
+    assert entitled == {"heavy": 0.375, "light": 0.125, "there": 0.5}, "tenants have equal weights"
     world.now_s += 400
     idle = (await world.control.clients("t", limit=9)).items
     assert [(item.service_5m, item.service_share, item.entitled_share) for item in idle] == [

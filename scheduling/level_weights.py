@@ -1,0 +1,56 @@
+"""What weights mean where clients have levels: a weight divides the share of siblings, and nothing else.
+
+A client's path has one to three levels (``LEVELS`` of :mod:`fairserve.interactions.call`). Tenant, app
+and user have a weight each, which counts at its own level. Where a path has no level of the app, the
+app's weight counts with the user's; on a path of one level all three do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairserve.interactions.call import ClientPath, owner_path
+
+Owner = tuple[str, str, str]
+"""Tenant, app and user."""
+Weights = tuple[float, float, float]
+"""Of a tenant, an app and a user."""
+
+
+def weights_by_level(weights: Weights, levels: int) -> tuple[float, ...]:
+    """Return the weight at each level of a path of so many levels, outermost first."""
+    tenant, app, user = weights
+    if levels == 1:
+        return (tenant * app * user,)
+    if levels == 2:
+        return (tenant, app * user)
+    return (tenant, app, user)
+
+
+def entitled_shares(weights: Mapping[Owner, Weights], levels: str) -> dict[Owner, float]:
+    """Return the share of all service that each of these owners is entitled to; they add up to 1.
+
+    At each level a node's part of its parent's share is its weight over those of its siblings here.
+    Owners of one path (a user's apps, where there is no level of apps) divide it by their weights.
+    O(owners * levels).
+    """
+    leaves: dict[ClientPath, dict[Owner, float]] = {}
+    nodes: dict[ClientPath, float] = {}
+    for owner, each in weights.items():
+        path = owner_path(*owner, levels)
+        by_level = weights_by_level(each, len(path))
+        leaves.setdefault(path, {})[owner] = by_level[-1]
+        for depth, weight in enumerate(by_level):
+            node = path[: depth + 1]
+            nodes[node] = max(weight, nodes.get(node, 0.0))
+    siblings: dict[ClientPath, float] = {}
+    for node, weight in nodes.items():
+        siblings[node[:-1]] = siblings.get(node[:-1], 0.0) + weight
+    shares: dict[Owner, float] = {}
+    for path, owners in leaves.items():
+        share = 1.0
+        for depth in range(len(path)):
+            share *= nodes[path[: depth + 1]] / siblings[path[:depth]]
+        whole = sum(owners.values())
+        shares |= {owner: share * weight / whole for owner, weight in owners.items()}
+    return shares
