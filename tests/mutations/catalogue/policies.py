@@ -20,6 +20,54 @@ _DISPATCHER = ("tests/unit/scheduling/*dispatcher*.py", *_UNIT, "tests/property/
 
 _SCHEDULING = (
     Mutation(
+        "a-reservation-elsewhere-is-received-service",
+        "scheduling",
+        "scheduling/feeder/wsc.py",
+        "other.served_elsewhere(client, served, reserved, factors)",
+        "other.served_elsewhere(client, served + reserved, 0.0, factors)",
+        _UNIT,
+    ),
+    Mutation(
+        "a-weight-counts-at-every-level",
+        "scheduling",
+        "scheduling/level_weights.py",
+        "return (tenant, app * user)",
+        "return (tenant * app * user, tenant * app * user)",
+        (*_WSC, "tests/unit/scheduling/test_level_weights.py"),
+    ),
+    Mutation(
+        "weights-leave-cached-tokens-in",
+        "scheduling",
+        "scheduling/cost.py",
+        "prompt = self._prompt(text, system, cached, cached_weight)",
+        "prompt = self._prompt(text, system, cached, 1.0)",
+        _WSC,
+    ),
+    Mutation(
+        "a-declared-prompt-counts-as-uncached",
+        "scheduling",
+        "scheduling/cost.py",
+        "cached = expected.cached_tokens if seen else text + system",
+        "cached = expected.cached_tokens",
+        _WSC,
+    ),
+    Mutation(
+        "a-retry-blocks-the-queue",
+        "scheduling",
+        "scheduling/feed.py",
+        "call = self._feeder.peek(open_workers, self._not_for(open_workers))",
+        "call = self._feeder.peek(open_workers)",
+        _UNIT,
+    ),
+    Mutation(
+        "hidden-clients-lose-their-place",
+        "scheduling",
+        "scheduling/counters.py",
+        "node.earliest = min(node.earliest, client.earliest)",
+        "node.earliest = max(node.earliest, client.earliest)",
+        _COUNTERS,
+    ),
+    Mutation(
         "lift-goes-to-the-largest-counter",
         "scheduling",
         "scheduling/counters.py",
@@ -90,7 +138,7 @@ _SCHEDULING = (
         "wsc-forgets-the-refund-of-a-failed-call",
         "scheduling",
         "scheduling/feeder/slice_charges.py",
-        """            self._counters.refund(record.node, record.charged)
+        """            self._change(record, -record.charged, 0.0)
 """,
         "",
         _WSC,
@@ -171,8 +219,8 @@ _SCHEDULING = (
         "dlpm-charges-cached-tokens",
         "scheduling",
         "scheduling/local/dlpm.py",
-        "extend_tokens = max(0, call.prompt_tokens - cached_tokens)",
-        "extend_tokens = call.prompt_tokens",
+        "tokens = call.prompt_tokens - (1 - self.options.cached_weight) * cached_tokens",
+        "tokens = call.prompt_tokens",
         _DLPM,
     ),
     Mutation(
@@ -310,6 +358,30 @@ _CONTRACTS = ("tests/property/*contracts*.py", "tests/unit/scheduling/*admission
 
 _THROTTLING = (
     Mutation(
+        "calls-to-another-app-use-a-users-limit",
+        "throttling",
+        "throttling/oit.py",
+        'keys.append(("user", arrival.app_user_key, arrival.limits.user_rpm))',
+        'keys.append(("user", arrival.user_key, arrival.limits.user_rpm))',
+        _THROTTLING_TESTS,
+    ),
+    Mutation(
+        "one-tenant-fills-the-queue",
+        "throttling",
+        "platform/control/room.py",
+        "elif bounds.calls > bounds.of_tenant <= waiting_of_tenant:",
+        "elif False:",
+        ("tests/unit/platform/control/test_bounds.py",),
+    ),
+    Mutation(
+        "openings-have-no-rate",
+        "throttling",
+        "scheduling/admission.py",
+        "self._openings.record(key, most, now_s)",
+        "pass",
+        ("tests/unit/platform/control/test_bounds.py",),
+    ),
+    Mutation(
         "overload-has-no-hysteresis",
         "throttling",
         "throttling/overload.py",
@@ -438,27 +510,65 @@ _THROTTLING = (
 
 _TRACKER_TESTS = ("tests/unit/interactions/*life_cycle*.py", "tests/property/*tracker*.py")
 _PROFILES = ("tests/unit/interactions/*profile*.py", "tests/property/*profile*.py")
+_IMMUNITY = ("tests/unit/interactions/test_immunity.py",)
 _IDENTITY = ("tests/unit/**/*identity*.py",)
 
 _TRACKER = (
     Mutation(
         "immunity-is-unbounded",
         "tracker",
-        "interactions/tracker.py",
-        """            0 < calls < factor * profile.calls_per_interaction
-            and run.tokens <= factor * profile.tokens_per_interaction
-""",
-        """            0 < calls
-""",
-        (*_TRACKER_TESTS, *_UNIT),
+        "interactions/immunity.py",
+        "return calls < self.factor * usual.calls and tokens <= self.factor * usual.tokens",
+        "return True",
+        (*_TRACKER_TESTS, *_IMMUNITY, *_UNIT),
     ),
     Mutation(
         "immunity-ends-one-call-late",
         "tracker",
+        "interactions/immunity.py",
+        "return calls < self.factor * usual.calls",
+        "return calls <= self.factor * usual.calls",
+        (*_TRACKER_TESTS, *_IMMUNITY, *_UNIT),
+    ),
+    Mutation(
+        "a-declared-run-is-believed-whole",
+        "tracker",
+        "interactions/immunity.py",
+        "calls = min(profile.calls_per_interaction, MOST_CALLS)",
+        "calls = profile.calls_per_interaction",
+        _IMMUNITY,
+    ),
+    Mutation(
+        "the-longest-run-is-usual",
+        "tracker",
+        "interactions/profile_statistics.py",
+        "_LONG = 0.99",
+        "_LONG = 1.0",
+        _PROFILES,
+    ),
+    Mutation(
+        "one-tenant-fills-the-table-of-runs",
+        "tracker",
         "interactions/tracker.py",
-        "0 < calls < factor * profile.calls_per_interaction",
-        "0 < calls <= factor * profile.calls_per_interaction",
-        (*_TRACKER_TESTS, *_UNIT),
+        'for whose, key in (("user", (tenant, user)), ("tenant", (tenant,))):',
+        'for whose, key in (("user", (tenant, user)),):',
+        _TRACKER_TESTS,
+    ),
+    Mutation(
+        "a-run-that-ended-still-counts-for-its-user",
+        "tracker",
+        "interactions/tracker.py",
+        "self._live_of[key] -= 1",
+        "self._live_of[key] -= 0",
+        _TRACKER_TESTS,
+    ),
+    Mutation(
+        "an-empty-run-idles-as-long-as-others",
+        "tracker",
+        "interactions/tracker.py",
+        "idle_s = min(idle_s, self._limits.empty_idle_s)",
+        "pass",
+        _TRACKER_TESTS,
     ),
     Mutation(
         "another-user-may-join-a-run",
