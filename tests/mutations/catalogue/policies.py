@@ -138,9 +138,8 @@ _SCHEDULING = (
         "wsc-forgets-the-refund-of-a-failed-call",
         "scheduling",
         "scheduling/feeder/slice_charges.py",
-        """            self._change(record, -record.charged, 0.0)
-""",
-        "",
+        "self._change(record, -record.charged, 0.0)",
+        "pass",
         _WSC,
     ),
     Mutation(
