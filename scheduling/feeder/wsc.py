@@ -12,6 +12,16 @@ least served client is found level by level, and a client is within a slack when
 counter is at most the smallest among its queued siblings plus the slack. So a tenant's share does not
 grow with the users that it names, and a slack's bound holds among tenants and among a tenant's users.
 
+Bound: let U be the largest slice of a call, expected or used, over its client's weight, R the most
+calls that a client has dispatched at a time, and S the larger slack. Counters of siblings with calls
+queued differ by at most ``S + 2 R U`` at any time. Proof. A counter is received service plus
+reservations. Let the client with the larger counter have been selected last at t, when m was the
+smallest counter. It was at most m + S then, and grows until its next selection only by what its
+dispatched calls cost: R U at most, as a call is charged U at most in all, its reservation included.
+Received service never falls but by refunds (of calls that a worker failed, which are queued again). So
+each client's stays at m - R U or above, and one that arrives later is lifted to no less. With
+``charge="finish"`` nothing is reserved, R calls go before the first is charged, and the bound is the same.
+
 Those rules say whose run is next. Which of its queued calls goes is ``run_order``'s: with
 ``critical_path`` the one with the most expected output between it and the end of the run, so that the
 run is over sooner, and its client is charged and passed over as before. A call that was chosen for what

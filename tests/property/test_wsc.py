@@ -231,6 +231,63 @@ def test_backlogged_counters_stay_within_slack_and_one_call(seed, slack):
         assert max(values) - min(values) <= slack + largest + 1e-9
 
 
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 8.0]),
+    st.sampled_from([1, 3, 8]),
+    st.sampled_from([1, 16]),
+)
+def test_the_bound_holds_with_calls_at_once_and_outputs_beyond_the_profile(
+    seed, slack, at_once, times
+):
+    """S + 2 R U, whatever runs beside each other, however wrong the profile, whoever comes late."""
+    rng = random.Random(seed)
+    options = WscOptions(locality_slack=slack, interaction_slack=min(1.0, slack))
+    feeder = made(directory(app=(100, 10)), options)
+    cache(feeder, LONG)
+    largest = (100 + 10 * times) / 110
+    running, number = {}, 0
+    users = ["a", "b"]
+    for step in range(250):
+        if step in (60, 120):
+            users.append(f"late-{step}")
+        for user in users:  # all are backlogged all the time
+            while sum(each.user == user for each in feeder.waiting()) < 2:
+                number += 1
+                own = LONG[: rng.choice([0, 64])] if user == "a" else TOKENS[:0]
+                tokens = np.concatenate([own, TOKENS[: 100 - len(own)]])
+                queue(feeder, call(f"{user}-{number}", user, tokens=tokens))
+        if len(running) < at_once and rng.random() < 0.7:
+            chosen = feeder.peek(WORKERS)
+            feeder.dispatch(chosen.call_id, 0)
+            feeder.charge(chosen.call_id, TokenUsage(100, 0, 0, 0))
+            heavy = chosen.user == rng.choice(users) or rng.random() < 0.3
+            running[chosen.call_id] = [chosen, 0, 10 * times if heavy else rng.randint(0, 10)]
+        elif running:
+            name = rng.choice(sorted(running))
+            each = running[name]
+            each[1] = min(each[2], each[1] + rng.randint(1, 40))
+            feeder.decoded([(name, each[1])])
+            if each[1] == each[2]:
+                feeder.finish(name, TokenUsage(100, 0, 0, each[2]))
+                del running[name]
+        values = [feeder.counter(("t", user)) for user in users]
+        spread = max(values) - min(values)
+        assert spread <= slack + 2 * at_once * largest + 1e-9
+
+
+def test_the_bound_without_concurrency_would_be_wrong():
+    """Eight calls at once that use 16 times what was expected: 12.5 slices apart, not 0 + 2.4."""
+    feeder = made(directory(app=(100, 10)), WscOptions(locality_slack=0, interaction_slack=0))
+    fill(feeder, "a", 20)
+    for number in range(8):
+        feeder.dispatch(f"a-{number}", 0)
+    fill(feeder, "b", 20)
+    for number in range(8):
+        feeder.charge(f"a-{number}", TokenUsage(100, 0, 0, 160))
+    assert feeder.counter(("t", "a")) - feeder.counter(("t", "b")) > 12
+
+
 @given(st.integers(0, 2**32), st.sampled_from(["expected", "finish"]))
 def test_in_the_end_the_counter_is_the_service(seed, mode):
     """Whatever was expected, reported in between, requeued or cancelled: only real usage is charged."""
