@@ -20,7 +20,7 @@ smallest counter. It was at most m + S then, and grows until its next selection 
 dispatched calls cost: R U at most, as a call is charged U at most in all, its reservation included.
 Received service never falls but by refunds (of calls that a worker failed, which are queued again). So
 each client's stays at m - R U or above, and one that arrives later is lifted to no less. With
-``charge="finish"`` nothing is reserved, R calls go before the first is charged, and the bound is the same.
+``charge="finish"`` nothing is reserved, R calls go before the first is charged; the bound is the same.
 
 Those rules say whose run is next. Which of its queued calls goes is ``run_order``'s: with
 ``critical_path`` the one with the most expected output between it and the end of the run, so that the
