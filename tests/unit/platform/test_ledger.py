@@ -109,6 +109,16 @@ async def test_a_row_written_again_replaces_the_first(start, database):
     assert database.calls["a"].charged is False
 
 
+async def test_of_two_rows_of_an_id_in_one_batch_the_last_is_written(start, database):
+    journal, ledger = start()
+    await asyncio.to_thread(ledger.close, 5)
+    await write(journal, record("a", outcome="failed"), record("a", outcome="completed"))
+    journal.close()
+    _, ledger = start()
+    assert await asyncio.to_thread(ledger.flush, 20)
+    assert (database.writes, database.calls["a"].outcome) == (1, "completed")
+
+
 async def test_a_refused_row_is_set_aside_and_the_others_are_written(start, database):
     journal, ledger = start()
     database.refused = {"bad"}

@@ -97,6 +97,19 @@ def test_a_returned_call_does_not_count_for_its_first_worker():
     assert (tree.blocks_of(first), tree.blocks_of(admitted.worker_id)) == (0, 40)
 
 
+def test_a_worker_that_has_cleared_its_cache_holds_nothing():
+    told = Told()
+    name, worker, _ = told.call(DOCUMENT)
+    told.handle(ev.WorkerCached(worker, None, told.keys(DOCUMENT)))
+    told.end(name)
+    told.wait(LATE_S)
+    tree = told.dispatcher.first.locality.tree
+    assert tree.blocks_of(worker) == 40
+    told.handle(ev.WorkerCacheReset(worker, complete=True))
+    assert tree.blocks_of(worker) == 0
+    assert told.call(DOCUMENT)[2] == 0, "no cached token is foreseen"
+
+
 def test_a_lost_worker_begins_anew():
     told = Told()
     name, worker, _ = told.call(DOCUMENT)

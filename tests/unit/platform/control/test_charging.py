@@ -1,5 +1,10 @@
 """A client library that sends a call again is not charged for an attempt that delivered nothing."""
 
+from fairserve.platform.prices.book import PriceBook
+from fairserve.scheduling import events as ev
+from fairserve.throttling.price import TokenPrice
+from fairserve.throttling.quota import Quota
+
 
 async def test_the_attempt_that_a_library_repeats_is_not_charged(world):
     first = await world.submit("c1", fingerprint="same")
@@ -8,6 +13,17 @@ async def test_the_attempt_that_a_library_repeats_is_not_charged(world):
     await world.release(second, delivered=True)
     charged = {row["call_id"]: row["charged"] for row in world.journal.rows()}
     assert charged == {"row-run-c1": False, "row-run-c2": True}
+
+
+async def test_a_budget_is_refunded_for_an_attempt_that_is_repeated(world):
+    world.control._lifecycle.use_prices(PriceBook([("*", 0.0, TokenPrice(1000, 1000, 1000, "p"))]))
+    quota = Quota(max_budget=1000, budget_duration="1d")
+    world.control.post(ev.ContractChanged("app", "t", "app", quota=quota))
+    await world.release(await world.submit("c1", fingerprint="same"), "cancelled")
+    second = await world.submit("c2", fingerprint="same", user_agent_retry=True)
+    await world.release(second, delivered=True)
+    use = world.control._dispatcher.limits_in_use(("t", "app", "u"), world.now_s, 1_000_100.0)
+    assert use.contract.budget.spent == 105, "of the second attempt alone"
 
 
 async def test_an_attempt_that_delivered_is_charged_though_it_is_repeated(world):

@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from fairserve.interactions.call import TokenUsage
+from fairserve.platform.control.messages import Progress
 from fairserve.scheduling import events as ev
 
 
@@ -42,6 +44,18 @@ async def test_the_system_changes_while_a_worker_drains(world, system):
     assert {row["outcome"] for row in world.journal.rows()} == {"completed"}
     view = await world.control.cluster()
     assert [(worker.calls, worker.demand_tokens) for worker in view.workers] == [(0, 0), (0, 0)]
+
+
+async def test_a_new_feeder_knows_what_running_calls_have_used(world):
+    grant = await world.submit("c1", run="r1")
+    world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 5000)))
+    world.control._lifecycle._flush()
+    feeder = world.control._dispatcher.first.feeder
+    used = feeder.counter(("t", "u"))
+    world.control.apply_throttling("fairserve", {"feeder.max_bypass": 7})
+    after = world.control._dispatcher.first.feeder
+    assert after is not feeder
+    assert after.counter(("t", "u")) == pytest.approx(used)
 
 
 async def test_a_wrong_parameter_changes_nothing(world):
