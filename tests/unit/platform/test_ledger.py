@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import pytest
 from call_records import call_record
+from until import until
 
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.ledger import Ledger
@@ -90,6 +91,7 @@ async def test_the_next_start_continues_where_this_one_stopped(start, database):
     assert await asyncio.to_thread(ledger.flush, 20)
     database.away = True
     await write(journal, record("b"))
+    await until(lambda: ledger.waits_since_s is not None)  # it holds the batch with b
     assert not await asyncio.to_thread(ledger.close, 0.05)
     journal.close()
     database.away = False
