@@ -155,7 +155,7 @@ def test_two_operators_do_not_overwrite_each_other(operator, server, put, holds)
 def test_what_an_operator_set_is_kept(operator, put, newest):
     put(high_watermark=2.0, immunity_factor=6)
     operator.go(PAGE)
-    operator.page.fill("#p-immunity_factor", "4")
+    operator.page.fill("#p-immunity_factor", "2")  # its default
     operator.page.fill("#p-feeder\\.interaction_slack", "inf")
     operator.page.select_option("#p-feeder\\.locality_gain", "no")
     apply(operator)
