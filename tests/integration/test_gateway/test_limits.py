@@ -37,7 +37,8 @@ class Client:
     """An app of its own with limits, and calls with its key."""
 
     def __init__(self, server, name, **limits):
-        profile = {"stages": [{"input_tokens": 30, "output_tokens": 20}]}
+        stage = {"input_tokens": 30, "output_tokens": 20}
+        profile = {"stages": [stage], "calls_per_interaction": 3}
         self.server = server
         body = {"name": name, "profile": profile, **limits}
         made = server.request("POST", "/v1/apps", server.tenant_key, json=body)

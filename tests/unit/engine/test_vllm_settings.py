@@ -93,7 +93,7 @@ def test_wrong_environment():
     ("name", "options", "message"),
     [
         ("dlmp", {}, "unknown local scheduler 'dlmp'; known: fcfs, lcf, vtc"),
-        ("dlpm", {"quanta": 5}, "no option 'quanta'; allowed: quantum, we, wq, refill_when_stuck"),
+        ("dlpm", {"quanta": 5}, "no option 'quanta'; allowed: quantum, we, wq, cached_weight"),
         ("fcfs", {"quantum": 5}, "no option 'quantum'; allowed: none"),
         ("dlpm", {"quantum": "5k"}, "quantum of local scheduler dlpm is '5k'; allowed: a number"),
         ("dlpm", {"quantum": True}, "allowed: a number"),
