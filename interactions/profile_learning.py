@@ -207,7 +207,7 @@ def _learned(
 
 
 def _grown(before: float | None, found: float | None, growth: float) -> float | None:
-    """What was found, as far as it may grow; what held before where nothing was found."""
+    """Return the new value, limited to the allowed growth; the old one if there is no new value."""
     if found is None or before is None:
         return before if found is None else found
     return min(found, growth * before)

@@ -183,7 +183,10 @@ class Settings(ConsoleSettings):
         "one tenant may have; more answer 429.",
     )
     max_user_share: float = Field(
-        1 / 16, gt=0, le=1, description="The same of one user; more answer 429."
+        1 / 16,
+        gt=0,
+        le=1,
+        description="Share of these calls and interactions that one user may have; more answer 429.",
     )
     user_openings_per_minute: int = Field(
         600,

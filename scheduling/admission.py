@@ -56,7 +56,7 @@ class Admission:
         self._options = options
         self._contracts = Contracts()
         self._openings = SlidingLog()
-        """Of empty interactions, by user."""
+        """Recent openings of empty interactions, by user."""
         self._prices: dict[str, TokenPrice] = {}
         """Of the calls under way."""
 

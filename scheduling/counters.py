@@ -29,7 +29,7 @@ from fairserve.interactions.call import ClientPath
 from fairserve.scheduling.counter_node import Node, node_from_plain, node_to_plain
 
 Factors = tuple[float, ...]
-"""What a cost is multiplied by at each level of a path, outermost first: 1 / the weight there."""
+"""Factors on a cost at each level of a path, outermost first: 1 / the weight at that level."""
 
 _SWEEP_MIN = 1024
 """Idle nodes are looked through when there are about this many more nodes."""

@@ -139,7 +139,10 @@ class Feed:
         return share is not None and cached_tokens >= share * call.prompt_tokens
 
     def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
-        """The next call for a worker that is ajar, and those with its prefix. A retry waits its turn."""
+        """Return the next cache hit for a full worker, and the workers that hold its prefix.
+
+        A retry is no hit: it waits for its turn.
+        """
         ajar = self._pool.ajar()
         if not ajar:
             return None, None

@@ -1,4 +1,4 @@
-"""What weights mean where clients have levels: a weight divides the share of siblings, and nothing else.
+"""Weights of clients with levels: a weight divides the share of siblings, and nothing else.
 
 A client's path has one to three levels (``LEVELS`` of :mod:`fairserve.interactions.call`). Tenant, app
 and user have a weight each, which counts at its own level. Where a path has no level of the app, the
@@ -14,7 +14,7 @@ from fairserve.interactions.call import ClientPath, owner_path
 Owner = tuple[str, str, str]
 """Tenant, app and user."""
 Weights = tuple[float, float, float]
-"""Of a tenant, an app and a user."""
+"""Weights of a tenant, an app and a user."""
 
 
 def weights_by_level(weights: Weights, levels: int) -> tuple[float, ...]:

@@ -48,7 +48,7 @@ class SystemConfig:
     immunity_factor: float = 2.0
     """An interaction loses its immunity at so many times its app's longest usual run."""
     immunity_rule: Literal["p99", "profile"] = "p99"
-    """What that is (:mod:`fairserve.interactions.immunity`)."""
+    """Definition of the longest usual run (:mod:`fairserve.interactions.immunity`)."""
     worker_silence_s: float = 15.0
     """A worker that reported once and then not for so long is lost."""
     levels: str = DEFAULT_LEVELS

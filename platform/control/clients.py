@@ -41,7 +41,7 @@ class _Seen(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """What the active clients got in all, and which part of it each is entitled to, by levels."""
+    """Total service of the active clients, and the share of it that each is entitled to."""
 
     service: float
     entitled: dict[Client, float]

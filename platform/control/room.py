@@ -23,7 +23,7 @@ class QueueBounds(NamedTuple):
     """How many calls may wait for a model."""
 
     calls: int
-    """Of all clients."""
+    """Calls of all clients together."""
     of_tenant: int
     of_user: int
 

@@ -16,8 +16,8 @@ class WscOptions:
     charge: Literal["expected", "finish"] = "expected"
     interaction_priority: bool = True
     in_progress: Literal["run", "batch"] = "run"
-    """Which interactions go first: those of which a call was dispatched, until they end, or the paper's
-    (Algorithm 1 line 31), those of which a call is dispatched now."""
+    """Interactions in progress, which go first: ``run`` counts one from its first dispatched call to its
+    end, ``batch`` (the paper, Algorithm 1 line 31) while a call of it is dispatched."""
     interaction_slack: float = 1.0
     locality_slack: float = 8.0
     locality_gain: bool = True
@@ -26,7 +26,7 @@ class WscOptions:
     every match."""
     max_bypass: int = 16
     cached_weight: float = 1.0
-    """What a cached prompt token counts, in the charge and in the weight alike."""
+    """Cost of a cached prompt token, as a share of an uncached one; in the charge and in the weight."""
     charge_cached: bool | None = None
     """Alias, replaces ``cached_weight`` where it is given: by 1 if true, by 0 if false."""
     normalise: Literal["call", "interaction"] = "call"

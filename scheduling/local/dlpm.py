@@ -41,7 +41,7 @@ class DlpmOptions:
     we: float = 1.0
     wq: float = 2.0
     cached_weight: float = 0.0
-    """What a cached prompt token counts, times ``we``; 0 is the paper's."""
+    """Cost of a cached prompt token, as a share of an uncached one; 0 is the paper's."""
     refill_when_stuck: bool = True
     max_bypass: int = 64
     """0 never stops at a call that does not fit (the paper)."""

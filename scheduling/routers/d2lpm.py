@@ -47,7 +47,8 @@ class D2lpmOptions:
     we: float = 1.0
     wq: float = 2.0
     cached_weight: float = 1.0
-    """What a prompt token counts that the worker is believed to have; 1 is the paper's."""
+    """Cost of a prompt token that the worker is believed to have cached, as a share of another one; 1 is
+    the paper's."""
     charge_cached: bool | None = None
     """Alias, replaces ``cached_weight`` where it is given: by 1 if true, by 0 if false."""
     balance_abs: int | None = None

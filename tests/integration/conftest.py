@@ -276,5 +276,5 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def webhooks_world(management, receiver) -> WebhookWorld:
-    """Two tenants, and a ledger that tells of their calls."""
+    """Two tenants, and a ledger that publishes events of their calls."""
     return WebhookWorld(management, receiver)
