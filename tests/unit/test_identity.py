@@ -67,16 +67,13 @@ def test_metadata_says_the_same_as_the_headers():
     )
 
 
-def test_a_sub_agent_of_dynamo_joins_the_run_of_its_parent():
-    headers = {
-        "x-dynamo-session-id": "child",
-        "x-dynamo-parent-session-id": "root",
-        "x-dynamo-session-final": "true",
-    }
-    told = identify(headers)
+@pytest.mark.parametrize("final", [{}, {"x-dynamo-session-final": "true"}])
+def test_a_sub_agent_of_dynamo_joins_the_run_of_its_parent(final):
+    session = {"x-dynamo-session-id": "child", **final}
+    told = identify({**session, "x-dynamo-parent-session-id": "root"})
     assert (told.run_id, told.agent, told.final) == ("root", "child", False)
-    del headers["x-dynamo-parent-session-id"]
-    assert identify(headers).final is True
+    told = identify(session)
+    assert (told.run_id, told.final) == ("child", bool(final))
 
 
 def test_claude_code_names_its_agent():
