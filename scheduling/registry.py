@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fairserve.scheduling.base import Feeder, LocalScheduler, Router
@@ -11,7 +12,7 @@ from fairserve.scheduling.feeder.central_dlpm import CentralDlpm, CentralDlpmOpt
 from fairserve.scheduling.feeder.fcfs import FcfsFeeder, FcfsOptions
 from fairserve.scheduling.feeder.wsc import WscFeeder
 from fairserve.scheduling.feeder.wsc_options import PAPER as WSC_PAPER
-from fairserve.scheduling.feeder.wsc_options import WscOptions
+from fairserve.scheduling.feeder.wsc_options import VTC, WscOptions
 from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.fcfs import Fcfs
@@ -70,6 +71,10 @@ def _feeder_wsc(directory: Directory, locality: Locality, **options: Any) -> Fee
     return WscFeeder(directory, locality, WscOptions(**options))
 
 
+def _feeder_vtc(directory: Directory, locality: Locality, **options: Any) -> Feeder:
+    return WscFeeder(directory, locality, replace(VTC, **options))
+
+
 def _router_least_loaded(locality: Locality) -> Router:
     return LeastLoaded(locality)
 
@@ -106,7 +111,12 @@ LOCAL_SCHEDULERS: Mapping[str, LocalFactory] = Registry(
 
 FEEDERS: Mapping[str, FeederFactory] = Registry(
     "feeder",
-    {"fcfs": _feeder_fcfs, "wsc": _feeder_wsc, "central_dlpm": _feeder_central_dlpm},
+    {
+        "fcfs": _feeder_fcfs,
+        "vtc": _feeder_vtc,
+        "wsc": _feeder_wsc,
+        "central_dlpm": _feeder_central_dlpm,
+    },
 )
 """``factory(directory, locality, **options)``."""
 
@@ -144,6 +154,9 @@ _SYSTEMS = (
     SystemConfig("rr-lpm", "none", "fcfs", "round_robin", "lpm"),
     SystemConfig("preble", "none", "fcfs", "preble", "preble_groups"),
     SystemConfig("cache-aware", "none", "fcfs", "cache_aware", "lpm"),
+    SystemConfig(
+        "cache-aware-vtc", "none", "fcfs", "cache_aware", "vtc", local_options={"cost": "extend"}
+    ),
     SystemConfig(
         "central-dlpm",
         "none",

@@ -47,6 +47,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "throttle.scope": ("", "Whom the limit counts: user, app or both."),
     "throttle.window": ("", "sliding counts the last seconds, fixed starts anew at each window."),
     "feeder.charge": ("", "expected charges a call when it is selected, finish at its end."),
+    "feeder.currency": (
+        "",
+        "What a counter counts: slices of typical calls of the apps, or tokens, the same for all.",
+    ),
     "feeder.interaction_priority": ("", "Whether calls of runs under way go first."),
     "feeder.in_progress": (
         "",

@@ -51,10 +51,12 @@ class SliceCharges:
         reserves: bool,
         cached_weight: float,
         normalise: Literal["call", "interaction"],
+        currency: Literal["slices", "tokens"] = "slices",
     ) -> None:
         self._counters, self._weights = counters, weights
         self._reserves, self._cached_weight = reserves, cached_weight
         self._normalise = normalise
+        self._profiles = currency == "slices"
         self._reference = self._typical_of(DEFAULT_PROFILE, 1)
         self._dispatched: dict[str, _Dispatched] = {}
         self.listener: Callable[[ClientPath, float, float, Factors], None] | None = None
@@ -111,15 +113,16 @@ class SliceCharges:
             factors=None if even else by_level,
         )
         if self._reserves:
-            expected = TokenUsage(
-                call.input_tokens, call.system_tokens, cached_tokens, call.expected_output_tokens
-            )
+            output = call.expected_output_tokens if self._profiles else 0
+            expected = TokenUsage(call.input_tokens, call.system_tokens, cached_tokens, output)
             record.reserved = self._cost(record, expected)
             self._change(record, 0.0, record.reserved)
         self._dispatched[call.call_id] = record
         return price
 
     def _typical_of(self, profile: AppProfile, stage: int) -> float:
+        if not self._profiles:
+            profile = DEFAULT_PROFILE
         if self._normalise == "interaction":
             return self._weights.typical_interaction(profile, self._cached_weight)
         return self._weights.typical_call(profile, stage, self._cached_weight)

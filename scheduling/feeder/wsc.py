@@ -83,6 +83,7 @@ class WscFeeder:
             reserves=options.charge == "expected",
             cached_weight=options.cached_weight,
             normalise=options.normalise,
+            currency=options.currency,
         )
         self._index = WaitingIndex(locality.tree)
         self._seq = 0

@@ -1,4 +1,4 @@
-"""The options of WSC (:mod:`fairserve.scheduling.feeder.wsc`), and the values that the paper has."""
+"""The options of WSC (:mod:`fairserve.scheduling.feeder.wsc`), and the values that papers have."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ class WscOptions:
     """Slacks are in typical calls."""
 
     charge: Literal["expected", "finish"] = "expected"
+    currency: Literal["slices", "tokens"] = "slices"
+    """Unit of the counters: ``slices`` of the calls that are typical of their apps, or weighted
+    ``tokens``, the same for all apps. Tokens know no profiles: no output is expected, and slacks count
+    calls of ``DEFAULT_PROFILE``."""
     interaction_priority: bool = True
     in_progress: Literal["run", "batch"] = "run"
     """Interactions in progress, which go first: ``run`` counts one from its first dispatched call to its
@@ -46,6 +50,8 @@ class WscOptions:
     def __post_init__(self) -> None:
         if self.charge not in ("expected", "finish"):
             raise ValueError(f"charge is {self.charge!r}; allowed: expected, finish")
+        if self.currency not in ("slices", "tokens"):
+            raise ValueError(f"currency is {self.currency!r}; allowed: slices, tokens")
         if self.in_progress not in ("run", "batch"):
             raise ValueError(f"in_progress is {self.in_progress!r}; allowed: run, batch")
         if self.normalise not in ("call", "interaction"):
@@ -73,3 +79,16 @@ PAPER = WscOptions(
     run_order="arrival",
 )
 """WSC as FairServe describes it."""
+
+VTC = WscOptions(
+    currency="tokens",
+    interaction_priority=False,
+    locality_slack=0.0,
+    max_bypass=0,
+    run_priority="arrival",
+    run_order="arrival",
+    beta=1.0,
+    gamma=2.0,
+)
+"""VTC (Algorithms 2 and 4 of its paper) as a feeder: tokens by client, ``wp=1`` and ``wq=2``. The prompt
+is charged at selection, the output as it is decoded."""

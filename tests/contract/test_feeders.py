@@ -16,6 +16,7 @@ from fairserve.throttling.base import Limits
 TOKENS = prompt((1, 100))
 CONFIGURATIONS = [
     ("fcfs", {}),
+    ("vtc", {}),
     ("wsc", {}),
     ("wsc", {"charge": "finish"}),
     ("wsc", {"charge_cached": True}),

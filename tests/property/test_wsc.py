@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -28,7 +29,9 @@ from fairserve.interactions.call import TokenUsage, client_path
 from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.events import AppChanged, TenantChanged, UserChanged
-from fairserve.scheduling.feeder.wsc_options import PAPER, WscOptions
+from fairserve.scheduling.feeder.wsc_options import PAPER, VTC, WscOptions
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.registry import FEEDERS
 from fairserve.throttling.base import Limits
 
 
@@ -386,3 +389,32 @@ def test_bad_options_and_ids():
     assert feeder.remove("nobody") is None
     with pytest.raises(KeyError):
         feeder.dispatch("nobody", 0)
+
+
+@pytest.mark.parametrize(("name", "tokens_of_large"), [("vtc", 1), ("wsc", 9)])
+def test_tokens_are_the_same_for_all_apps_and_slices_are_not(name, tokens_of_large):
+    """Of two backlogged users, one of an app with nine times as large calls."""
+    known = directory(small=(100, 10), large=(900, 90))
+    locality = Locality(seed=1)
+    for worker in WORKERS:
+        locality.add_worker(worker, 100_000)
+    feeder = FEEDERS[name](known, locality)
+    fill(feeder, "few", 100, app="large", tokens=prompt((9, 900)), output=90)
+    fill(feeder, "many", 400, app="small", output=10)
+    served = Counter()
+    for _ in range(100):
+        chosen = serve(feeder)
+        served[chosen.user] += chosen.prompt_tokens + 2 * chosen.max_output_tokens
+    assert served["few"] == pytest.approx(tokens_of_large * served["many"], rel=0.1)
+
+
+def test_vtc_charges_the_prompt_at_selection_and_the_output_as_it_comes():
+    known = directory(app=(100, 10))
+    feeder = made(known, VTC)
+    queue(feeder, call("a", "u"))
+    feeder.dispatch("a", 0)
+    unit = 1000 + 2 * 200  # of DEFAULT_PROFILE
+    assert feeder.counter(("t", "u")) == pytest.approx(100 / unit)
+    feeder.charge("a", TokenUsage(100, 0, 0, 0))
+    feeder.decoded([("a", 7)])
+    assert feeder.counter(("t", "u")) == pytest.approx((100 + 2 * 7) / unit)
