@@ -19,6 +19,7 @@ from fairserve.platform.db import keys
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.interactions import repository as runs
 from fairserve.platform.usage.reports import report
 from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
 from fairserve.platform.usage.rollups import roll_up_all
@@ -72,6 +73,21 @@ RUN = InteractionRecord(
     tokens=18,
     wasted_tokens=0,
 )
+
+
+@databases.ON_BOTH
+def test_the_calls_of_a_run_are_those_of_its_tenant_and_app(sessions):
+    """Clients name their runs, so others have the same names; in merged ledgers apps may, too."""
+    others = {
+        "tenant": replace(CALL, call_id="c3", tenant="tn_b"),
+        "app": replace(CALL, call_id="c4", app="app_b"),
+        "run": replace(CALL, call_id="c5", interaction_id="other"),
+    }
+    with sessions.begin() as session:
+        upsert_calls(session, [CALL, REFUSED, *others.values()])
+    found = runs.calls(sessions, "tn_a", "app_a", "run")
+    assert [row.call_id for row in found] == ["c1"]
+    assert [row.call_id for row in runs.calls(sessions, "tn_b", "app_a", "run")] == ["c3"]
 
 
 @databases.ON_BOTH

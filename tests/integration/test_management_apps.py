@@ -56,6 +56,22 @@ def test_a_tenant_registers_an_app_and_control_learns_it(management):
     )
 
 
+def test_only_an_admin_sets_the_weight_of_an_app(management):
+    """Or a tenant would give one of its apps the share of the others, and of the tenants beside it."""
+    tenant = management.tenant("acme")
+    app = management.new_app(tenant)
+    path, body = f"/v1/apps/{app['id']}", {"name": "b", "profile": PROFILE, "weight": 9}
+    events = list(management.control.events)
+    for method, where in (("POST", "/v1/apps"), ("PATCH", path)):
+        sent = body if method == "POST" else {"weight": 9}
+        error = management.call(tenant["api_key"], method, where, sent, status=403)["error"]
+        assert error["param"] == "weight"
+    assert management.control.events == events
+    assert management.call(tenant["api_key"], "GET", path)["weight"] == 1.0
+    changed = management.call(management.admin, "PATCH", path, {"weight": 9}, tenant=tenant["id"])
+    assert changed["weight"] == 9.0
+
+
 def test_changes_of_an_app_are_kept_and_posted(management):
     tenant = management.tenant("acme")
     app = management.new_app(tenant, limits={"user_rpm": 10, "app_rpm": 50})
