@@ -10,7 +10,7 @@ at its arrival. Cost O(calls * windows) for the service difference, O(calls log 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,29 @@ def jain_index(values: Iterable[float]) -> float:
     x = np.asarray(list(values), dtype=np.float64)
     square = float((x * x).sum())
     return 1.0 if len(x) == 0 or square == 0.0 else float(x.sum()) ** 2 / (len(x) * square)
+
+
+def water_filling(
+    demands: Mapping[str, float], total: float, weights: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """How a total is shared out: nobody gets more than their demand, and who gets less than that gets
+    as much over their weight (1 where none is given) as anybody. O(clients log clients).
+    """
+    weight = {client: (weights or {}).get(client, 1.0) for client in demands}
+    left, shares = sum(weight.values()), {}
+    for client in sorted(demands, key=lambda each: demands[each] / weight[each]):
+        shares[client] = min(demands[client], total * weight[client] / left)
+        total -= shares[client]
+        left -= weight[client]
+    return shares
+
+
+def satisfied(served: Mapping[str, float], entitled: Mapping[str, float]) -> dict[str, float]:
+    """By client, what it was served over what it is entitled to, 0 to 1; 1 where that is nothing."""
+    return {
+        client: min(1.0, served.get(client, 0.0) / share) if share > 0 else 1.0
+        for client, share in entitled.items()
+    }
 
 
 def distribution(values: Iterable[float]) -> dict[str, float | None]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
 
 from fairserve.platform.demo.table import Summary, group_of
 from fairserve.platform.demo.workload import FLOODER, WELL_BEHAVED
@@ -24,17 +24,21 @@ def findings(systems: Mapping[str, Summary]) -> list[str]:
 
 
 def _waiting(default: Summary, others: Mapping[str, Summary]) -> str:
-    own = _figure(default, WELL_BEHAVED, "ttft_s", "p99")
-    if own is None:
+    if group_of(default, WELL_BEHAVED) is None:
         return ""
+
+    def p99(summary: Summary) -> str:
+        wait = _wait(summary, WELL_BEHAVED, "ttft_s", "p99")
+        return "without end" if wait == math.inf else f"{wait:.2f} s"
+
     parts = [
-        f"{theirs:.2f} s under {name}"
+        f"{p99(summary)} under {name}"
         for name, summary in others.items()
-        if (theirs := _figure(summary, WELL_BEHAVED, "ttft_s", "p99")) is not None
+        if group_of(summary, WELL_BEHAVED) is not None
     ]
     return (
-        f"While one user flooded, the well-behaved waited {own:.2f} s (p99) for a first token "
-        f"under {DEFAULT}, {' and '.join(parts)}."
+        f"While one user flooded, the well-behaved waited {p99(default)} (p99) for a first token "
+        f"under {DEFAULT}, {' and '.join(parts)}; a refused call waits without end."
     )
 
 
@@ -69,18 +73,23 @@ def _comparisons(default: Summary, other: Summary) -> list[str]:
     """What the other system did better, each as ``what (own against theirs)``."""
     found = []
     for group, name in ((WELL_BEHAVED, "well-behaved"), (FLOODER, "flooder")):
-        for label, path, unit, more in (
-            ("completed interactions", ("completed_interactions",), "", True),
-            ("queue delay p99", ("queue_delay_s", "p99"), " s", False),
-            ("TTFT p50", ("ttft_s", "p50"), " s", False),
-            ("TTFT p99", ("ttft_s", "p99"), " s", False),
+        label = f"completed interactions of the {name}"
+        own, theirs = _completed(default, group), _completed(other, group)
+        found.append(_better(label, own, theirs, "", True))
+        for label, key, percentile in (
+            ("queue delay p99", "queue_delay_s", "p99"),
+            ("TTFT p50", "ttft_s", "p50"),
+            ("TTFT p99", "ttft_s", "p99"),
+            ("run p50", "interaction_latency_s", "p50"),
+            ("run p99", "interaction_latency_s", "p99"),
         ):
-            own, theirs = _figure(default, group, *path), _figure(other, group, *path)
-            found.append(_better(f"{label} of the {name}", own, theirs, unit, more))
+            own = _wait(default, group, key, percentile)
+            theirs = _wait(other, group, key, percentile)
+            found.append(_better(f"{label} of the {name}", own, theirs, " s", False))
     for label, own, theirs, more in (
         ("refused calls", default["refused_calls"], other["refused_calls"], False),
         ("wasted tokens", *(sum(s["wasted_tokens"].values()) for s in (default, other)), False),
-        ("Jain's index", default["jain_index"], other["jain_index"], True),
+        ("least satisfied user", default["satisfied_min"], other["satisfied_min"], True),
         ("prefix hit rate", default["prefix_hit_rate"], other["prefix_hit_rate"], True),
         ("tokens/s", *(s["throughput_tokens_per_s"]["total"] for s in (default, other)), True),
     ):
@@ -89,8 +98,10 @@ def _comparisons(default: Summary, other: Summary) -> list[str]:
 
 
 def _better(label: str, own: float | None, theirs: float | None, unit: str, more: bool) -> str:
-    if own is None or theirs is None:
+    if own is None or theirs is None or own == theirs:
         return ""
+    if math.isinf(own):
+        return f"{label} (without end against {_show(theirs)}{unit})"
     gain = theirs - own if more else own - theirs
     if gain <= WORTH_MENTIONING * max(abs(own), abs(theirs)):
         return ""
@@ -101,10 +112,15 @@ def _show(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 100 else f"{value:.2f}"
 
 
-def _figure(summary: Summary, group: str, *path: str) -> float | None:
-    value: Any = group_of(summary, group)
-    for key in path:
-        if value is None:
-            return None
-        value = value[key]
-    return None if value is None else float(value)
+def _completed(summary: Summary, group: str) -> float | None:
+    found = group_of(summary, group)
+    return None if found is None else float(found["completed_interactions"])
+
+
+def _wait(summary: Summary, group: str, key: str, percentile: str) -> float | None:
+    """None for a group that made no call; infinite for a wait without end."""
+    found = group_of(summary, group)
+    if found is None:
+        return None
+    wait = found["all_waits"][key][percentile]
+    return math.inf if wait is None else float(wait)

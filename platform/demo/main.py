@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fairserve.platform.demo.documents import NoTextError
+from fairserve.platform.demo.entitlement import satisfaction
 from fairserve.platform.demo.findings import findings
 from fairserve.platform.demo.progress import Progress
 from fairserve.platform.demo.server_process import ServerError, ServerProcess
@@ -79,6 +80,10 @@ class Demo:
             results.append(result)
             if self.keep_logs:
                 self.progress.say(f"{system}: log in {server.log_path}")
+        shares = satisfaction(runs, {each.system: each.recorder for each in results})
+        for result in results:
+            result.summary["satisfied"] = shares[result.system]
+            result.summary["satisfied_min"] = min(shares[result.system].values())
         return results
 
     def clean_up(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ class SystemResult:
     system: str
     summary: dict[str, Any]
     problems: list[str]
+    recorder: Recorder
 
 
 async def run_system(
@@ -63,16 +65,45 @@ async def run_system(
             server.check_alive()
             problems += await ledger_problems(management, apps, recorder.outcomes)
     problems += recorder.failures + server.problems
-    return SystemResult(system, {**figures(recorder), "model": model}, problems)
+    return SystemResult(system, {**figures(recorder), "model": model}, problems, recorder)
 
 
 def figures(recorder: Recorder) -> dict[str, Any]:
     """The metrics of what the clients saw, with the runs that the end of the demo cut off apart."""
     summary = summarise(recorder.calls, recorder.runs)
-    summary["unfinished_interactions"] = _unfinished(recorder, None)
+    _add(summary, recorder, None)
     for name, group in summary["groups"].items():
-        group["unfinished_interactions"] = _unfinished(recorder, name)
+        _add(group, recorder, name)
     return summary
+
+
+def _add(summary: dict[str, Any], recorder: Recorder, group: str | None) -> None:
+    """What a client waits for and never gets counts, too: without end, which is None."""
+    summary["unfinished_interactions"] = _unfinished(recorder, group)
+    calls = [call for call in recorder.calls if group in (None, call.group)]
+    runs = [run for run in recorder.runs if group in (None, run.group)]
+    summary["all_waits"] = {
+        "queue_delay_s": _waits(call.queue_delay_s for call in calls),
+        "ttft_s": _waits(
+            None if call.first_token_s is None else call.first_token_s - call.arrival_s
+            for call in calls
+        ),
+        "interaction_latency_s": _waits(
+            run.end_s - run.start_s if run.complete else None for run in runs
+        ),
+    }
+
+
+def _waits(values: Iterable[float | None]) -> dict[str, float | None]:
+    """The 50th and the 99th percentile, one of the values; None is longer than any."""
+    ordered = sorted(math.inf if value is None else value for value in values)
+    if not ordered:
+        return {"p50": None, "p99": None}
+    found = {
+        name: ordered[math.ceil(share * len(ordered)) - 1]
+        for name, share in (("p50", 0.5), ("p99", 0.99))
+    }
+    return {name: None if value == math.inf else value for name, value in found.items()}
 
 
 def _unfinished(recorder: Recorder, group: str | None) -> int:

@@ -30,7 +30,9 @@ def table(systems: Mapping[str, Summary]) -> str:
         row(f"queue delay p50 / p99, {name}", _times("queue_delay_s", group))
     for group, name in _GROUPS:
         row(f"TTFT p50 / p99, {name}", _times("ttft_s", group))
-    row("Jain's index over the users", lambda summary: f"{summary['jain_index']:.3f}")
+    for group, name in _GROUPS:
+        row(f"run p50 / p99, {name}", _times("interaction_latency_s", group))
+    row("least satisfied user", lambda summary: f"{summary['satisfied_min']:.0%}")
     row("prefix hit rate", lambda summary: f"{summary['prefix_hit_rate']:.1%}")
     row("tokens/s", lambda summary: f"{summary['throughput_tokens_per_s']['total']:,.0f}")
     return aligned(["", *systems], [[label, *cells] for label, cells in rows])
@@ -73,8 +75,14 @@ def _pair(figure: Callable[[Summary], int]) -> Callable[[Summary], str]:
 def _times(key: str, group: str) -> Callable[[Summary], str]:
     def show(summary: Summary) -> str:
         found = group_of(summary, group)
-        if found is None or found[key]["p50"] is None:
+        if found is None:
             return "-"
-        return f"{found[key]['p50']:.2f} / {found[key]['p99']:.2f} s"
+        waits = found["all_waits"][key]
+        return f"{seconds(waits['p50'])} / {seconds(waits['p99'])}"
 
     return show
+
+
+def seconds(wait: float | None) -> str:
+    """A wait; one without end is ``never``."""
+    return "never" if wait is None else f"{wait:.2f} s"

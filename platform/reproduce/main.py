@@ -14,8 +14,10 @@ from pathlib import Path
 
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
+from fairserve.platform.reproduce.composition.ablation import ablation
 from fairserve.platform.reproduce.composition.comparison import composition
 from fairserve.platform.reproduce.composition.sensitivity import sensitivity
+from fairserve.platform.reproduce.composition.tuning import tuning
 from fairserve.platform.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.platform.reproduce.dlpm.figure4 import dlpm_figure4
 from fairserve.platform.reproduce.dlpm.figure7 import dlpm_figure7
@@ -57,7 +59,9 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "fairserve-table4": fairserve_table4,
     "fairserve-figure8": fairserve_figure8,
     "fairserve-figure9": fairserve_figure9,
+    "tuning": tuning,
     "composition": composition,
+    "ablation": ablation,
     "sensitivity": sensitivity,
     "profiles-convergence": profiles_convergence,
     "profiles-levers": profiles_levers,

@@ -6,6 +6,7 @@ paper, or of this project, as a sentence, with what was seen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -36,7 +37,7 @@ class Column:
     name: str
     of: Callable[[Any], float]
     """From what was seen of one run, such as the figures of
-    :func:`fairserve.scheduling.metrics.summarise`."""
+    :func:`fairserve.scheduling.metrics.summarise`; NaN where it has no such figure."""
     digits: int = 0
 
 
@@ -74,6 +75,8 @@ class Report:
     checks: Sequence[Check]
     plots: Sequence[str] = ()
     """Names of the files that were drawn."""
+    notes: Sequence[str] = ()
+    """Sentences that belong to it, such as where this project's default loses."""
 
     def text(self) -> str:
         """For the terminal: per figure the published value, the measured one and its spread."""
@@ -84,7 +87,7 @@ class Report:
             f"{'holds    ' if check.holds else 'DOES NOT '} {check.claim}: {check.seen}"
             for check in self.checks
         ]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
 
     def markdown(self) -> str:
         """The same for a document."""
@@ -98,6 +101,7 @@ class Report:
             f"- {'holds' if check.holds else '**does not hold**'}: {check.claim} ({check.seen})"
             for check in self.checks
         ]
+        lines += [f"- {note}" for note in self.notes]
         for plot in self.plots:
             lines += ["", f"![{self.title}]({plot})"]
         return "\n".join(lines) + "\n"
@@ -144,6 +148,7 @@ class Report:
                 {"claim": check.claim, "holds": check.holds, "seen": check.seen}
                 for check in self.checks
             ],
+            "notes": list(self.notes),
             "plots": list(self.plots),
         }
 
@@ -171,8 +176,13 @@ def rows_of(
 
 
 def measure(columns: Sequence[Column], runs: Sequence[Any]) -> dict[str, Spread]:
-    """Each column over the runs of one system under several seeds."""
-    return {column.name: spread(column.of(run) for run in runs) for column in columns}
+    """Each column over the runs of one system under several seeds, if all of them have the figure."""
+    seen = {column.name: [column.of(run) for run in runs] for column in columns}
+    return {
+        name: spread(values)
+        for name, values in seen.items()
+        if not any(math.isnan(value) for value in values)
+    }
 
 
 def within(claim: str, row: Row, column: str, share: float) -> Check:

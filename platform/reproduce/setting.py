@@ -29,12 +29,19 @@ class Setting:
     traces: Path | None = None
     """The folder of the recorded traces."""
     seeds: int = 5
+    first_seed: int = 0
+    """Parameters are chosen with other seeds than those that are reported."""
     processes: int = 1
     scale: float = 1.0
     """Shorter durations of generated workloads, for tests."""
     plots: Path | None = None
     """Draw here."""
     say: Callable[[str], None] = lambda text: None
+
+    @property
+    def seed_numbers(self) -> range:
+        """The seeds."""
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     def recorded(self, name: str) -> Trace:
         """A recorded trace. Raises TraceError that says how to name its folder."""

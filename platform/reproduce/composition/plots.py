@@ -12,14 +12,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, ScalarFormatter
 
-from fairserve.platform.reproduce.composition.workloads import ENTITLED, OURS, TAIL, THROUGHPUT
+from fairserve.platform.reproduce.composition.workloads import OURS, SATISFIED, TAIL, THROUGHPUT
 from fairserve.platform.reproduce.report import Row, Spread
 from fairserve.platform.simulate.plots import COLORS, save, sheet
 
 _PANELS = (
-    (THROUGHPUT.name, "tokens/s, of the best system of the cell", 0.75),
-    (TAIL.name, "p99 TTFT of the well-behaved, times the best", 2.5),
-    (ENTITLED.name, "Jain's index of entitled service", 0.88),
+    (THROUGHPUT.name, "tokens/s, of the best system of the cell", 0.83),
+    (TAIL.name, "p99 TTFT of the well-behaved, times the best", 1.6),
+    (SATISFIED.name, "least satisfied client, of the best system of the cell", 0.9),
 )
 
 _IN_A_ROW = 4

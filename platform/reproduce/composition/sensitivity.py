@@ -13,8 +13,8 @@ from typing import Any
 
 from fairserve.platform.reproduce.composition.plots import draw_sweeps
 from fairserve.platform.reproduce.composition.workloads import (
-    ENTITLED,
     OURS,
+    SATISFIED,
     TAIL,
     THROUGHPUT,
     WORKLOADS,
@@ -49,9 +49,9 @@ WORKERS = 2
 COLUMNS = (
     Column("tok/s", lambda figures: figures[THROUGHPUT.name], 3),
     Column("p99 TTFT", lambda figures: figures[TAIL.name], 3),
-    Column("worst Jain", lambda figures: figures[ENTITLED.name], 3),
+    Column("satisfied", lambda figures: figures[SATISFIED.name], 3),
 )
-"""Relative to the default: geometric means over the workloads. Jain's index as it is."""
+"""Relative to the default: geometric means over the workloads; the worst of the least satisfied."""
 
 Summaries = Mapping[str, Sequence[Mapping[str, Any]]]
 """By workload, one a seed."""
@@ -106,7 +106,7 @@ def _composition(setting: Setting, sweeps: Mapping[str, Sequence[Value]]) -> Rep
             {
                 "tok/s": "tokens/s, of the default",
                 "p99 TTFT": "p99 TTFT of the well-behaved, times the default",
-                "worst Jain": "worst Jain's index of entitled service",
+                "satisfied": "least satisfied client, of the default, worst workload",
             },
             {parameter: _text(default_of(parameter)) for parameter in sweeps},
             log=True,
@@ -116,8 +116,8 @@ def _composition(setting: Setting, sweeps: Mapping[str, Sequence[Value]]) -> Rep
         "sensitivity",
         "what each parameter of the composition does",
         f"{setting_text(setting)} Here on {WORKERS} workers, one parameter changed at a time. "
-        "Relative to the default under the same seed, geometric mean over the workloads; the worst "
-        "Jain's index is that of any workload.",
+        "Relative to the default under the same seed, geometric mean over the workloads; of what the "
+        "least satisfied client has, the worst of any workload.",
         COLUMNS,
         list(rows.values()),
         [
@@ -132,17 +132,17 @@ def _relative(by_workload: Mapping[str, Summaries], name: str) -> list[dict[str,
     """One entry a seed."""
     seeds = len(next(iter(by_workload.values()))["default"])
 
-    def ratio(column: Column, seed: int) -> float:
-        return geometric_mean(
+    def ratios(column: Column, seed: int) -> list[float]:
+        return [
             column.of(of[name][seed]) / column.of(of["default"][seed])
             for of in by_workload.values()
-        )
+        ]
 
     return [
         {
-            THROUGHPUT.name: ratio(THROUGHPUT, seed),
-            TAIL.name: ratio(TAIL, seed),
-            ENTITLED.name: min(ENTITLED.of(of[name][seed]) for of in by_workload.values()),
+            THROUGHPUT.name: geometric_mean(ratios(THROUGHPUT, seed)),
+            TAIL.name: geometric_mean(ratios(TAIL, seed)),
+            SATISFIED.name: min(ratios(SATISFIED, seed)),
         }
         for seed in range(seeds)
     ]
@@ -150,13 +150,12 @@ def _relative(by_workload: Mapping[str, Summaries], name: str) -> list[dict[str,
 
 def recommended(parameter: str, rows: Mapping[str, Row], default: Row) -> Check:
     """Whether no other value is better: by 2 % of throughput or a tenth of the tail, the other not worse
-    by as much, and as fair to 0.01.
+    by as much, and nobody less satisfied by a hundredth.
     """
-    jain = default.measured["worst Jain"].value
     better = []
     for label, row in rows.items():
         throughput, tail = row.measured["tok/s"].value, row.measured["p99 TTFT"].value
-        fair = row.measured["worst Jain"].value >= jain - 0.01
+        fair = row.measured["satisfied"].value >= 0.99
         gains = (throughput > 1.02 and tail < 1.1) or (tail < 0.9 and throughput > 0.98)
         if fair and gains:
             better.append(f"{label} ({throughput:.2f} of the tokens/s, {tail:.2f} times the tail)")

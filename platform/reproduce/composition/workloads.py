@@ -8,10 +8,10 @@ for more than their share; in chat for less, so that they are isolated or are no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.replay_options import ReplayOptions
@@ -23,6 +23,7 @@ from fairserve.engine.simulated.traces.generate.dlpm_programs import (
     generate_dlpm,
 )
 from fairserve.engine.simulated.traces.model import Trace
+from fairserve.platform.reproduce.entitlement import Summary, simulate_with_entitlement
 from fairserve.platform.reproduce.report import Column
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.platform.reproduce.steady import steady
@@ -91,15 +92,16 @@ WORKLOADS: Mapping[str, Workload] = {
 
 def simulate_cell(
     setting: Setting, workload: str, workers: int, systems: Mapping[str, SystemConfig]
-) -> dict[str, list[Mapping[str, Any]]]:
-    """The summaries of each system on one workload, one a seed.
+) -> dict[str, list[Summary]]:
+    """The summaries of each system on one workload, one a seed, with what satisfied its clients.
 
     Raises TraceError if the recorded traces are not there.
     """
     kind = WORKLOADS[workload]
     duration_s = kind.duration_s * setting.scale
-    figures = partial(steady, begin_s=_WARM_UP * duration_s, end_s=duration_s)
-    traces = [kind.generate(setting, duration_s, workers, seed) for seed in range(setting.seeds)]
+    begin_s, end_s = _WARM_UP * duration_s, duration_s
+    figures = partial(steady, begin_s=begin_s, end_s=end_s)
+    traces = [kind.generate(setting, duration_s, workers, seed) for seed in setting.seed_numbers]
     jobs = {
         name: [
             Job(
@@ -110,22 +112,31 @@ def simulate_cell(
                 ReplayOptions(workers=workers, seed=seed),
                 figures=figures,
             )
-            for seed, trace in enumerate(traces)
+            for seed, trace in zip(setting.seed_numbers, traces, strict=True)
         ]
         for name, system in systems.items()
     }
-    return setting.summaries(jobs)
+    return simulate_with_entitlement(setting, jobs, begin_s, end_s)
 
 
 THROUGHPUT = Column("tok/s", lambda s: float(s["steady"]["tokens_per_s"]))
 TAIL = Column("p99 TTFT (s)", lambda s: float(s["groups"]["well-behaved"]["ttft_s"]["p99"]), 2)
-ENTITLED = Column("Jain entitled", lambda s: float(s["steady"]["jain_index_entitled"]), 3)
-EXTEND = Column("Jain extend", lambda s: float(s["steady"]["jain_index_extend"]), 3)
+
+
+def _within_share_s(summary: Summary) -> float:
+    """NaN where every client asks for more than its share."""
+    found = summary["within_share"]["ttft_p99_s"]
+    return math.nan if found is None else float(found)
+
+
+SATISFIED = Column("satisfied, least", lambda s: float(s["satisfied_min"]), 3)
 COLUMNS = (
     THROUGHPUT,
     TAIL,
-    ENTITLED,
-    EXTEND,
+    SATISFIED,
+    Column("mean", lambda s: float(s["satisfied_mean"]), 3),
+    Column("p99 TTFT within share (s)", lambda s: _within_share_s(s), 2),
+    Column("Jain extend", lambda s: float(s["steady"]["jain_index_extend"]), 3),
     Column(
         "p99 run (s)",
         lambda s: float(s["groups"]["well-behaved"]["interaction_latency_s"]["p99"]),

@@ -2,8 +2,10 @@
 
 import json
 import re
+from dataclasses import replace
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.platform.demo.entitlement import satisfaction
 from fairserve.platform.demo.findings import findings
 from fairserve.platform.demo.recorder import Recorder
 from fairserve.platform.demo.system_run import figures
@@ -63,6 +65,11 @@ def recorder(*, ttft_s, refused=0, unfinished=0):
     return seen
 
 
+def summary_of(*, least=0.5, **said):
+    """With what only the runs of all systems together tell."""
+    return {**figures(recorder(**said)), "satisfied_min": least}
+
+
 def test_all_keys_are_there_for_all_and_for_each_group():
     summary = figures(recorder(ttft_s=1.0, refused=2, unfinished=1))
     assert summary.keys() >= KEYS | {"groups"}
@@ -88,8 +95,8 @@ def test_recorder_counts_calls_by_app_and_outcome():
 def test_table():
     text = table(
         {
-            "fcfs": figures(recorder(ttft_s=4.0, unfinished=3)),
-            "rpm-1": figures(recorder(ttft_s=0.5, refused=2)),
+            "fcfs": summary_of(ttft_s=4.0, unfinished=3),
+            "rpm-1": summary_of(ttft_s=0.5, refused=2, least=0.255),
         }
     )
     lines = text.splitlines()
@@ -102,26 +109,26 @@ def test_table():
     assert by_label["unfinished when the time was over"] == ["0 / 3", "0 / 0"]
     assert by_label["of them in the middle of a run"] == ["0 / 0", "0 / 2"]
     assert by_label["wasted tokens"] == ["150", "100"]
-    assert by_label["TTFT p50 / p99, well-behaved"] == ["4.00 / 4.00 s", "0.50 / 0.50 s"]
-    assert by_label["queue delay p50 / p99, flooder"] == [
-        "2.00 / 2.00 s",
-        "0.25 / 0.25 s",
-    ]
+    assert by_label["TTFT p50 / p99, well-behaved"] == ["4.00 s / 4.00 s", "0.50 s / 0.50 s"]
+    assert by_label["queue delay p50 / p99, flooder"] == ["never / never"] * 2
+    assert by_label["run p50 / p99, well-behaved"] == ["5.00 s / 5.00 s", "1.50 s / 1.50 s"]
+    assert by_label["run p50 / p99, flooder"] == ["never / never"] * 2
+    assert by_label["least satisfied user"] == ["50%", "26%"]
     assert by_label["prefix hit rate"] == ["40.0%", "40.0%"]
 
 
 def test_table_of_a_group_that_made_no_call():
     seen = recorder(ttft_s=1.0)
     seen.calls = [call for call in seen.calls if call.group == WELL_BEHAVED]
-    text = table({"fcfs": figures(seen)})
+    text = table({"fcfs": {**figures(seen), "satisfied_min": 1.0}})
     assert "3 / -" in text
 
 
 def test_findings_say_where_the_default_is_worse():
     systems = {
-        "fcfs": figures(recorder(ttft_s=8.0, unfinished=3)),
-        "rpm-1": figures(recorder(ttft_s=0.5, refused=2)),
-        "fairserve": figures(recorder(ttft_s=1.0)),
+        "fcfs": summary_of(ttft_s=8.0, unfinished=3),
+        "rpm-1": summary_of(ttft_s=0.5, refused=2, least=0.6),
+        "fairserve": summary_of(ttft_s=1.0),
     }
     waiting, refusals, worse = findings(systems)
     assert "1.00 s (p99)" in waiting
@@ -132,9 +139,42 @@ def test_findings_say_where_the_default_is_worse():
     assert "TTFT p99 of the well-behaved (1 s against 0.50 s)" in worse
     assert "fcfs" not in worse.partition("than rpm-1")[0]
     assert "queue delay p99 of the well-behaved (0.50 s against 0.25 s)" in worse
+    assert "least satisfied user (0.50 against 0.60)" in worse
+
+
+def test_findings_do_not_call_a_system_fast_that_refuses():
+    """A refused call waits without end, and so does the p99 where more than 1 % are refused."""
+    refusing = recorder(ttft_s=0.5)
+    refused = replace(refusing.calls[0], outcome="refused", first_token_s=None)
+    refusing.calls.append(refused)
+    systems = {
+        "rpm-1": {**figures(refusing), "satisfied_min": 0.5},
+        "fairserve": summary_of(ttft_s=1.0),
+    }
+    waiting, _, worse = findings(systems)
+    assert "without end under rpm-1" in waiting
+    assert "TTFT p50 of the well-behaved" in worse
+    assert "TTFT p99 of the well-behaved" not in worse
+    worse = findings({"fairserve": systems["rpm-1"], "fcfs": systems["fairserve"]})[-1]
+    assert "TTFT p99 of the well-behaved (without end against 1 s)" in worse
+
+
+def test_a_user_is_satisfied_by_what_it_is_entitled_to():
+    """Alone a user would get all that it begins; the flooder is entitled to what the others leave."""
+    plans = [plan("ada", WELL_BEHAVED, number) for number in range(3)]
+    plans += [plan("script", FLOODER, number) for number in range(50)]
+    starved = recorder(ttft_s=1.0)
+    lost = {plans[1].run_id, plans[2].run_id}
+    starved.calls = [call for call in starved.calls if call.interaction_id not in lost]
+    starved.runs = [run for run in starved.runs if run.interaction_id not in lost]
+    shares = satisfaction(plans, {"fcfs": starved, "fairserve": recorder(ttft_s=1.0)})
+    assert shares["fairserve"] == {"t/ada": 1.0, "t/script": 0.5}
+    assert shares["fcfs"] == {"t/ada": 0.5, "t/script": 0.5}
+    few = satisfaction(plans[:1] + plans[3:], {"fcfs": starved, "fairserve": starved})
+    assert few["fcfs"] == {"t/ada": 1.0, "t/script": 1.0}, "it asks for one run and gets it"
 
 
 def test_findings_say_so_if_nothing_was_worse():
-    same = figures(recorder(ttft_s=1.0))
+    same = summary_of(ttft_s=1.0)
     sentences = findings({"fs-wi": same, "fairserve": same})
     assert sentences[-1].startswith("In no figure")

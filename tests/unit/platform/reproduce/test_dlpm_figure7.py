@@ -49,7 +49,7 @@ def cells(cell=("chat", "S1", 2), **others):
     figures = {"d2lpm": (220, 0.95, 12), OURS: (220, 0.96, 11), **GOOD, **others}
     rows = {}
     for name, (throughput, jain, p99) in figures.items():
-        values = {"tok/s": throughput, "Jain": jain, "Jain entitled": jain, "p99 (s)": p99}
+        values = {"tok/s": throughput, "Jain": jain, "satisfied": jain, "p99 (s)": p99}
         rows[cell, name] = Row(name, {column: Spread(v, v, v) for column, v in values.items()})
     return Cells(rows)
 
@@ -71,8 +71,8 @@ def test_the_papers_claims_hold_for_figures_like_the_papers():
         ),
         ({"rr-lpm": (219, 0.6, 60)}, ["up to 1.8 times rr-lpm's"]),
         ({"preble": (210, 0.7, 6)}, ["wait longer under preble"]),
-        ({"preble": (210, 0.99, 40)}, ["above that of preble"]),
-        ({"preble": (240, 0.99, 40)}, ["above that of preble", "preble nowhere beats"]),
+        ({"preble": (210, 0.99, 40)}, ["no less than that of preble"]),
+        ({"preble": (240, 0.99, 40)}, ["no less than that of preble", "preble nowhere beats"]),
     ],
 )
 def test_a_claim_fails_where_the_figures_say_otherwise(change, words):

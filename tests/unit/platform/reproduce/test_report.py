@@ -84,6 +84,7 @@ REPORT = Report(
     ],
     [Check("small", True, "7"), Check("large", False, "1,234.5")],
     ("plot.png",),
+    ["Loses here."],
 )
 
 
@@ -93,7 +94,7 @@ def test_text_has_the_published_value_beside_the_measured_one():
     assert lines[3].split() == ["x", "published", "y"]
     assert lines[5].split() == ["fcfs", "1,234.5", "1,200.0", "2", "(1-3)"]
     assert lines[6].split() == ["ours", "7.0", "-", "-"]
-    assert lines[8:] == ["holds     small: 7", "DOES NOT  large: 1,234.5"]
+    assert lines[8:] == ["holds     small: 7", "DOES NOT  large: 1,234.5", "Loses here."]
 
 
 def test_markdown_is_the_same_as_a_document():
@@ -109,6 +110,7 @@ def test_markdown_is_the_same_as_a_document():
         "",
         "- holds: small (7)",
         "- **does not hold**: large (1,234.5)",
+        "- Loses here.",
         "",
         "![VTC, nothing](plot.png)",
     ]
@@ -138,6 +140,7 @@ def test_plain_has_all_of_it():
             {"claim": "small", "holds": True, "seen": "7"},
             {"claim": "large", "holds": False, "seen": "1,234.5"},
         ],
+        "notes": ["Loses here."],
         "plots": ["plot.png"],
     }
 
