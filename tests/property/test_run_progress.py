@@ -195,9 +195,9 @@ def test_nobody_is_passed_over_more_often_than_allowed(seed, max_bypass):
 # --- one rule at a time ---------------------------------------------------------------------------
 
 
-def under_way(*runs, **options):
+def under_way(*runs, run_priority="progress", **options):
     """Next of these runs under way: (user, calls to the end, counter, cached tokens, prompt)."""
-    feeder = made(directory(**APPS), WscOptions(**options))
+    feeder = made(directory(**APPS), WscOptions(run_priority=run_priority, **options))
     cache(feeder, LONG)
     for user, remaining, _, cached, prompt in runs:
         feeder._begin(f"run-{user}")
@@ -228,7 +228,7 @@ def test_of_equally_near_runs_the_least_served_then_the_earlier_goes():
 
 
 def test_a_run_that_is_not_under_way_is_not_near_its_end():
-    feeder = made(directory(**APPS))
+    feeder = made(directory(**APPS), WscOptions(run_priority="progress"))
     queue(feeder, call("new", "new", run="R", calls=1.0))
     queue(feeder, call("old", "old", run="O", calls=30.0))
     feeder._begin("O")
@@ -253,7 +253,7 @@ def test_by_arrival_a_match_gives_way_to_no_other_run():
     assert under_way(*runs, run_priority="arrival") == "longest"
 
 
-def test_the_paper_knows_no_progress():
-    assert PAPER.run_priority == "arrival"
+def test_progress_is_an_option():
+    assert PAPER.run_priority == WscOptions().run_priority == "arrival"
     with pytest.raises(ValueError, match="run_priority is 'size'; allowed: progress, arrival"):
         WscOptions(run_priority="size")
