@@ -56,7 +56,8 @@ def _stamp(argv: Sequence[str]) -> int:
     code = 0
     for each in _states(arguments):
         name = each.evidence.name
-        if name not in arguments.names if arguments.names else each.state != "stale":
+        wanted = name in arguments.names if arguments.names else each.state == "stale"
+        if not wanted:
             continue
         if each.state == "fresh":
             print(f"{name}: fresh")
