@@ -50,6 +50,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm_world import DLPMScheduler, World, write_llama
 
+from fairserve.platform.evidence.origin import present_mark
+from fairserve.platform.evidence.reports import command_line
 from fairserve.scheduling.metrics import jain_index
 
 QUANTUM = "quantum=500"
@@ -335,11 +337,14 @@ def main():
     parser.add_argument("--shares-rounds", type=int, default=15, help="0: none of these")
     parser.add_argument("--costs-rounds", type=int, default=5, help="0: none of these")
     values = parser.parse_args()
+    settings = {"shares-rounds": values.shares_rounds, "costs-rounds": values.costs_rounds}
+    mark = present_mark("vllm", command_line("python benchmarks/vllm_scheduling.py", settings))
     result = document(values.shares_rounds, values.costs_rounds)
     for each in result["figures"]:
         low, high = each["spread"]
         print(f"{each['name']:32} {each['value']:>12} {each['unit']:12} {low} to {high}")
     if values.json:
+        result["fingerprint"] = mark.to_plain()
         values.json.write_text(json.dumps(result, indent=1) + "\n")
 
 

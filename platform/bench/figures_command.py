@@ -18,6 +18,8 @@ from pathlib import Path
 from fairserve.platform.bench.figure import Part
 from fairserve.platform.bench.measure import MIN_ROUNDS, measure
 from fairserve.platform.bench.report import details, table, to_plain
+from fairserve.platform.evidence.origin import present_mark
+from fairserve.platform.evidence.reports import command_line
 from fairserve.platform.machine import machine
 
 PACKAGES = ("fairserve", "numpy")
@@ -37,6 +39,7 @@ class FiguresCommand:
     def main(self, argv: Sequence[str], *, scale: float = 1.0) -> int:
         """Measure, print, write; returns the exit code. A smaller ``scale`` is for tests."""
         options = self._options(argv)
+        mark = present_mark(self.group, self.command(options))
         begin_s = time.monotonic()
         results = measure(self._chosen(options.only), options.rounds, scale=scale, say=say)
         results = [r for r in results if not options.only or r.figure.name in options.only]
@@ -53,6 +56,8 @@ class FiguresCommand:
             f"{time.monotonic() - begin_s:.0f} s in all."
         )
         document = to_plain(found, results, options.rounds)
+        if mark.code:
+            document["fingerprint"] = mark.to_plain()
         if options.plot is not None:
             from fairserve.platform.bench.growth import measure_curves
             from fairserve.platform.bench.plots import draw
@@ -64,6 +69,15 @@ class FiguresCommand:
         if options.json is not None:
             options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         return 0
+
+    def command(self, options: argparse.Namespace) -> str:
+        """Return the command without names of files."""
+        settings = {
+            "rounds": options.rounds,
+            "only": " ".join(options.only) or None,
+            "plot": options.plot is not None,
+        }
+        return command_line(f"fairserve bench {self.group}", settings)
 
     def _chosen(self, only: Sequence[str]) -> list[Part]:
         return [p for p in self.parts if not only or {f.name for f in p.figures} & set(only)]

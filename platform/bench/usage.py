@@ -27,6 +27,8 @@ from fairserve.platform.db.engine import SessionFactory, connect, read_only, ses
 from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.schema import upgrade
+from fairserve.platform.evidence.origin import present_mark
+from fairserve.platform.evidence.reports import command_line
 from fairserve.platform.machine import machine
 from fairserve.platform.usage.reports import report
 from fairserve.platform.usage.rollups import roll_up
@@ -87,6 +89,8 @@ def main(argv: Sequence[str]) -> int:
 def _measure(engine: Engine, options: argparse.Namespace) -> int:
     if engine.dialect.name != "postgresql":
         return _fail("the ledger is generated inside PostgreSQL; name such a database", 2)
+    settings = {"rows": options.rows, "rounds": options.rounds}
+    mark = present_mark("usage", command_line("fairserve bench usage", settings))
     upgrade(engine)
     sessions = session_factory(engine)
     wanted = -(-options.rows // CALLS_PER_RUN) * CALLS_PER_RUN
@@ -120,8 +124,10 @@ def _measure(engine: Engine, options: argparse.Namespace) -> int:
         f" {options.rounds} rounds with least and greatest; * misses its target.\n"
         f"{found['cores']} cores of {found['processor'] or found['architecture']}."
     )
+    print(f"\n{mark.lines()}", end="")
     if options.json is not None:
         document = to_plain(found, results, options.rounds)
+        document["fingerprint"] = mark.to_plain()
         document["method"] |= {"clock": "wall", "value": "median over the rounds", "rows": wanted}
         if empty:
             document["rollup_s"] = rollup_s

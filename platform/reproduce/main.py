@@ -1,5 +1,8 @@
 """``fairserve reproduce NAME | all``: tables and figures of the papers, published beside measured.
 
+What is written carries the fingerprint of the code that made it; ``status``, ``stamp`` and
+``short-cases`` are about these (:mod:`fairserve.platform.evidence.command`).
+
 Exit codes: 0 reproduced, whatever the claims; 2 wrong use, with one line on stderr and nothing written.
 """
 
@@ -14,6 +17,11 @@ from pathlib import Path
 
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
+from fairserve.platform.evidence import command as evidence
+from fairserve.platform.evidence.fingerprint import Fingerprints
+from fairserve.platform.evidence.marks import Mark
+from fairserve.platform.evidence.origin import present_mark
+from fairserve.platform.evidence.reports import EVIDENCE, reproduce_command
 from fairserve.platform.reproduce.composition.ablation import ablation
 from fairserve.platform.reproduce.composition.comparison import composition
 from fairserve.platform.reproduce.composition.sensitivity import sensitivity
@@ -71,6 +79,8 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
 
 def main(argv: Sequence[str]) -> int:
     """Reproduce, print, write; returns the exit code."""
+    if argv and argv[0] in evidence.COMMANDS:
+        return evidence.main(argv)
     arguments = _parse(argv)
     setting = Setting(
         traces=arguments.traces,
@@ -79,31 +89,60 @@ def main(argv: Sequence[str]) -> int:
         plots=arguments.plot,
         say=_say,
     )
-    reports: list[Report] = []
-    for name in EXPERIMENTS if arguments.name == "all" else [arguments.name]:
+    names = list(EXPERIMENTS) if arguments.name == "all" else [arguments.name]
+    # Before anything runs, so that they are those of the code that runs.
+    fingerprints = Fingerprints()
+    marks = {name: _mark(name, arguments, fingerprints) for name in names}
+    made_by: dict[str, Sequence[Report]] = {}
+    for name in names:
         begin_s = time.monotonic()
         try:
             made = EXPERIMENTS[name](setting)
         except TraceError as error:
             print(f"fairserve reproduce: {error}", file=sys.stderr)
             return USAGE_ERROR
-        for report in [made] if isinstance(made, Report) else made:
-            reports.append(report)
+        made_by[name] = [made] if isinstance(made, Report) else made
+        for report in made_by[name]:
             print(report.text())
             print(flush=True)
         _say(f"{name}: {time.monotonic() - begin_s:.0f} s")
     if arguments.json is not None:
-        write_json({"reports": [report.to_plain() for report in reports]}, arguments.json)
+        document = {
+            "reports": [report.to_plain() for each in made_by.values() for report in each],
+            "fingerprints": {name: mark.to_plain() for name, mark in marks.items()},
+        }
+        write_json(document, arguments.json)
     if arguments.markdown is not None:
-        arguments.markdown.write_text("\n".join(report.markdown() for report in reports))
+        arguments.markdown.write_text(
+            "\n".join(_document(name, made, marks[name]) for name, made in made_by.items()),
+            encoding="utf-8",
+        )
     return 0
+
+
+def _mark(name: str, arguments: argparse.Namespace, fingerprints: Fingerprints) -> Mark:
+    """Return the mark of what is written, an empty one if nothing is: a mark costs a second."""
+    if arguments.json is None and arguments.markdown is None:
+        return Mark()
+    draws = name in EVIDENCE and EVIDENCE[name].draws
+    plot = arguments.plot is not None and draws
+    return present_mark(name, reproduce_command(name, arguments.seeds, plot), fingerprints)
+
+
+def _document(name: str, reports: Sequence[Report], mark: Mark) -> str:
+    parts = [f"# {name}\n", *(report.markdown() for report in reports)]
+    return "\n".join([*parts, mark.lines()] if mark.code else parts)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = OneLineParser(
         prog="fairserve reproduce",
         description="Reproduce a table or figure of the papers in simulation.",
-        epilog="Names: " + ", ".join(EXPERIMENTS),
+        epilog="Names: "
+        + ", ".join(EXPERIMENTS)
+        + ". Commands about the reports in benchmarks/results: "
+        + ", ".join(evidence.COMMANDS)
+        + ".",
         allow_abbrev=False,
     )
     parser.add_argument("name", choices=[*EXPERIMENTS, "all"], metavar="NAME", help="or: all")

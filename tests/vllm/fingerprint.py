@@ -10,16 +10,17 @@ prints what differs and ends with status 1 if anything does.
 The fingerprint is the second release and a hash of each file: the plug-in, the tests that run on that
 release, ``tests/conftest.py``, every module of this repository that one of these imports, directly or
 not, and ``constraints-vllm.txt``, which names the first release and all else that is installed.
-Imports are read from the syntax trees, those inside of functions included. Weakness: a module that
-is imported by a computed name is not seen.
+Imports are read as for the fingerprints of reports (:mod:`fairserve.platform.evidence.imports`).
 """
 
-import ast
 import hashlib
 import json
 import sys
 from pathlib import Path
 
+from fairserve.platform.evidence.imports import ImportGraph
+
+NAME = Path(__file__).name
 ROOT = Path(__file__).resolve().parents[2]
 COMMITTED = "tests/vllm/fingerprint.json"
 CONSTRAINTS = "constraints-vllm.txt"
@@ -30,36 +31,12 @@ IMPORT_PATHS = ("src", "tests/support")
 HASH_DIGITS = 16
 
 
-def imported_names(tree):
-    """Return the dotted names that a module's import statements may load as modules."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names.add(node.module)
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-def module_files(root, name):
-    """Return the files of this repository that the import of a dotted name runs: its packages, too."""
-    parts = name.split(".")
-    places = [
-        root.joinpath(path, *parts[:n]) for path in IMPORT_PATHS for n in range(1, len(parts) + 1)
-    ]
-    files = [file for at in places for file in (at / "__init__.py", at.with_suffix(".py"))]
-    # Resolved, because src/fairserve holds links to the packages.
-    return [file.resolve() for file in files if file.is_file()]
-
-
 def closure(root):
     """Return the files to start from and all that they import, as sorted paths in the repository."""
-    found = [file for pattern in ROOTS for file in sorted(root.glob(pattern))]
-    for file in found:  # grows while it is walked
-        for name in sorted(imported_names(ast.parse(file.read_bytes()))):
-            found += [each for each in module_files(root, name) if each not in found]
-    return sorted(file.relative_to(root).as_posix() for file in found)
+    # What decides whether tests run is not among what they run.
+    start = [each for pattern in ROOTS for each in root.glob(pattern) if each.name != NAME]
+    files = ImportGraph([root / path for path in IMPORT_PATHS]).closure(sorted(start))
+    return sorted(file.relative_to(root).as_posix() for file in files)
 
 
 def fingerprint(root, release):

@@ -19,6 +19,8 @@ from fairserve.platform.bench.engine.workloads import NAMES
 from fairserve.platform.bench.figures_command import output, rounds, say
 from fairserve.platform.bench.measure import MIN_ROUNDS
 from fairserve.platform.bench.report import details, table
+from fairserve.platform.evidence.origin import present_mark
+from fairserve.platform.evidence.reports import command_line
 
 SHAPE_NAMES = ("5m", "100m", "0.6b", "8b")
 _NONE = "none"
@@ -38,6 +40,7 @@ def main(argv: Sequence[str], *, scale: float = 1.0) -> int:
         return _fails(f"{error}: pip install 'fairserve[torch]'")
     from fairserve.platform.bench.engine.contest import DisagreementError
 
+    mark = present_mark("engine", command_of(options))
     begin_s = time.monotonic()
     try:
         measured = measure(options, say, scale)
@@ -58,8 +61,24 @@ def main(argv: Sequence[str], *, scale: float = 1.0) -> int:
         f"of {machine['cores']} cores; {time.monotonic() - begin_s:.0f} s in all."
     )
     if options.json is not None:
+        document["fingerprint"] = mark.to_plain()
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def command_of(options: argparse.Namespace) -> str:
+    """Return the command without names of files, and without what is a default of this machine."""
+    settings = {
+        "shape": options.shape,
+        "device": None if options.device == "auto" else options.device,
+        "dtype": None if options.dtype == "auto" else options.dtype,
+        "threads": options.threads,
+        "limit-s": None if math.isinf(options.limit_s) else f"{options.limit_s:g}",
+        "workloads": None if options.workloads == list(NAMES) else " ".join(options.workloads),
+        "rounds": options.rounds,
+        "fit": options.fit is not None,
+    }
+    return command_line("fairserve bench engine", settings)
 
 
 def _fails(reason: str) -> int:

@@ -8,7 +8,7 @@ reject in them: what it brings is in ``fairserve-table3``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, geometric_mean
 
@@ -65,12 +65,16 @@ def variants() -> dict[str, SystemConfig]:
     }
 
 
-def ablation(setting: Setting, workers: Sequence[int] = WORKERS) -> list[Report]:
+def ablation(
+    setting: Setting,
+    workers: Sequence[int] = WORKERS,
+    workloads: Iterable[str] = tuple(WORKLOADS),
+) -> list[Report]:
     """A report of ratios to the default, and one of the cells."""
     systems = variants()
     cells: dict[Cell, dict[str, list[Summary]]] = {
         (workload, number): simulate_cell(setting, workload, number, systems)
-        for workload in WORKLOADS
+        for workload in workloads
         for number in workers
     }
     ratios = {

@@ -8,7 +8,7 @@ itself: better than the prototype of ALGORITHMS section 7, whose figures are the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
@@ -68,11 +68,15 @@ SUMMARY = (
 """From the ratios of one system, by column of a cell."""
 
 
-def composition(setting: Setting, workers: Sequence[int] = WORKERS) -> list[Report]:
+def composition(
+    setting: Setting,
+    workers: Sequence[int] = WORKERS,
+    workloads: Iterable[str] = tuple(WORKLOADS),
+) -> list[Report]:
     """A report of ratios to the best of each cell, and one of the cells themselves."""
     systems = {name: tuned(name) if name in TUNED else SYSTEMS[name] for name in (*OTHERS, OURS)}
     rows: dict[tuple[Cell, str], Row] = {}
-    for workload in WORKLOADS:
+    for workload in workloads:
         for number in workers:
             summaries = simulate_cell(setting, workload, number, systems)
             for name, of_seeds in summaries.items():

@@ -9,7 +9,7 @@ installation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import geometric_mean
@@ -79,7 +79,11 @@ def score(figures: Mapping[str, float]) -> float:
     return figures[THROUGHPUT.name] * figures[SATISFIED.name] / figures[TAIL.name]
 
 
-def tuning(setting: Setting, grids: Mapping[str, Sequence[Options]] = GRIDS) -> Report:
+def tuning(
+    setting: Setting,
+    grids: Mapping[str, Sequence[Options]] = GRIDS,
+    workloads: Iterable[str] = tuple(WORKLOADS),
+) -> Report:
     """A row a setting, and which is the best of each system."""
     setting = replace(setting, first_seed=FIRST_SEED)
     labels = {
@@ -90,7 +94,7 @@ def tuning(setting: Setting, grids: Mapping[str, Sequence[Options]] = GRIDS) -> 
     systems = {
         label: SYSTEMS[name].with_options(options) for label, (name, options) in labels.items()
     }
-    cells = [simulate_cell(setting, workload, WORKERS, systems) for workload in WORKLOADS]
+    cells = [simulate_cell(setting, workload, WORKERS, systems) for workload in workloads]
     rows = {}
     for label in labels:
         of_seeds = [

@@ -14,6 +14,8 @@ from fairserve.platform.bench.main import main
 from fairserve.platform.bench.measure import measure, percentile
 from fairserve.platform.bench.report import details, number, table
 from fairserve.platform.bench.scheduling import PARTS
+from fairserve.platform.evidence.fingerprint import Fingerprints
+from fairserve.platform.evidence.reports import EVIDENCE
 
 TINY = 0.004
 
@@ -36,6 +38,9 @@ def test_the_document_holds_every_figure(document):
         assert 0 < least <= measured["value"] <= greatest
     assert {"cores", "processor", "python", "versions"} <= set(document["machine"])
     assert document["method"]["rounds"] == 5
+    made_by = "fairserve bench scheduling --rounds 5"
+    code = Fingerprints().of(EVIDENCE["scheduling"], made_by)
+    assert document["fingerprint"] == {"code": code, "command": made_by}
 
 
 def test_only_what_is_asked_for_is_measured_and_printed(capsys):

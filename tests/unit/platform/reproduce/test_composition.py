@@ -3,7 +3,6 @@
 import pytest
 from shared_traces import shared_trace
 
-from fairserve.platform.reproduce.composition import tuning as tuning_module
 from fairserve.platform.reproduce.composition.ablation import ablation, earns, variants
 from fairserve.platform.reproduce.composition.comparison import (
     OTHERS,
@@ -209,10 +208,9 @@ def test_the_best_settings_are_of_their_grids():
         assert tuned(name).router == SYSTEMS[name].router
 
 
-def test_the_best_setting_of_a_grid_is_found(monkeypatch):
+def test_the_best_setting_of_a_grid_is_found():
     grids = {"vtc": [{}, {"local.predict": "mean"}]}
-    monkeypatch.setattr(tuning_module, "WORKLOADS", {"chat": WORKLOADS["chat"]})
-    report = tuning(Setting(seeds=1, scale=0.02), grids)
+    report = tuning(Setting(seeds=1, scale=0.02), grids, ["chat"])
     products = [r.measured["product"].value for r in report.rows]
     [check] = report.checks
     assert check.seen.startswith(report.rows[products.index(max(products))].name)

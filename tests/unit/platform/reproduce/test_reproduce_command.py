@@ -7,6 +7,10 @@ import pytest
 from fairserve.engine.simulated.cost_model import COST_MODELS
 from fairserve.engine.simulated.traces.model import TraceError
 from fairserve.platform import cli
+from fairserve.platform.evidence.committed import figures_hash, read_figures
+from fairserve.platform.evidence.fingerprint import Fingerprints
+from fairserve.platform.evidence.marks import Mark, read_mark
+from fairserve.platform.evidence.reports import EVIDENCE
 from fairserve.platform.reproduce import main as command
 from fairserve.platform.reproduce.report import Check, Column, Report, Row, spread
 from fairserve.platform.reproduce.setting import Setting, delayed
@@ -132,14 +136,35 @@ def test_the_same_command_writes_the_same_bytes_on_any_number_of_cores(tmp_path,
     monkeypatch.setattr(command, "EXPERIMENTS", {"vtc-table5": short})
     written = []
     for number, jobs in enumerate(("1", "2")):
-        path = tmp_path / f"{number}.json"
-        options = ["--seeds", "2", "--jobs", jobs, "--json", str(path)]
+        path, document = tmp_path / f"{number}.json", tmp_path / f"{number}.md"
+        files = ["--json", str(path), "--markdown", str(document), "--plot", str(tmp_path)]
+        options = ["--seeds", "2", "--jobs", jobs, *files]
         assert cli.main(["reproduce", "vtc-table5", *options]) == 0
-        written.append(path.read_bytes())
+        written.append((path.read_bytes(), document.read_bytes()))
     assert written[0] == written[1]
-    [only] = json.loads(written[0])["reports"]
+    assert json.loads(path.read_text())["fingerprints"] == {
+        "vtc-table5": read_mark(document).to_plain()
+    }
+    [only] = json.loads(path.read_text())["reports"]
     spreads = [row["measured"]["avg"]["spread"] for row in only["rows"]]
     assert any(least < greatest for least, greatest in spreads), "the seeds differ"
+
+
+@pytest.mark.parametrize("name", ["vtc-table5", "composition"])
+def test_a_document_has_the_fingerprint_that_status_looks_for(capsys, monkeypatch, tmp_path, name):
+    """With the seeds and plots of the registry, and with no others."""
+    monkeypatch.setattr(command, "EXPERIMENTS", {name: lambda setting: report(name, setting)})
+    evidence, document = EVIDENCE[name], tmp_path / "out.md"
+    cases = figures_hash(evidence.short_cases, read_figures())
+    options = ["--markdown", str(document), "--plot", str(tmp_path)]
+    assert cli.main(["reproduce", name, "--seeds", "5", *options]) == 0
+    expected = Mark(Fingerprints().of(evidence), evidence.command, cases)
+    assert read_mark(document) == expected
+    assert document.read_text().startswith(f"# {name}\n\n## {name}: title of {name}\n")
+    assert cli.main(["reproduce", name, "--seeds", "1", *options]) == 0
+    assert read_mark(document).code != expected.code
+    assert cli.main(["reproduce", name, "--seeds", "5", *options[:2]]) == 0
+    assert (read_mark(document) == expected) == (not evidence.draws)
 
 
 def test_the_first_seed_of_a_recorded_trace_is_the_exact_model():

@@ -95,7 +95,10 @@ def test_an_engine_that_cannot_run_is_named_with_its_reason(measured):
 
 
 def test_the_document_says_how_and_on_what_it_was_measured(measured):
-    document, *_ = measured
+    document, _, workloads = measured
+    of = "" if workloads == list(NAMES) else f" --workloads {' '.join(workloads)}"
+    made_by = f"--shape 5m --device cpu --threads 1{of} --rounds 5 --fit"
+    assert document["fingerprint"]["command"] == f"fairserve bench engine {made_by}"
     assert {"device", "threads", "cores", "processor", "python", "versions"} <= set(
         document["machine"]
     )
