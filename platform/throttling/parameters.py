@@ -151,7 +151,14 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "router.prefill_token_s": ("s / token", "Prefill time: per computed token."),
     "router.prefill_context_s": ("s / token", "Prefill time: per token of context."),
     "router.prefill_product_s": ("s / token^2", "Prefill time: per computed token and context."),
-    "local.refill_when_stuck": ("", "Whether deficits are refilled when nothing else would run."),
+    "local.refill_when_stuck": (
+        "",
+        "Whether a client out of credit may run in advance when no call of those in credit fits.",
+    ),
+    "local.stuck_advance": (
+        "tokens",
+        "Debt in weighted tokens, below which it may; it widens the fairness bounds.",
+    ),
     "local.max_bypass": ("calls", "How often a call that does not fit may be passed over."),
 }
 """Unit and meaning by parameter."""

@@ -231,6 +231,14 @@ _SCHEDULING = (
         _DLPM,
     ),
     Mutation(
+        "dlpm-advances-without-end",
+        "scheduling",
+        "scheduling/local/dlpm.py",
+        "-account.in_round(parent.rounds, quantum) < most",
+        "most > 0",
+        _DLPM,
+    ),
+    Mutation(
         "drr-idle-client-saves-up-quanta",
         "scheduling",
         "scheduling/local/drr.py",
