@@ -76,6 +76,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Which queued call of a run goes first: critical_path takes the one with the longest way to the "
         "run's end, where its program declares it; arrival the oldest.",
     ),
+    "feeder.weight_cap": (
+        "",
+        "An app's typical call counts at most so many times the median of the tenant's other apps in "
+        "use; inf is no cap.",
+    ),
     "feeder.cached_weight": (
         "share",
         "What a cached prompt token counts, of one that is computed.",

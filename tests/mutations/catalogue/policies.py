@@ -231,6 +231,14 @@ _SCHEDULING = (
         _DLPM,
     ),
     Mutation(
+        "an-app-is-its-own-weight-cap",
+        "scheduling",
+        "scheduling/feeder/weight_cap.py",
+        "for each in tenant.apps if each != app]",
+        "for each in tenant.apps]",
+        ("tests/property/test_weight_cap.py",),
+    ),
+    Mutation(
         "dlpm-advances-without-end",
         "scheduling",
         "scheduling/local/dlpm.py",
