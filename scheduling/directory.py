@@ -37,6 +37,8 @@ class Directory:
         self._tenants: dict[str, TenantChanged] = {}
         self._users: dict[tuple[str, str], UserChanged] = {}
         self._contracts: dict[Holder, ContractChanged] = {}
+        self.profile_changes = 0
+        """How often :meth:`take` set a profile; to be read only."""
 
     def take(self, event: Setting) -> None:
         """Something was set. Raises ValueError for a weight that is not positive."""
@@ -46,6 +48,7 @@ class Directory:
         match event:
             case AppChanged():
                 self._apps[event.app] = event
+                self.profile_changes += 1
             case TenantChanged():
                 _keep(self._tenants, event.tenant, event, default=weight == 1.0)
             case UserChanged():

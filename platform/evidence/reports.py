@@ -170,6 +170,7 @@ _EVIDENCE = (
         "profiles-convergence", "profiles.convergence", 5, pictures="profiles-convergence.png"
     ),
     _experiment("profiles-levers", "profiles.levers", 5, short_cases=("profiles-levers",)),
+    _experiment("profiles-cap", "profiles.levers", 5),
     _experiment("run-progress", "profiles.progress", 5),
     Evidence(
         "scheduling",

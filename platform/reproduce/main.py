@@ -39,7 +39,7 @@ from fairserve.platform.reproduce.fairserve.figure9 import fairserve_figure9
 from fairserve.platform.reproduce.fairserve.table3 import fairserve_table3
 from fairserve.platform.reproduce.fairserve.table4 import fairserve_table4
 from fairserve.platform.reproduce.profiles.convergence import profiles_convergence
-from fairserve.platform.reproduce.profiles.levers import profiles_levers
+from fairserve.platform.reproduce.profiles.levers import profiles_cap, profiles_levers
 from fairserve.platform.reproduce.profiles.progress import run_progress
 from fairserve.platform.reproduce.report import Report
 from fairserve.platform.reproduce.setting import Setting
@@ -73,6 +73,7 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "sensitivity": sensitivity,
     "profiles-convergence": profiles_convergence,
     "profiles-levers": profiles_levers,
+    "profiles-cap": profiles_cap,
     "run-progress": run_progress,
 }
 

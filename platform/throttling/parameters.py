@@ -80,6 +80,11 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "Which queued call of a run goes first: critical_path takes the one with the longest way to the "
         "run's end, where its program declares it; arrival the oldest.",
     ),
+    "feeder.weight_cap": (
+        "",
+        "An app's typical call counts at most so many times the median of the tenant's other apps in "
+        "use; inf is no cap.",
+    ),
     "feeder.cached_weight": (
         "share",
         "What a cached prompt token counts, of one that is computed.",
@@ -155,7 +160,14 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "router.prefill_token_s": ("s / token", "Prefill time: per computed token."),
     "router.prefill_context_s": ("s / token", "Prefill time: per token of context."),
     "router.prefill_product_s": ("s / token^2", "Prefill time: per computed token and context."),
-    "local.refill_when_stuck": ("", "Whether deficits are refilled when nothing else would run."),
+    "local.refill_when_stuck": (
+        "",
+        "Whether a client out of credit may run in advance when no call of those in credit fits.",
+    ),
+    "local.stuck_advance": (
+        "tokens",
+        "Debt in weighted tokens, below which it may; it widens the fairness bounds.",
+    ),
     "local.max_bypass": ("calls", "How often a call that does not fit may be passed over."),
 }
 """Unit and meaning by parameter."""

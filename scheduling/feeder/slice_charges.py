@@ -57,7 +57,7 @@ class SliceCharges:
         self._reserves, self._cached_weight = reserves, cached_weight
         self._normalise = normalise
         self._profiles = currency == "slices"
-        self._reference = self._typical_of(DEFAULT_PROFILE, 1)
+        self._reference = self.typical_of(DEFAULT_PROFILE, 1)
         self._dispatched: dict[str, _Dispatched] = {}
         self.listener: Callable[[ClientPath, float, float, Factors], None] | None = None
         """Called with a client and the changes of its received service and of its reservations, and
@@ -93,13 +93,15 @@ class SliceCharges:
         *,
         profile: AppProfile,
         weights: Weights,
+        most_typical: float = math.inf,
     ) -> float:
         """A call of this client is dispatched; returns its price (ALGORITHMS section 7).
 
+        ``most_typical`` is the most that its app's typical call counts (weighted tokens).
         ``weights`` are those of its tenant, app and user. The price has their product: the layers
         behind the feeder have one weight for all levels.
         """
-        per_token = 1.0 / self._typical_of(profile, call.stage)
+        per_token = 1.0 / min(self.typical_of(profile, call.stage), most_typical)
         price = per_token * self._reference / math.prod(weights)
         by_level = tuple(1.0 / each for each in weights_by_level(weights, len(node.path)))
         even = min(by_level) == max(by_level)
@@ -120,7 +122,8 @@ class SliceCharges:
         self._dispatched[call.call_id] = record
         return price
 
-    def _typical_of(self, profile: AppProfile, stage: int) -> float:
+    def typical_of(self, profile: AppProfile, stage: int) -> float:
+        """w_aj in weighted tokens: what costs 1; the same for all apps where tokens are counted."""
         if not self._profiles:
             profile = DEFAULT_PROFILE
         if self._normalise == "interaction":

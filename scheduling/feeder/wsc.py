@@ -5,7 +5,8 @@ of exactly the expected size costs 1 whatever the app; the client with the small
 calls of interactions under way first. Departures, each an option with the paper's value available
 (ALGORITHMS section 3 has the measurements): ``charge`` (the paper: ``finish``), ``interaction_slack``
 (``inf``), ``in_progress`` (``batch``), ``locality_slack`` (0), ``max_bypass`` (0: never),
-``cached_weight`` (1), ``normalise``, ``run_priority`` (``arrival``), ``run_order`` (``arrival``).
+``cached_weight`` (1), ``normalise``, ``run_priority`` (``arrival``), ``run_order`` (``arrival``),
+``weight_cap`` (infinite).
 
 A client is a path of levels (:mod:`fairserve.scheduling.counters`) and every rule holds by levels: the
 least served client is found level by level, and a client is within a slack when at each level its
@@ -52,6 +53,7 @@ from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feeder.earliest import Earliest, discard_from
 from fairserve.scheduling.feeder.slice_charges import SliceCharges
 from fairserve.scheduling.feeder.under_way import UnderWay, Within
+from fairserve.scheduling.feeder.weight_cap import WeightCap
 from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.waiting_index import WaitingIndex
@@ -85,6 +87,7 @@ class WscFeeder:
             normalise=options.normalise,
             currency=options.currency,
         )
+        self._cap = WeightCap(options.weight_cap, directory, self._charges.typical_of)
         self._index = WaitingIndex(locality.tree)
         self._seq = 0
         self._clients: dict[Node, None] = {}
@@ -388,6 +391,7 @@ class WscFeeder:
             cached_tokens,
             profile=self._directory.profile(call.app),
             weights=self._directory.weights(call.tenant, call.app, call.user),
+            most_typical=self._cap.of_dispatched(call),
         )
 
     def charge(self, call_id: str, usage: TokenUsage) -> None:
@@ -432,6 +436,7 @@ class WscFeeder:
             "dispatched": self._charges.snapshot(),
             "under_way": self._under_way.interactions,
             "batch": dict(self._batch),
+            "weight_cap": self._cap.snapshot(),
         }
 
     def restore(self, state: dict[str, Any], calls: dict[str, Call]) -> None:
@@ -444,6 +449,7 @@ class WscFeeder:
         self._under_way.restore(state["under_way"])
         self._charges.restore(state["dispatched"])
         self._batch = dict(state["batch"])
+        self._cap.restore(state.get("weight_cap", {}))
         for path, entries in state["queue"]:
             node = self._counters.client(tuple(path))
             for call_id, seq, bypassed in entries:

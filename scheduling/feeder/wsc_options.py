@@ -34,6 +34,9 @@ class WscOptions:
     charge_cached: bool | None = None
     """Alias, replaces ``cached_weight`` where it is given: by 1 if true, by 0 if false."""
     normalise: Literal["call", "interaction"] = "call"
+    weight_cap: float = math.inf
+    """An app's weight counts at most so many times the median of its tenant's other apps in use
+    (:mod:`fairserve.scheduling.feeder.weight_cap`); infinite (the paper) is no cap."""
     run_priority: Literal["progress", "arrival"] = "arrival"
     """Among the runs under way within the slack: that of the least served client, or the one that is
     expected to need the fewest calls until its end. In a mix of long and short runs ``progress`` takes
@@ -61,6 +64,8 @@ class WscOptions:
             raise ValueError(f"run_order is {self.run_order!r}; allowed: critical_path, arrival")
         if self.run_priority not in ("progress", "arrival"):
             raise ValueError(f"run_priority is {self.run_priority!r}; allowed: progress, arrival")
+        if not self.weight_cap > 0:
+            raise ValueError(f"weight_cap is {self.weight_cap}; allowed: over 0, or inf")
         for name in ("interaction_slack", "locality_slack", "max_bypass"):
             value = getattr(self, name)
             if not value >= 0:

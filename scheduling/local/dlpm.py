@@ -11,11 +11,27 @@ matched again only on news of its blocks (:mod:`fairserve.scheduling.local.match
 stop asking at any point; the next pass begins at the top. Cost: O(levels * log clients) per call
 offered, and per client that gains or loses credit; O(calls) in a pass in which nothing in credit fits.
 
-Departures, both options: ``refill_when_stuck`` (the paper is not work conserving when the calls of the
-clients in credit do not fit) and ``max_bypass`` (a call that does not fit is passed over at most so
-often, then it goes first and the walk stops at it). Charges are divided by the call's weight.
+Departures, both options: ``refill_when_stuck`` and ``max_bypass`` (a call that does not fit is passed
+over at most so often, then it goes first and the walk stops at it). Charges are divided by the call's
+weight.
 
-Weakness: bounds grow with the longest prompt and output of any client, as in every deficit scheme.
+The paper is not work conserving: clients in credit whose calls do not fit block the refill of the
+others. With ``refill_when_stuck`` a client out of credit is then admitted in advance of its refills,
+while its deficit is above ``-D`` at every level of its path, ``D = stuck_advance``. Nobody is refilled
+for it: the client owes the advance, and the refills to come pay it back. What holds then, among the
+siblings of each level, with outputs reserved and ``U = we * Linput + wq * M``:
+
+1. ``q <= Q^u``: only a refill raises a deficit, and only one that is at most 0.
+2. ``q >= -(U + D)``: at the last admission of the client the deficit was above ``-D``. Since then it
+   was charged for one prompt, and for outputs that were reserved in the memory M together.
+3. While f waits, each refill gives it ``Q^u``: there is none while a client that waits has credit. So in
+   an interval with k refills ``W_f = k Q^u - (change of q_f)``, and ``W_g <= k Q^u - (change of q_g)``
+   for any g, with equality while g waits, too. No deficit changes by more than ``U + Q^u + D``.
+4. So ``W_f >= W_g - 2 (U + Q^u + D)`` while f is backlogged, and both ways while both are: Theorems 4.1
+   and 4.2 with ``Q^u + D`` in the place of ``Q^u``. D = 0 is the paper's rule and bound.
+
+Weakness: bounds grow with the longest prompt and output of any client, as in every deficit scheme. Past
+the advance the worker is not work conserving either: it waits for room, as in the paper.
 """
 
 from __future__ import annotations
@@ -43,6 +59,10 @@ class DlpmOptions:
     cached_weight: float = 0.0
     """Cost of a cached prompt token, as a share of an uncached one; 0 is the paper's."""
     refill_when_stuck: bool = True
+    """Whether a client out of credit may run in advance of its refills when no call of a client in
+    credit fits; false is the paper's."""
+    stuck_advance: float = 5000.0
+    """Debt in units of the extend cost, below which it may; it widens the bounds like a quantum."""
     max_bypass: int = 64
     """0 never stops at a call that does not fit (the paper)."""
 
@@ -52,6 +72,10 @@ class DlpmOptions:
         if self.we < 0 or self.wq < 0:
             raise ValueError(f"we is {self.we}, wq is {self.wq}; allowed: not negative")
         check_cached_weight(self.cached_weight, None)
+        if not 0 <= self.stuck_advance < math.inf:
+            raise ValueError(
+                f"stuck_advance is {self.stuck_advance}; allowed: not negative, finite"
+            )
         if self.max_bypass < 0:
             raise ValueError(f"max_bypass is {self.max_bypass}; allowed: 0 or more")
 
@@ -181,7 +205,6 @@ class Dlpm:
         call, client = matched.call, matched.client
         if self._past_stuck is not None:
             self._past_stuck = None
-            self._refill_for(client)
             self._order.to_the_top()
         self._places.remove(matched)
         self._order.unwait(client)
@@ -219,18 +242,22 @@ class Dlpm:
         return next(self._past_stuck, None)
 
     def _walk_past_stuck(self) -> Iterator[MatchedCall]:
-        """Nothing in credit fits: the others, those first that the fewest refills bring into credit.
-
-        The refill is carried out only when a call is taken, so a full batch refills nobody.
-        """
+        """Nothing in credit fits: those who may run in advance, the fewest refills away first."""
         clients: dict[tuple[int, ...], dict[Member, None]] = {}
         for client in dict.fromkeys(matched.client for matched in self._calls.values()):
-            if client.calls:
+            if client.calls and self._may_advance(client):
                 clients.setdefault(self._rounds_to_credit(client), {})[client] = None
         for needed in sorted(clients):
             for _, _, matched in heapq.merge(*[list(client.calls) for client in clients[needed]]):
                 if matched.place is not None:  # neither cancelled nor passed over since
                     yield matched
+
+    def _may_advance(self, client: Member) -> bool:
+        """Whether it owes less than ``stuck_advance`` at every level."""
+        quantum, most = self.options.quantum, self.options.stuck_advance
+        return all(
+            -account.in_round(parent.rounds, quantum) < most for account, parent in client.line
+        )
 
     def _rounds_to_credit(self, client: Member) -> tuple[int, ...]:
         """Per level, the outermost first."""
@@ -239,9 +266,3 @@ class Dlpm:
             0 if account.credit else account.ready(quantum) - parent.rounds
             for account, parent in reversed(client.line)
         )
-
-    def _refill_for(self, client: Member) -> None:
-        """Refill, at every level, as if only this client's calls were waiting."""
-        for account, parent in client.line:
-            if not account.credit:
-                self._order.refill_to(parent, account.ready(self.options.quantum))

@@ -144,13 +144,16 @@ UNEVEN = [*FLAT[:2], *NESTED, *DEEP[:6]]
     st.sampled_from([FLAT, FLAT[:2], NESTED, DEEP, UNEVEN]),
     st.sampled_from([1.0, 16.0, 64.0, 1024.0]),
     st.sampled_from([0, 1, 3, 16]),
-    st.booleans(),
+    st.sampled_from([None, 0.0, 50.0, 5000.0]),
     st.sampled_from([1, 3, 16]),
 )
-def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, refill_when_stuck, many):
+def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, advance, many):
     """``many``: from how many on those that gain credit go into their heap together."""
     options = DlpmOptions(
-        quantum=quantum, max_bypass=max_bypass, refill_when_stuck=refill_when_stuck
+        quantum=quantum,
+        max_bypass=max_bypass,
+        refill_when_stuck=advance is not None,
+        stuck_advance=advance or 0.0,
     )
     both = Both(seed, options, clients)
     with patch.object(dlpm_order, "_MANY", many):

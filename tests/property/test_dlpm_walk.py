@@ -150,3 +150,5 @@ def test_bad_input_is_refused():
         scheduler.finish("nobody")
     with pytest.raises(ValueError, match="quantum is 0"):
         DlpmOptions(quantum=0)
+    with pytest.raises(ValueError, match="stuck_advance is -1; allowed: not negative"):
+        DlpmOptions(stuck_advance=-1)

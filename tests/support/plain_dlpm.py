@@ -76,6 +76,9 @@ class PlainDlpm:
             needed.append(rounds)
         return needed
 
+    def may_advance(self, call):
+        return all(self.q[prefix] > -self.options.stuck_advance for prefix in prefixes(call.path))
+
     def walk(self):
         """Yields a call; is sent its cached tokens, or None if it does not fit; yields None."""
         limit = self.options.max_bypass
@@ -86,13 +89,10 @@ class PlainDlpm:
             key=lambda call: (call.call_id not in exhausted, -self.tokens(call), call.arrival),
         )
 
-        def offer(call, rounds):
+        def offer(call):
             order.remove(call)
             cached = yield call
             if cached is not None:
-                for prefix, count in zip(prefixes(call.path), rounds, strict=True):
-                    for _ in range(count):
-                        self.refill_below(prefix[:-1])
                 self.admit(call, cached)
             else:
                 skipped.append(call)
@@ -108,7 +108,7 @@ class PlainDlpm:
                 ahead = [call for call in order[at:] if self.eligible(call)]
                 if ahead:
                     at = order.index(ahead[0])
-                    _, stop = yield from offer(ahead[0], [0] * len(ahead[0].path))
+                    _, stop = yield from offer(ahead[0])
                     if stop:
                         return True
                 elif at:
@@ -118,8 +118,8 @@ class PlainDlpm:
             return True
 
         def walk_past_stuck():
-            for call in sorted(order, key=self.rounds):
-                admitted, stop = yield from offer(call, self.rounds(call))
+            for call in sorted(filter(self.may_advance, order), key=self.rounds):
+                admitted, stop = yield from offer(call)
                 if admitted or stop:
                     return stop
             return True

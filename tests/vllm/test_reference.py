@@ -34,6 +34,7 @@ class RandomWorld(World):
         self.options = DlpmOptions(
             quantum=rng.choice([1.0, 60.0, 500.0]),
             refill_when_stuck=rng.random() < 0.7,
+            stuck_advance=rng.choice([0.0, 60.0, 500.0]),
             max_bypass=rng.choice([0, 8, 64]),
         )
         self.both = BothDlpm(self.options, self.cached_tokens, self.check_refusal)
@@ -103,6 +104,7 @@ class RandomWorld(World):
         assert self.queue._offered is None
         self.most_running = max(self.most_running, len(self.scheduler.running))
         u = LONGEST_PROMPT + 2 * self.most_running * LONGEST_OUTPUT
+        u += self.options.stuck_advance * self.options.refill_when_stuck
         for client in [*CLIENTS, "t", "u"]:
             assert -u <= self.both.deficit(client) <= self.options.quantum
         return entered

@@ -30,6 +30,8 @@ DURATION_S = 200.0
 WINDOW_S = 25.0
 CHEAT = "cheat"
 TENANTS = (CHEAT, "honest-1", "honest-2")
+ONE_TENANT = "all"
+"""The tenant of all three where they are apps of one."""
 USERS = 2
 _RUNS_PER_S = 1.8
 """Of a tenant."""
@@ -69,8 +71,17 @@ def contest(cheats: Sequence[Interaction], seed: int, duration_s: float) -> Trac
     return Trace("contest", 16, ()).with_interactions([*cheats, *runs])
 
 
+def siblings(trace: Trace) -> Trace:
+    """The same contest between three apps of one tenant."""
+    return trace.with_interactions([replace(run, tenant=ONE_TENANT) for run in trace.interactions])
+
+
+def _party(owner: Call | RunEnd) -> str:
+    return owner.app if owner.tenant == ONE_TENANT else owner.tenant
+
+
 class UsefulWork:
-    """Watches what each tenant gets done."""
+    """Watches what each tenant gets done, or each app where they are apps of one."""
 
     def __init__(
         self,
@@ -98,17 +109,18 @@ class UsefulWork:
         self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
     ) -> None:
         """See the protocol."""
-        left = self._leaves and call.tenant == CHEAT and sample.end_s < self._duration_s
+        party = _party(call)
+        left = self._leaves and party == CHEAT and sample.end_s < self._duration_s
         if sample.outcome == "completed" or (left and sample.outcome == "cancelled"):
             used = sample.usage.prompt_tokens + sample.usage.output_tokens
             tokens = self._useful.get(call.call_id, used)
-            self._done[call.tenant][self._window(sample.end_s)] += tokens
+            self._done[party][self._window(sample.end_s)] += tokens
         typical = _WEIGHTS.typical_call(self._true[call.app], call.stage)
-        self._slices[call.tenant] += _WEIGHTS.slice(sample.usage) / typical
+        self._slices[party] += _WEIGHTS.slice(sample.usage) / typical
 
     def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
         """See the protocol."""
-        if end.tenant == CHEAT:
+        if _party(end) == CHEAT:
             self._ended[self._window(ended_s)] += 1
 
     def figures(self, result: ReplayResult) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""``profiles-levers``: what a tenant gains that bends its profile, and what that costs the others.
+"""``profiles-levers`` and ``profiles-cap``: what who bends its profile gains, and what it costs others.
 
 Every lever is tried twice: with declared profiles only, as the paper has them, and with learned ones.
 Gain is the cheat's useful work over what it gets done where it is honest, in the same time, beside the
@@ -29,6 +29,7 @@ from fairserve.platform.reproduce.profiles.contest import (
     UsefulWork,
     contest,
     honest_runs,
+    siblings,
 )
 from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
 from fairserve.platform.reproduce.setting import Setting
@@ -54,6 +55,8 @@ class Lever:
     limits: Limits = NO_LIMITS
     leaves: bool = False
     learning: LearningOptions = _LEARNING
+    weight_cap: float | None = None
+    """Between three apps of one tenant, under this ``feeder.weight_cap``; None: between tenants."""
 
 
 MERGES = "merges 3 runs into one"
@@ -105,6 +108,14 @@ LEVERS: Mapping[str, Lever] = {
     "names agents by size": Lever(by.names_agents),
     **CONSTANT_PROMPTS,
 }
+CAPPED: Mapping[str, Lever] = {
+    f"apps of one tenant, weight_cap {cap:g}: {tokens:,} tokens, not cached": Lever(
+        by.constant_prompt(tokens, cached=False, system=True), weight_cap=cap
+    )
+    for cap in (math.inf, 2.0, 1.0)
+    for tokens in (1024, 4096, 16_384)
+}
+"""One app pads its calls; the others are its siblings."""
 GAINFUL = (MERGES, NEW_APPS_BELIEVED)
 """What learning does not stop."""
 
@@ -124,6 +135,44 @@ Summary = Mapping[str, Any]
 
 def profiles_levers(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> Report:
     """Each lever against honesty, with declared and with learned profiles."""
+    rows = _rows(setting, levers)
+    text = (
+        f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
+        f"{COSTS.kv_capacity_tokens:,} tokens. Three tenants, each asks for as much as the worker can "
+        "do and has the same work: runs of 4 calls, 400 to 1,000 tokens in, 100 out on average; "
+        f"{DURATION_S * setting.scale:g} s. One tries the lever. Gain: tokens a second of honest work "
+        "it gets done, over those where it is honest; the whole worker would be 3. Others: the same "
+        "of the honest tenants. Until run: the cheat's runs ended by the last window with a gain over "
+        f"{_GAIN}; 0 is never. Slices: what the honest tenants got, in true typical calls, over "
+        f"their two thirds of all. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: "
+        f"looked at every {_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
+    )
+    title = "what a tenant gains that bends its profile"
+    return Report("profiles-levers", title, text, COLUMNS, list(rows.values()), claims(rows))
+
+
+def profiles_cap(setting: Setting, levers: Mapping[str, Lever] = CAPPED) -> Report:
+    """``profiles-cap``: apps of one tenant beside one that pads its calls, under ``weight_cap``."""
+    rows = _rows(setting, levers)
+    text = (
+        "The contest of `profiles-levers` between three apps of one tenant, two users each, levels "
+        "tenant > user. One app begins each call with tokens that are not cached, and declares them. "
+        f"Others: work of its siblings over what they get done beside an honest app. "
+        f"{DURATION_S * setting.scale:g} s. Medians of {setting.seeds} seeds with least and greatest."
+    )
+    columns = (_GAINS, _OTHERS, _LEARNED, _OTHERS_LEARNED)
+    capped = [row for name, row in rows.items() if levers[name].weight_cap == 1]
+    claim = "{word}, under a cap of 1 the siblings keep {{bound:g}} of their work at least"
+    checks = [
+        _all(claim.format(word=word), capped, column, WORK_UNDER_CAP, least=True)
+        for word, column in (("declared", _OTHERS), ("learned", _OTHERS_LEARNED))
+    ]
+    title = "what a cap on an app's weight leaves to its siblings"
+    return Report("profiles-cap", title, text, columns, list(rows.values()), checks)
+
+
+def _rows(setting: Setting, levers: Mapping[str, Lever]) -> dict[str, Row]:
+    """The figures of each lever, by its name."""
     jobs: dict[str, list[Job]] = {}
     for name, lever in levers.items():
         for learned in (False, True):
@@ -139,30 +188,18 @@ def profiles_levers(setting: Setting, levers: Mapping[str, Lever] = LEVERS) -> R
             for number, pair in enumerate(zip(tried, honest, strict=True)):
                 seeds[number]["learned" if learned else "declared"] = compared(*pair)
         rows[name] = Row(name, measure(COLUMNS, seeds))
-    text = (
-        f"Cost model {COSTS.name}, one worker, batches of {COSTS.max_running}, KV cache of "
-        f"{COSTS.kv_capacity_tokens:,} tokens. Three tenants, each asks for as much as the worker can "
-        "do and has the same work: runs of 4 calls, 400 to 1,000 tokens in, 100 out on average; "
-        f"{DURATION_S * setting.scale:g} s. One tries the lever. Gain: tokens a second of honest work "
-        "it gets done, over those where it is honest; the whole worker would be 3. Others: the same "
-        "of the honest tenants. Until run: the cheat's runs ended by the last window with a gain over "
-        f"{_GAIN}; 0 is never. Slices: what the honest tenants got, in true typical calls, over "
-        "their two thirds of all. Under limits: {LIMITS.user_rpm} calls a minute of a user. Learned: "
-        f"looked at every {_INTERVAL_S:g} s. Medians of {setting.seeds} seeds with least and greatest."
-    )
-    title = "what a tenant gains that bends its profile"
-    return Report("profiles-levers", title, text, COLUMNS, list(rows.values()), claims(rows))
+    return rows
 
 
 def _honest(lever: Lever) -> Lever:
     """The same tenant under the same conditions, without trying."""
-    return Lever(by.honest, lever.limits, learning=lever.learning)
+    return replace(lever, attempt=by.honest, leaves=False)
 
 
 def _key(lever: Lever, name: str, learned: bool) -> str:
     tried = "honest" if lever.attempt is by.honest else name
     believed = lever.learning.believed_apps if learned else 0
-    return f"{tried} {lever.limits.user_rpm} {believed}"
+    return f"{tried} {lever.limits.user_rpm} {believed} {lever.weight_cap}"
 
 
 def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
@@ -171,6 +208,10 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
     for seed in range(setting.seeds):
         attempt = lever.attempt(honest_runs(CHEAT, seed, duration_s))
         trace = contest(attempt.runs, seed, duration_s)
+        system = SYSTEMS["fairserve"]
+        if lever.weight_cap is not None:
+            trace = siblings(trace)
+            system = system.with_options({"feeder.weight_cap": lever.weight_cap})
         options = ReplayOptions(
             seed=seed,
             until_s=duration_s,
@@ -183,7 +224,7 @@ def _jobs(setting: Setting, lever: Lever, learned: bool) -> list[Job]:
             Job(
                 "levers",
                 trace,
-                SYSTEMS["fairserve"],
+                system,
                 COSTS,
                 options,
                 watch=partial(
@@ -227,6 +268,7 @@ LATE = 1.15
 OTHERS = 0.85
 GAIN_OF_PADDING = 1.1
 SLICES_BESIDE_PADDING = 0.95
+WORK_UNDER_CAP = 1.0
 
 
 def claims(rows: Mapping[str, Row]) -> list[Check]:

@@ -231,6 +231,22 @@ _SCHEDULING = (
         _DLPM,
     ),
     Mutation(
+        "an-app-is-its-own-weight-cap",
+        "scheduling",
+        "scheduling/feeder/weight_cap.py",
+        "for each in tenant.apps if each != app]",
+        "for each in tenant.apps]",
+        ("tests/property/test_weight_cap.py",),
+    ),
+    Mutation(
+        "dlpm-advances-without-end",
+        "scheduling",
+        "scheduling/local/dlpm.py",
+        "-account.in_round(parent.rounds, quantum) < most",
+        "most > 0",
+        _DLPM,
+    ),
+    Mutation(
         "drr-idle-client-saves-up-quanta",
         "scheduling",
         "scheduling/local/drr.py",

@@ -158,6 +158,20 @@ def test_a_cached_constant_prompt_buys_no_service():
         assert row.measured[slices].value > 0.9, "0.98 in longer runs"
 
 
+def test_under_a_cap_the_siblings_of_an_app_that_pads_keep_their_work():
+    few = {
+        name: lever
+        for name, lever in levers.CAPPED.items()
+        if name.endswith("16,384 tokens, not cached")
+    }
+    report = levers.profiles_cap(Setting(seeds=1, scale=0.3), few)
+    others = [row.measured["others"].value for row in report.rows]
+    without, *capped = others
+    assert without < 0.3
+    assert min(capped) > 1.0
+    assert all(check.holds for check in report.checks)
+
+
 def test_what_learning_does_not_stop_is_said():
     name = levers.MERGES
     rows = {name: lever_row(name, learned=1.7), "other": lever_row("other")}
