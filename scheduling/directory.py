@@ -7,8 +7,9 @@ settings differ from the default are kept.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
+from fairserve.interactions.call import TenantLevels
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.scheduling.events import AppChanged, ContractChanged, TenantChanged, UserChanged
 from fairserve.throttling.base import Arrival, Limits
@@ -39,7 +40,7 @@ class Directory:
         self._contracts: dict[Holder, ContractChanged] = {}
 
     def take(self, event: Setting) -> None:
-        """Something was set. Raises ValueError for a weight that is not positive."""
+        """Something was set. Raises ValueError for a weight or for levels that are not allowed."""
         weight = getattr(event, "weight", 1.0)
         if not 0 < weight < 1e6:
             raise ValueError(f"weight is {weight}; allowed: over 0, under 1e6")
@@ -47,7 +48,11 @@ class Directory:
             case AppChanged():
                 self._apps[event.app] = event
             case TenantChanged():
-                _keep(self._tenants, event.tenant, event, default=weight == 1.0)
+                if event.levels not in (None, *get_args(TenantLevels)):
+                    allowed = ", ".join(map(repr, get_args(TenantLevels)))
+                    raise ValueError(f"levels is {event.levels!r}; allowed: {allowed}, or null")
+                default = weight == 1.0 and event.levels is None
+                _keep(self._tenants, event.tenant, event, default=default)
             case UserChanged():
                 default = weight == 1.0 and event.rpm is None and not event.blocked
                 _keep(self._users, (event.tenant, event.user), event, default=default)
@@ -96,6 +101,11 @@ class Directory:
             1.0 if settings is None else settings.weight,
             1.0 if own is None else own.weight,
         )
+
+    def levels(self, tenant: str) -> str | None:
+        """Levels of the tenant's clients where it has its own; None: those of the system."""
+        settled = self._tenants.get(tenant)
+        return None if settled is None else settled.levels
 
     def quota(self, holder: Holder) -> Quota:
         """What a holder's own contract says."""
