@@ -7,9 +7,9 @@ settings differ from the default are kept.
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
-from fairserve.interactions.call import TenantLevels
+from fairserve.interactions.call import TENANT_LEVELS
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.scheduling.events import AppChanged, ContractChanged, TenantChanged, UserChanged
 from fairserve.throttling.base import Arrival, Limits
@@ -48,8 +48,8 @@ class Directory:
             case AppChanged():
                 self._apps[event.app] = event
             case TenantChanged():
-                if event.levels not in (None, *get_args(TenantLevels)):
-                    allowed = ", ".join(map(repr, get_args(TenantLevels)))
+                if event.levels not in (None, *TENANT_LEVELS):
+                    allowed = ", ".join(map(repr, TENANT_LEVELS))
                     raise ValueError(f"levels is {event.levels!r}; allowed: {allowed}, or null")
                 default = weight == 1.0 and event.levels is None
                 _keep(self._tenants, event.tenant, event, default=default)
