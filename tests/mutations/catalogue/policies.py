@@ -234,8 +234,8 @@ _SCHEDULING = (
         "drr-idle-client-saves-up-quanta",
         "scheduling",
         "scheduling/local/drr.py",
-        "client.balance += quantum * min(missed, needed)",
-        "client.balance += quantum * missed",
+        "node.balance += self.quantum * min(missed, needed)",
+        "node.balance += self.quantum * missed",
         ("tests/property/*drr*.py", "tests/contract/*local_schedulers*.py"),
     ),
     Mutation(
