@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -26,6 +26,10 @@ LEVELS = ("user", "tenant > user", "tenant > app > user")
 """The client paths to choose from (ALGORITHMS section 0). ``user`` is the papers' meaning."""
 
 DEFAULT_LEVELS = "tenant > user"
+
+TenantLevels = Literal["tenant > user", "tenant > app > user"]
+"""Those of ``LEVELS`` that a tenant may have of its own: they say how its share is divided."""
+TENANT_LEVELS: tuple[TenantLevels, ...] = get_args(TenantLevels)
 
 NO_TOKENS: TokenIds = np.zeros(0, dtype=np.uint32)
 

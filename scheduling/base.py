@@ -199,7 +199,19 @@ class Feeder(Protocol):
         ...
 
     def requeue(self, call: Call) -> None:
-        """A dispatched call lost its worker before its first token and waits again."""
+        """A dispatched call lost its worker before its first token and waits again.
+
+        As a call of ``call.client``: what it was charged, it was charged to the path it had then.
+        """
+        ...
+
+    def move(self, paths: Mapping[str, ClientPath]) -> None:
+        """Give queued calls, by id, another client; sets ``Call.client``.
+
+        They keep their place in the order of arrival. A level that both paths of a call have in common
+        counts it as queued all the time, and so keeps what it has received. Raises KeyError for a call
+        that is not queued.
+        """
         ...
 
     def interaction_ended(self, interaction_id: str) -> None:

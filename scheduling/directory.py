@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from fairserve.interactions.call import TENANT_LEVELS
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.scheduling.events import AppChanged, ContractChanged, TenantChanged, UserChanged
 from fairserve.throttling.base import Arrival, Limits
@@ -41,7 +42,7 @@ class Directory:
         """How often :meth:`take` set a profile; to be read only."""
 
     def take(self, event: Setting) -> None:
-        """Something was set. Raises ValueError for a weight that is not positive."""
+        """Something was set. Raises ValueError for a weight or for levels that are not allowed."""
         weight = getattr(event, "weight", 1.0)
         if not 0 < weight < 1e6:
             raise ValueError(f"weight is {weight}; allowed: over 0, under 1e6")
@@ -50,7 +51,11 @@ class Directory:
                 self._apps[event.app] = event
                 self.profile_changes += 1
             case TenantChanged():
-                _keep(self._tenants, event.tenant, event, default=weight == 1.0)
+                if event.levels not in (None, *TENANT_LEVELS):
+                    allowed = ", ".join(map(repr, TENANT_LEVELS))
+                    raise ValueError(f"levels is {event.levels!r}; allowed: {allowed}, or null")
+                default = weight == 1.0 and event.levels is None
+                _keep(self._tenants, event.tenant, event, default=default)
             case UserChanged():
                 default = weight == 1.0 and event.rpm is None and not event.blocked
                 _keep(self._users, (event.tenant, event.user), event, default=default)
@@ -99,6 +104,11 @@ class Directory:
             1.0 if settings is None else settings.weight,
             1.0 if own is None else own.weight,
         )
+
+    def levels(self, tenant: str) -> str | None:
+        """Levels of the tenant's clients where it has its own; None: those of the system."""
+        settled = self._tenants.get(tenant)
+        return None if settled is None else settled.levels
 
     def quota(self, holder: Holder) -> Quota:
         """What a holder's own contract says."""

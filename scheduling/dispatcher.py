@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairserve.interactions.call import NO_USAGE, Call, TokenUsage, client_path
+from fairserve.interactions.call import NO_USAGE, Call, ClientPath, TokenUsage, client_path
 from fairserve.interactions.run_end import RunEnd
 from fairserve.interactions.tracker import Tracker, TrackerLimits
 from fairserve.scheduling import events as ev
@@ -76,7 +76,7 @@ class Dispatcher:
         self._membership = Membership(self.pool_of)
         self._handlers: dict[type, Callable[[Any, float], list[ev.Command]]] = {
             ev.AppChanged: self._on_setting,
-            ev.TenantChanged: self._on_setting,
+            ev.TenantChanged: self._on_tenant_changed,
             ev.UserChanged: self._on_setting,
             ev.ContractChanged: self._on_setting,
             ev.BudgetSpent: self._on_setting,
@@ -162,6 +162,30 @@ class Dispatcher:
         self.admission.take(event)
         return []
 
+    def levels(self, tenant: str) -> str:
+        """The levels of a tenant's clients: its own, or those of the system."""
+        return self.directory.levels(tenant) or self.system.levels
+
+    def path(self, call: Call) -> ClientPath:
+        """The client of a call that is queued now."""
+        return client_path(call, self.levels(call.tenant))
+
+    def _on_tenant_changed(self, event: ev.TenantChanged, now_s: float) -> list[ev.Command]:
+        """Where its levels change, its queued calls get their new paths. O(calls under way).
+
+        Its dispatched calls keep the path that they are charged to.
+        """
+        self.admission.take(event)
+        moved: dict[ModelPool, dict[str, ClientPath]] = {}
+        for live in self._live.values():
+            if live.worker_id is None and live.call.tenant == event.tenant:
+                path = self.path(live.call)
+                if path != live.call.client:
+                    moved.setdefault(self._pool_of(live), {})[live.call.call_id] = path
+        for pool, paths in moved.items():
+            pool.feeder.move(paths)
+        return []
+
     # --- a call arrives ---------------------------------------------------------------------------
 
     def _on_call_arrived(self, event: ev.CallArrived, now_s: float) -> list[ev.Command]:
@@ -172,7 +196,7 @@ class Dispatcher:
         pool = self.pool_of(call.pool)
         context_tokens = pool.pool.context_tokens
         attachment = self.tracker.attach(call, profile, now_s, context_tokens)
-        call.client = client_path(call, self.system.levels)
+        call.client = self.path(call)
         call.stage = attachment.stage
         call.remaining_calls = profile.remaining_calls(attachment.calls)
         expected = call.samples * call.declared_output_tokens or round(
@@ -267,7 +291,7 @@ class Dispatcher:
 
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        return self._pool_of(live).give_back(live, now_s)
+        return self._pool_of(live).give_back(live, self.path(live.call), now_s)
 
     def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
         return self._cancel(event.call_id, event.outcome, now_s)

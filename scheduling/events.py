@@ -41,6 +41,8 @@ class TenantChanged:
 
     tenant: str
     weight: float = 1.0
+    levels: str | None = None
+    """Levels of its clients, one of ``TenantLevels``; None: those of the system."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ app's weight counts with the user's; on a path of one level all three do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fairserve.interactions.call import ClientPath, owner_path
 
@@ -27,17 +27,20 @@ def weights_by_level(weights: Weights, levels: int) -> tuple[float, ...]:
     return (tenant, app, user)
 
 
-def entitled_shares(weights: Mapping[Owner, Weights], levels: str) -> dict[Owner, float]:
+def entitled_shares(
+    weights: Mapping[Owner, Weights], levels: Callable[[str], str]
+) -> dict[Owner, float]:
     """Return the share of all service that each of these owners is entitled to; they add up to 1.
 
-    At each level a node's part of its parent's share is its weight over those of its siblings here.
+    ``levels`` returns the levels of a tenant's clients, one of ``LEVELS``. At each level a node's part
+    of its parent's share is its weight over those of its siblings here.
     Owners of one path (a user's apps, where there is no level of apps) divide it by their weights.
     O(owners * levels).
     """
     leaves: dict[ClientPath, dict[Owner, float]] = {}
     nodes: dict[ClientPath, float] = {}
     for owner, each in weights.items():
-        path = owner_path(*owner, levels)
+        path = owner_path(*owner, levels(owner[0]))
         by_level = weights_by_level(each, len(path))
         leaves.setdefault(path, {})[owner] = by_level[-1]
         for depth, weight in enumerate(by_level):

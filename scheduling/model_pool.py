@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fairserve.interactions.call import Call
+from fairserve.interactions.call import Call, ClientPath
 from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.run import Attachment
 from fairserve.scheduling import events as ev
@@ -155,12 +155,16 @@ class ModelPool:
         worker_id = None if worker is None else worker.worker_id
         self.router.finished(live.call, worker_id, live.price, output_tokens)
 
-    def give_back(self, live: LiveCall, now_s: float) -> list[ev.Command]:
-        """Its worker failed it before its first token: it waits again, for another one if there is."""
+    def give_back(self, live: LiveCall, client: ClientPath, now_s: float) -> list[ev.Command]:
+        """Its worker failed it before its first token: it waits again, for another one if there is.
+
+        It waits as a call of ``client``, whose path may have changed since it was dispatched.
+        """
         assert live.worker_id is not None
         self.leave(live, 0, now_s)
         live.avoid.append(live.worker_id)
         live.worker_id = None
+        live.call.client = client
         live.cached_tokens = live.output_tokens = 0
         return self.feed.put_back(live)
 

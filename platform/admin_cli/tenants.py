@@ -15,7 +15,7 @@ from fairserve.platform.admin_cli.commands import (
     show,
     show_page,
 )
-from fairserve.platform.admin_cli.fields import add_contract, contract_of, given
+from fairserve.platform.admin_cli.fields import TEXT, add_contract, contract_of, given
 
 
 def add_commands(actions: Actions) -> None:
@@ -29,7 +29,7 @@ def add_commands(actions: Actions) -> None:
     listed.add_argument("--name", metavar="PART", help="those whose names contain it")
     add_page(listed)
 
-    change = add(actions, "set", "change a tenant's name, weight or limits", _set)
+    change = add(actions, "set", "change a tenant's name, weight, levels or limits", _set)
     change.add_argument("id", metavar="ID")
     change.add_argument("--name", default=argparse.SUPPRESS)
     _add_settings(change)
@@ -51,11 +51,19 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="of its calls: 2 is entitled to twice the service of 1",
     )
+    parser.add_argument(
+        "--levels",
+        type=TEXT,
+        default=argparse.SUPPRESS,
+        metavar="LEVELS",
+        help="how its share is divided: 'tenant > user', 'tenant > app > user', or none for the"
+        " levels of the system",
+    )
     add_contract(parser, "limits of the tenant as a whole")
 
 
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:
-    body = given(arguments, "name", "weight")
+    body = given(arguments, "name", "weight", "levels")
     contract = contract_of(arguments)
     return body | {"contract": contract} if contract else body
 

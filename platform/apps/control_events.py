@@ -6,7 +6,7 @@ until it is purged: its last calls may still end, and restoring it changes nothi
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session, selectinload
 
 from fairserve.interactions.profile import AppProfile
@@ -27,7 +27,7 @@ def app_changed(app: App, profile: AppProfile) -> AppChanged:
 
 def tenant_changed(tenant: Tenant) -> TenantChanged:
     """The event that tells control of a tenant."""
-    return TenantChanged(tenant.id, tenant.weight)
+    return TenantChanged(tenant.id, tenant.weight, tenant.levels)
 
 
 def user_changed(user: EndUser) -> UserChanged:
@@ -39,7 +39,9 @@ def load_control_events(session: Session, learning: LearningOptions | None) -> l
     """Everything that control must know before its first call, in a stable order."""
     read_only(session)
     tenants = session.scalars(
-        select(Tenant).where(Tenant.weight != 1.0).order_by(Tenant.created_at, Tenant.id)
+        select(Tenant)
+        .where(or_(Tenant.weight != 1.0, Tenant.levels.is_not(None)))
+        .order_by(Tenant.created_at, Tenant.id)
     )
     events: list[Event] = [tenant_changed(tenant) for tenant in tenants]
     apps = session.scalars(

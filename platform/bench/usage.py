@@ -30,9 +30,11 @@ from fairserve.platform.db.schema import upgrade
 from fairserve.platform.evidence.origin import present_mark
 from fairserve.platform.evidence.reports import command_line
 from fairserve.platform.machine import machine
+from fairserve.platform.usage.fairness import Measure
 from fairserve.platform.usage.reports import report
 from fairserve.platform.usage.rollups import roll_up
 from fairserve.platform.usage.schemas import UsageQuery
+from fairserve.scheduling.feeder.wsc_options import WscOptions
 
 TARGET_S = 2.0
 _TENANT = "tn_07"
@@ -143,6 +145,7 @@ def _time_s(sessions: SessionFactory, question: Question) -> float:
             UsageQuery(**question.query),
             tenant_id=question.tenant_id,
             app_id=None,
+            measure=Measure(wsc=WscOptions()),
         )
     found.model_dump_json()
     return time.perf_counter() - began_s

@@ -153,7 +153,7 @@ class Clients:
         weights = {seen.owner: self._dispatcher.directory.weights(*seen.owner) for seen in active}
         return _Shares(
             sum(seen.service[1] for seen in active),
-            entitled_shares(weights, self._dispatcher.system.levels),
+            entitled_shares(weights, self._dispatcher.levels),
         )
 
     def _view(self, seen: _Seen, shares: _Shares) -> ClientView:
@@ -184,7 +184,7 @@ class Clients:
         )
 
     def _counter(self, owner: Client) -> float | None:
-        path = owner_path(*owner, self._dispatcher.system.levels)
+        path = owner_path(*owner, self._dispatcher.levels(owner[0]))
         above = []
         for pool in self._dispatcher.pools.values():
             least = pool.feeder.least_counter(path[:-1])
@@ -194,7 +194,7 @@ class Clients:
         return max(above, default=None)
 
     def _levels(self, owner: Client) -> list[LevelView]:
-        path = owner_path(*owner, self._dispatcher.system.levels)
+        path = owner_path(*owner, self._dispatcher.levels(owner[0]))
         return [
             LevelView(
                 model=model,

@@ -3,7 +3,8 @@
 What belongs to people and workers goes over unchanged: profiles, limits, runs, workers, believed
 caches. Policies that are replaced begin with fair counters but know every call under way, so nothing
 is lost, refused or granted twice by the change. A policy whose name and options stay keeps its state,
-unless the levels change: then all clients are others.
+unless the system's levels change: then all clients are others. (The levels of one tenant change by an
+event, :meth:`Dispatcher.handle`, which leaves every other tenant as it is.)
 """
 
 from __future__ import annotations
@@ -51,9 +52,11 @@ def switch_system(
         for model in dispatcher.pools or [""]
     }
     first = next(iter(pools.values()))
-    for call, _, _ in calls:
-        call.client = client_path(call, system.levels)
     same_clients = system.levels == before.levels
+    if not same_clients:
+        for call, _, _ in calls:
+            levels = dispatcher.directory.levels(call.tenant) or system.levels
+            call.client = client_path(call, levels)
     same_feeder = same_clients and (
         (system.feeder, system.feeder_options) == (before.feeder, before.feeder_options)
     )

@@ -13,6 +13,7 @@ from typing import Literal
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from fairserve.interactions.call import TenantLevels
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
 
 KeyScope = Literal["admin", "tenant", "app"]
@@ -37,6 +38,8 @@ class Tenant(Base):
     name: Mapped[str] = mapped_column(String(NAME_CHARS))
     weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
     """Of its calls: 2 is entitled to twice the service of 1."""
+    levels: Mapped[TenantLevels | None] = mapped_column(String(32))
+    """Levels of its clients; null: those of the system."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]

@@ -18,6 +18,7 @@ from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.errors import InvalidRequestError
 from fairserve.platform.exports import interaction_files
 from fairserve.platform.exports.patience import Patience
+from fairserve.platform.settings import Settings
 from fairserve.platform.usage import interactions, reports
 from fairserve.platform.usage.formats import MEDIA_TYPES, document
 from fairserve.platform.usage.schemas import (
@@ -52,13 +53,13 @@ class Reader:
 
 
 def content(
-    export: ReportExport, reader: Reader, *, currency: str, progress: Callable[[float], None]
+    export: ReportExport, reader: Reader, *, settings: Settings, progress: Callable[[float], None]
 ) -> Iterator[bytes]:
     """The file. Raises InvalidRequestError where it cannot be made."""
     if export.kind == "interactions":
         pages = _pages(export, reader, progress)
         return interaction_files.WRITERS[export.format](pages)
-    return iter([_report(export, reader, currency)])
+    return iter([_report(export, reader, settings)])
 
 
 def media_type(export: ReportExport) -> str:
@@ -75,7 +76,7 @@ def file_name(export: ReportExport) -> str:
     return f"{export.kind}.{'jsonl' if lines else export.format}"
 
 
-def _report(export: ReportExport, reader: Reader, currency: str) -> bytes:
+def _report(export: ReportExport, reader: Reader, settings: Settings) -> bytes:
     query = _query(export, UsageQuery)
     default_group: Group = "user" if export.app_id else "app"
     if export.asked_by == "operator":
@@ -83,13 +84,7 @@ def _report(export: ReportExport, reader: Reader, currency: str) -> bytes:
     format: Format = export.format  # type: ignore[assignment]  # the column holds nothing else
 
     def make(session: Session) -> bytes:
-        ask = partial(
-            reports.report,
-            session,
-            tenant_id=export.tenant_id,
-            app_id=export.app_id,
-            currency=currency,
-        )
+        ask = reports.reporter(session, settings, tenant_id=export.tenant_id, app_id=export.app_id)
         return document(query, format, ask, default_group).content
 
     return reader.read(make)

@@ -88,7 +88,7 @@ def _make(
     error = ""
     try:
         reader = Reader(sessions, patiently)
-        for piece in content(export, reader, currency=settings.currency, progress=told):
+        for piece in content(export, reader, settings=settings, progress=told):
             writer.write(piece)
         writer.flush()
     except (LostError, StoppedError, InterfaceError, OperationalError):

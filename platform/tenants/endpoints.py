@@ -75,8 +75,8 @@ def read_tenant(tenant_id: str, tenants: ReadableTenants) -> TenantOut:
 
 @router.patch("/{tenant_id}")
 def change_tenant(tenant_id: str, body: TenantPatch, tenants: WritableTenants) -> TenantOut:
-    """Rename, weigh, limit, suspend, or take back. Keys of a suspended tenant stop working here at
-    once, on other replicas within 30 s.
+    """Change its name, weight, levels or limits, suspend or resume it. Keys of a suspended tenant stop
+    working here at once, on other replicas within 30 s.
     """
     return tenants.describe(tenants.change(tenant_id, body))
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
+from fairserve.interactions.call import TenantLevels
 from fairserve.platform.contracts.schemas import ContractBody, ContractOut
 from fairserve.platform.db.schemas import KeyOut, Name, ObjectId, Paging, Strict, UserId, Weight
 
@@ -15,14 +16,19 @@ class TenantCreate(Strict):
 
     name: Name
     weight: Weight = 1.0
+    levels: TenantLevels | None = None
+    """How its share is divided among its clients; null: by the levels of the system."""
     contract: ContractBody | None = None
 
 
 class TenantPatch(Strict):
-    """Changes of a tenant; what is left out stays, and a ``contract`` of null removes all its limits."""
+    """Changes of a tenant; what is left out stays. A ``contract`` of null removes all its limits, and
+    ``levels`` of null are those of the system.
+    """
 
     name: Name | None = None
     weight: Weight | None = None
+    levels: TenantLevels | None = None
     suspended: bool | None = None
     contract: ContractBody | None = None
 
@@ -33,6 +39,8 @@ class TenantOut(BaseModel):
     id: str
     name: str
     weight: float
+    levels: TenantLevels | None
+    """How its share is divided; null: by the levels of the system."""
     contract: ContractOut
     created_at: datetime
     suspended_at: datetime | None

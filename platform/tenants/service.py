@@ -63,28 +63,38 @@ class Tenants:
     def create(self, body: TenantCreate) -> tuple[Tenant, keys.IssuedKey]:
         """A new tenant with its key."""
         self._check_name(body.name)
-        tenant = Tenant(id=new_id("tn"), name=body.name, weight=body.weight, created_at=utc_now())
+        tenant = Tenant(
+            id=new_id("tn"),
+            name=body.name,
+            weight=body.weight,
+            levels=body.levels,
+            created_at=utc_now(),
+        )
         self._session.add(tenant)
         self._session.flush()
         if body.contract is not None:
             self._set_contract(tenant, body.contract)
         key = self._key_ring(tenant).issue()
         self._audit("tenant.create", tenant, None)
-        if tenant.weight != 1.0:
+        if tenant.weight != 1.0 or tenant.levels is not None:
             self._tell(tenant)
         return tenant, key
 
     def change(self, tenant_id: str, body: TenantPatch) -> Tenant:
-        """Name, weight, contract, suspended or not. The keys of a suspended one do not work, and its
-        programs end.
+        """Name, weight, levels, contract, suspended or not. The keys of a suspended one do not work,
+        and its programs end.
         """
         tenant = self._get(tenant_id, lock=True, live=True)
         before = self._audited(tenant)
         if body.name is not None and body.name != tenant.name:
             self._check_name(body.name)
             tenant.name = body.name
-        if body.weight is not None and body.weight != tenant.weight:
+        told = tenant_changed(tenant)
+        if body.weight is not None:
             tenant.weight = body.weight
+        if "levels" in body.model_fields_set:
+            tenant.levels = body.levels
+        if tenant_changed(tenant) != told:
             self._tell(tenant)
         if body.suspended is not None and body.suspended != (tenant.suspended_at is not None):
             tenant.suspended_at = utc_now() if body.suspended else None
@@ -191,6 +201,7 @@ def _out(tenant: Tenant, contract: Contract | None, retention: timedelta) -> Ten
         id=tenant.id,
         name=tenant.name,
         weight=tenant.weight,
+        levels=tenant.levels,
         contract=contract_service.shown(contract),
         created_at=tenant.created_at,
         suspended_at=tenant.suspended_at,

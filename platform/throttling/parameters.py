@@ -41,7 +41,10 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "declared, at most 100 calls), or the one that its profile expects.",
     ),
     "worker_silence_s": ("s", "A worker that is silent for so long counts as lost."),
-    "levels": ("", "Who gets a share: user, tenant > user, or tenant > app > user."),
+    "levels": (
+        "",
+        "Who gets a share: user, tenant > user, or tenant > app > user. Tenants may have their own.",
+    ),
     "throttle.window_s": ("s", "Window in which calls are counted against a limit."),
     "throttle.limit": ("calls / window", "One limit for all; null takes each app's own."),
     "throttle.scope": ("", "Whom the limit counts: user, app or both."),

@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from datetime import date
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -22,7 +21,7 @@ from fairserve.platform.db.engine import read_only, session_factory
 from fairserve.platform.settings import Settings
 from fairserve.platform.usage import reconcile
 from fairserve.platform.usage.formats import document
-from fairserve.platform.usage.reports import report
+from fairserve.platform.usage.reports import reporter
 from fairserve.platform.usage.rollups import roll_up
 from fairserve.platform.usage.schemas import GROUPS, Format, UsageQuery
 from fairserve.platform.usage.zones import day_bounds, zone_named
@@ -42,13 +41,7 @@ def _report(arguments: argparse.Namespace, settings: Settings, engine: Engine) -
     given = {name: getattr(arguments, name) for name in names}
     query = UsageQuery(**{name: value for name, value in given.items() if value is not None})
     with session_factory(engine)() as session:
-        ask = partial(
-            report,
-            read_only(session),
-            tenant_id=query.tenant,
-            app_id=query.app,
-            currency=settings.currency,
-        )
+        ask = reporter(read_only(session), settings, tenant_id=query.tenant, app_id=query.app)
         found = document(query, arguments.format, ask, "app" if query.tenant else "tenant")
     if arguments.out is None:
         sys.stdout.buffer.write(found.content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -10,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fairserve.platform.auth import require_admin
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.usage import interactions, reports
-from fairserve.platform.usage.formats import MEDIA_TYPES, document
+from fairserve.platform.usage.formats import MEDIA_TYPES, Ask, document
 from fairserve.platform.usage.readers import Reader, asked_app, refuse_tenant_groups
 from fairserve.platform.usage.schemas import (
     Group,
@@ -37,8 +36,9 @@ def read_usage(
     """An app key reads its app's usage, a tenant key that of all its apps."""
     refuse_tenant_groups(query)
     app_id = asked_app(session, principal, query)
-    ask = partial(reports.report, session, tenant_id=principal.tenant_id, app_id=app_id)
-    return _answer(request, query, ask, "user" if app_id else "app")
+    settings = request.app.state.settings
+    ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)
+    return _answer(query, ask, "user" if app_id else "app")
 
 
 @router.get(
@@ -51,8 +51,9 @@ def read_all_usage(
     session: ReadSession, request: Request, query: Annotated[UsageRequest, Query()]
 ) -> Response:
     """Usage of all tenants, or of one."""
-    ask = partial(reports.report, session, tenant_id=query.tenant, app_id=query.app)
-    return _answer(request, query, ask, "app" if query.tenant else "tenant")
+    settings = request.app.state.settings
+    ask = reports.reporter(session, settings, tenant_id=query.tenant, app_id=query.app)
+    return _answer(query, ask, "app" if query.tenant else "tenant")
 
 
 @router.get("/v1/usage/interactions")
@@ -72,10 +73,6 @@ def read_all_interactions(
     return interactions.page(session, query, tenant_id=query.tenant, app_id=query.app)
 
 
-def _answer(
-    request: Request, query: UsageRequest, ask: partial[UsageReport], default_group: Group
-) -> Response:
-    settings = request.app.state.settings
-    asked = partial(ask, currency=settings.currency)
-    found = document(query, query.format, asked, default_group)
+def _answer(query: UsageRequest, ask: Ask, default_group: Group) -> Response:
+    found = document(query, query.format, ask, default_group)
     return Response(found.content, media_type=found.media_type, headers=dict(found.headers))

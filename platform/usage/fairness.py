@@ -1,90 +1,172 @@
-"""How the service was divided, against how weights say that it should be.
+"""How the service was divided, against the shares that weights and levels entitle to.
 
-Over tenants, apps or users: a holder's share of the service beside its weight over the sum of the
-weights of those with service, and Jain's index (Jain, Chiu and Hawe, 1984) of x = service / weight,
-which is (sum x)^2 / (n sum x^2): 1 where all got the same for their weight, 1/n where one got all.
+Over tenants, apps or users: a holder's share of the service beside the share that it is entitled to
+(:func:`~fairserve.scheduling.level_weights.entitled_shares`, as the console has it and WSC divides by),
+and Jain's index (Jain, Chiu and Hawe, 1984) of x = service / entitled share, which is
+(sum x)^2 / (n sum x^2): 1 where all got what they are entitled to, 1/n where one got all.
 
-Weights are those of now. An app weighs its own times its tenant's, a user likewise; within one tenant
-that changes no share. Weakness: who asked for little got little, which is no injustice; the index does
-not know what was asked for.
+Service is counted as the system in force does. WSC counts slices of typical calls: weighted tokens,
+cached ones times ``cached_weight``, divided by those of a typical call of the app. Other systems count
+prompt tokens plus twice the output tokens. Departure: rollups do not know the stage of a call, so that
+the mean over the stages of the app's profile is its typical call.
+
+Weights, levels and profiles are those of now. Weakness: who asked for little got little, which is no
+injustice; the index does not know what was asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Subquery, and_, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session, selectinload
 
+from fairserve.interactions.call import DEFAULT_LEVELS, TokenUsage
+from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.db.identity import App, EndUser, Tenant
-from fairserve.platform.db.schemas import MAX_PAGE
-from fairserve.platform.usage.levels import CALLS
+from fairserve.platform.profiles.repository import profiles_in_force
+from fairserve.platform.settings import Settings
+from fairserve.platform.settings_parts import learning_options
+from fairserve.platform.throttling.service import load_system
+from fairserve.platform.usage.levels import CALLS, Detail
 from fairserve.platform.usage.schemas import Fairness, Group, UsageRow
 from fairserve.platform.usage.selection import Selection
+from fairserve.scheduling.cost import SliceWeights
+from fairserve.scheduling.feeder.wsc_options import WscOptions
+from fairserve.scheduling.level_weights import Owner, Weights, entitled_shares
+from fairserve.scheduling.metrics import jain_index
 
+MAX_OWNERS = 100_000
+"""Holders of service that a report weighs, at most: by tenant, app and user, and by day or hour."""
+_LOOKED_UP = 1000
+"""Ids in a statement."""
 _TIMES: tuple[Group, ...] = ("day", "hour")
+_OWNER: tuple[Group, ...] = ("tenant", "app", "user")
+_COLUMNS = ("input_tokens", "system_tokens", "cached_tokens", "output_tokens", "service")
+
+Time = tuple[Any, ...]
+Key = tuple[Any, ...]
+T = TypeVar("T")
 
 
-class Division(NamedTuple):
-    """Service and weights of all holders with service, and Jain's index of one over the other."""
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How the system in force divides and counts service."""
 
-    service: float
-    weight: float
-    jain_index: float
+    levels: str = DEFAULT_LEVELS
+    """Of the tenants that have none of their own."""
+    wsc: WscOptions | None = None
+    """Where its feeder is WSC, which counts typical calls; else it counts tokens."""
+    learning: LearningOptions | None = None
+    """How profiles are learned; None: they are not."""
 
 
-def division(session: Session, selection: Selection) -> Division | None:
-    """Over all holders of a report; None if it has none, or is not by one kind of them."""
-    holders = _holders(selection)
-    if not holders:
-        return None
-    found = _weighed(selection.grouped(*holders))
-    service, weight, x = found.c.service, found.c.weight, found.c.service / found.c.weight
-    count, *sums = session.execute(
-        select(func.count(), *(func.sum(part) for part in (service, weight, x, x * x)))
-    ).one()
-    if not count:
-        return None
-    of_service, of_weight, total, squares = map(float, sums)
-    return Division(of_service, of_weight, total**2 / (count * squares))
+def measure_of(session: Session, settings: Settings) -> Measure:
+    """The measure of the system that is in force."""
+    system = load_system(session, settings)
+    wsc = WscOptions(**system.feeder_options) if system.feeder == "wsc" else None
+    return Measure(system.levels, wsc, learning_options(settings))
+
+
+class _Shares(NamedTuple):
+    """By holder: the part of the service that it got, and the part that it is entitled to."""
+
+    got: Mapping[Key, float]
+    entitled: Mapping[Key, float]
+
+
+class Division:
+    """The service of a selection, divided among its holders."""
+
+    def __init__(self, holders: tuple[Group, ...], shares: Mapping[Time, _Shares]) -> None:
+        self._holders = holders
+        self._shares = shares
+
+    @property
+    def jain_index(self) -> float:
+        """Of what each holder got over what it is entitled to, where there are no days or hours."""
+        ((got, entitled),) = self._shares.values()
+        return jain_index([got[key] / entitled[key] for key in got])
+
+    def fairness(self, named: Mapping[Group, Any]) -> Fairness | None:
+        """Of one group of a report; None for one without service."""
+        shares = self._shares.get(tuple(named[time] for time in _TIMES if time in named))
+        key = tuple(named[group] for group in self._holders)
+        if shares is None or key not in shares.got:
+            return None
+        return Fairness(service_share=shares.got[key], entitled_share=shares.entitled[key])
+
+
+def division(session: Session, selection: Selection, measure: Measure) -> Division | None:
+    """The division among all holders of a report, without its days and hours.
+
+    None if it has none, is not by one kind of them, or has more than ``MAX_OWNERS`` to weigh.
+    """
+    return _division(session, selection, measure, ())
 
 
 def add_fairness(
     session: Session,
     selection: Selection,
+    measure: Measure,
     whole: Division,
-    keys: Sequence[tuple[Any, ...]],
+    keys: Sequence[Key],
     items: Sequence[UsageRow],
 ) -> None:
-    """Give each group of a page its shares, within its day or hour where the report has those."""
-    if not items:
+    """Give each group of a page its shares, within its day or hour where the report has those.
+
+    Of days and hours there are none where shares depend on users that the report does not group by:
+    for apps without a level of their own, and for tenants where the system's only level is ``user``.
+    """
+    times = tuple(group for group in _TIMES if group in selection.groups)
+    found = _division(session, selection, measure, times) if times and items else whole
+    if found is None:
         return
-    holders = _holders(selection)
-    times = [group for group in selection.groups if group in _TIMES]
-    totals = _by_time(session, selection, times) if times else {(): (whole.service, whole.weight)}
-    weights = _weights(session, selection, items)
     for key, row in zip(keys, items, strict=True):
-        named = dict(zip(selection.groups, key, strict=True))
-        total = totals.get(tuple(named[time] for time in times))
-        if total is None or not row.service:
-            continue
-        weight = weights[tuple(named[group] for group in holders)]
-        row.fairness = Fairness(
-            service_share=row.service / total[0], entitled_share=weight / total[1]
+        row.fairness = found.fairness(dict(zip(selection.groups, key, strict=True)))
+
+
+def _division(
+    session: Session, selection: Selection, measure: Measure, times: tuple[Group, ...]
+) -> Division | None:
+    holders = _holders(selection)
+    if not holders:
+        return None
+    known = _Known(session, selection, measure)
+    detail = known.detail(holders)
+    if times and detail == "user" and "user" not in holders:
+        return None  # users by days are many rows, which nothing else in the report needs
+    whose = _OWNER[: _OWNER.index(detail) + 1]
+    names: tuple[Group, ...] = (*times, *whose)
+    rows = _sums(session, selection.grouped(*names))
+    if not rows or len(rows) > MAX_OWNERS:
+        return None
+    known.load_apps(session, {row[names.index("app")] for row in rows if "app" in names})
+    received: dict[Time, dict[Owner, float]] = defaultdict(dict)
+    for row in rows:
+        tenant, app, user = (*row[len(times) : len(names)], "", "")[:3]
+        received[tuple(row[: len(times)])][tenant, app, user] = known.service(
+            app, row[len(names) :]
         )
-
-
-def _by_time(
-    session: Session, selection: Selection, times: Sequence[Group]
-) -> dict[tuple[Any, ...], tuple[float, float]]:
-    found = _weighed(selection)
-    columns = [found.c[group] for group in times]
-    sums = func.sum(found.c.service), func.sum(found.c.weight)
-    return {
-        tuple(time): (float(service), float(weight))
-        for *time, service, weight in session.execute(select(*columns, *sums).group_by(*columns))
-    }
+    shares = {}
+    for time, owners in received.items():
+        total = sum(owners.values())
+        if not total:
+            continue
+        weights = {owner: known.weights(owner) for owner in owners}
+        entitled = entitled_shares(weights, known.levels)
+        got_by: dict[Key, float] = defaultdict(float)
+        entitled_by: dict[Key, float] = defaultdict(float)
+        for owner, service in owners.items():
+            key = tuple(owner[_OWNER.index(group)] for group in holders)
+            got_by[key] += service / total
+            entitled_by[key] += entitled[owner]
+        shares[time] = _Shares(got_by, entitled_by)
+    return Division(holders, shares) if shares else None
 
 
 def _holders(selection: Selection) -> tuple[Group, ...]:
@@ -93,49 +175,96 @@ def _holders(selection: Selection) -> tuple[Group, ...]:
     return holders if set(holders) - {"tenant"} in (set(), {"app"}, {"user"}) else ()
 
 
-def _weighed(selection: Selection) -> Subquery:
-    """Service and weight of every group with service."""
-    return _joined(selection, selection.where(CALLS)).subquery()
-
-
-def _joined(selection: Selection, where: Sequence[ColumnElement[bool]]) -> Select[Any]:
-    column = CALLS.table.c
+def _sums(session: Session, selection: Selection) -> Sequence[Sequence[Any]]:
+    """Keys of every group with service, and its tokens and service; one more than are allowed."""
     keys = selection.keys(CALLS)
-    tenant = func.max(column.tenant_id).label("of_tenant")
-    sums = (
-        select(*keys, tenant, func.sum(column.service).label("service"))
-        .where(*where)
-        .group_by(*keys)
-        .having(func.sum(column.service) > 0)
-        .subquery()
-    )
-    weight: ColumnElement[Any] = func.coalesce(Tenant.weight, 1.0)
-    joined = sums.outerjoin(Tenant, Tenant.id == sums.c.of_tenant)
-    if "app" in selection.groups:
-        weight = weight * func.coalesce(App.weight, 1.0)
-        joined = joined.outerjoin(App, App.id == sums.c.app)
-    if "user" in selection.groups:
-        weight = weight * func.coalesce(EndUser.weight, 1.0)
-        joined = joined.outerjoin(
-            EndUser,
-            and_(EndUser.tenant_id == sums.c.of_tenant, EndUser.external_id == sums.c.user),
-        )
-    groups = [sums.c[group] for group in selection.groups]
-    return select(*groups, sums.c.service, weight.label("weight")).select_from(joined)
-
-
-def _weights(
-    session: Session, selection: Selection, items: Sequence[UsageRow]
-) -> dict[tuple[Any, ...], float]:
-    """The weights of the page's holders."""
     column = CALLS.table.c
-    names = {"tenant": column.tenant_id, "app": column.app_id, "user": column.user_id}
-    holders = _holders(selection)
-    page = []
-    if len(items) <= MAX_PAGE:
-        page = [
-            names[group].in_(sorted({getattr(row, group) for row in items})) for group in holders
-        ]
-    whole = selection.grouped(*holders)
-    found = session.execute(_joined(whole, [*whole.where(CALLS), *page]))
-    return {tuple(row[: len(holders)]): float(row.weight) for row in found}
+    sums = [func.sum(column[name]) for name in _COLUMNS]
+    statement = select(*keys, *sums).where(*selection.where(CALLS)).group_by(*keys)
+    statement = statement.having(func.sum(column.service) > 0).limit(MAX_OWNERS + 1)
+    return session.execute(statement).all()
+
+
+class _Known:
+    """Levels, weights and profiles of the tenants, apps and users of a selection.
+
+    What was purged has weight 1 and the default profile.
+    """
+
+    def __init__(self, session: Session, selection: Selection, measure: Measure) -> None:
+        self._measure = measure
+        tenants = select(Tenant.id, Tenant.weight, Tenant.levels).where(
+            or_(Tenant.weight != 1.0, Tenant.levels.is_not(None))
+        )
+        users = select(EndUser.tenant_id, EndUser.external_id, EndUser.weight).where(
+            EndUser.weight != 1.0
+        )
+        self._tenant_id = selection.tenant_id
+        if selection.tenant_id is not None:
+            tenants = tenants.where(Tenant.id == selection.tenant_id)
+            users = users.where(EndUser.tenant_id == selection.tenant_id)
+        found = session.execute(tenants).all()
+        self._tenants = {row.id: row.weight for row in found}
+        self._own: dict[str, str] = {row.id: row.levels for row in found if row.levels}
+        self._users = {(tenant, user): weight for tenant, user, weight in session.execute(users)}
+        self._apps: dict[str, float] = {}
+        self._typical: dict[str, float] = {}
+        wsc = measure.wsc
+        self._slices = None if wsc is None else SliceWeights(wsc.alpha, wsc.beta, wsc.gamma)
+        self._default = self._typical_of(DEFAULT_PROFILE)
+
+    def detail(self, holders: tuple[Group, ...]) -> Detail:
+        """How far service must be told apart, so that it can be counted and shares are known."""
+        if self._tenant_id is None:
+            levels = {self._measure.levels, *self._own.values()}
+        else:
+            levels = {self.levels(self._tenant_id)}
+        if "user" in holders or "user" in levels:
+            return "user"
+        if "app" in holders:
+            return "app" if levels == {"tenant > app > user"} else "user"
+        return "tenant" if self._slices is None else "app"
+
+    def load_apps(self, session: Session, names: Iterable[str]) -> None:
+        """Look up the weights and typical calls of these apps."""
+        for some in _portions(sorted(names)):
+            wanted = select(App).options(selectinload(App.stages)).where(App.id.in_(some))
+            apps = session.scalars(wanted).all()
+            self._apps |= {app.id: app.weight for app in apps}
+            if self._slices is not None:
+                profiles = profiles_in_force(session, apps, self._measure.learning)
+                self._typical |= {app: self._typical_of(each) for app, each in profiles.items()}
+
+    def _typical_of(self, profile: AppProfile) -> float:
+        wsc = self._measure.wsc
+        if wsc is None or self._slices is None:
+            return 1.0
+        whole = self._slices.typical_interaction(profile, wsc.cached_weight)
+        return whole if wsc.normalise == "interaction" else whole / profile.calls_per_interaction
+
+    def service(self, app: str, sums: Sequence[Any]) -> float:
+        """What an app's calls with these sums count for."""
+        text, system, cached, output, service = sums
+        if self._slices is None or self._measure.wsc is None:
+            return float(service)
+        usage = TokenUsage(int(text), int(system), int(cached), int(output))
+        slices = self._slices.slice(usage, self._measure.wsc.cached_weight)
+        return slices / self._typical.get(app, self._default)
+
+    def levels(self, tenant: str) -> str:
+        """The levels of a tenant's clients."""
+        return self._own.get(tenant, self._measure.levels)
+
+    def weights(self, owner: Owner) -> Weights:
+        """Of the tenant, the app and the user, each by itself."""
+        tenant, app, user = owner
+        return (
+            self._tenants.get(tenant, 1.0),
+            self._apps.get(app, 1.0),
+            self._users.get((tenant, user), 1.0),
+        )
+
+
+def _portions(names: Sequence[T]) -> Iterator[Sequence[T]]:
+    for first in range(0, len(names), _LOOKED_UP):
+        yield names[first : first + _LOOKED_UP]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -29,8 +30,9 @@ from sqlalchemy.orm import Session
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.usage import UsageState
 from fairserve.platform.errors import InvalidRequestError
+from fairserve.platform.settings import Settings
 from fairserve.platform.usage.digests import merged, quantiles
-from fairserve.platform.usage.fairness import add_fairness, division
+from fairserve.platform.usage.fairness import Measure, add_fairness, division, measure_of
 from fairserve.platform.usage.levels import (
     CALLS,
     DAY_S,
@@ -69,17 +71,18 @@ def report(
     tenant_id: str | None,
     app_id: str | None,
     currency: str = "USD",
+    measure: Measure = Measure(),
     max_groups: int | None = None,
 ) -> UsageReport:
     """The report that ``query`` asks for, within a tenant and an app; None is all of them.
 
-    Raises InvalidRequestError for an unknown zone, for hours over too long a time, and where there
-    are more than ``max_groups``.
+    ``measure`` is what fairness is measured by. Raises InvalidRequestError for an unknown zone, for
+    hours over too long a time, and where there are more than ``max_groups``.
     """
     zone = zone_named(query.zone)
     selection = _selection(session, query, zone, tenant_id, app_id)
     sums = _sums_of_all(session, selection)
-    divided = division(session, selection)
+    divided = division(session, selection, measure)
     if selection.groups:
         total, page = _page(session, selection, query.limit, query.offset)
         if max_groups is not None and total > max_groups:
@@ -92,7 +95,7 @@ def report(
         keys = [key for key, _ in page]
         _add_details(session, selection, keys, items)
         if divided is not None:
-            add_fairness(session, selection, divided, keys, items)
+            add_fairness(session, selection, measure, divided, keys, items)
     else:
         total, items = 1, [UsageRow(**sums.model_dump())][query.offset :]
     rolled_up_s = session.scalar(select(UsageState.rolled_up_s))
@@ -108,6 +111,20 @@ def report(
         sums=sums,
         jain_index=None if divided is None else divided.jain_index,
         names=_names(session, items),
+    )
+
+
+def reporter(
+    session: Session, settings: Settings, *, tenant_id: str | None, app_id: str | None
+) -> partial[UsageReport]:
+    """:func:`report` as this server makes it, within a tenant and an app, to be asked a query."""
+    return partial(
+        report,
+        session,
+        tenant_id=tenant_id,
+        app_id=app_id,
+        currency=settings.currency,
+        measure=measure_of(session, settings),
     )
 
 

@@ -101,8 +101,9 @@ class WastedByCause(BaseModel):
 
 
 class Fairness(BaseModel):
-    """A group's share of the service beside the share that its weight entitles it to.
+    """A group's share of the service beside the share that weights and levels entitle it to.
 
+    The service is counted as the system in force counts it (:mod:`fairserve.platform.usage.fairness`).
     Both are of the groups with service, of the same day or hour where the report has those.
     """
 
@@ -173,7 +174,8 @@ class UsageReport(BaseModel):
     offset: int
     sums: Usage
     jain_index: float | None = None
-    """Of service over weight, between 1/n and 1: over all tenants, apps or users, if grouped so."""
+    """Of service over entitled share, between 1/n and 1: over all tenants, apps or users, if grouped
+    so."""
     names: dict[str, str]
     """Of the tenants and apps in ``items``."""
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +148,15 @@ class CentralDlpm:
         self._deficits.end(entry.client)
         return entry.call
 
+    def move(self, paths: Mapping[str, ClientPath]) -> None:
+        """Give queued calls another client, whose account it is to be charged for them."""
+        for call_id, path in paths.items():
+            client = self._deficits.arrive(path)
+            entry = self._dequeue(call_id)
+            self._deficits.end(entry.client)
+            entry.call.client, entry.client = path, client
+            self._place(entry)
+
     def interaction_ended(self, interaction_id: str) -> None:
         """Nothing is known of interactions."""
 
@@ -259,10 +268,9 @@ class CentralDlpm:
     def requeue(self, call: Call) -> None:
         """Its worker failed: it waits again at its old place, and has paid."""
         record = self._dispatched.pop(call.call_id)
-        self._deficits.wait(record.client)
-        self._place(
-            _Queued(call, record.client, record.seq, record.extend_tokens, record.output_tokens)
-        )
+        client = self._deficits.arrive(call.client)
+        self._deficits.end(record.client)
+        self._place(_Queued(call, client, record.seq, record.extend_tokens, record.output_tokens))
 
     # --- state ------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ Weakness: a flood fills the queue.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,11 @@ class FcfsFeeder:
         """Back to the front."""
         self._queue[call.call_id] = call
         self._queue.move_to_end(call.call_id, last=False)
+
+    def move(self, paths: Mapping[str, ClientPath]) -> None:
+        """The order does not depend on the client. Raises KeyError for a call that is not queued."""
+        for call_id, path in paths.items():
+            self._queue[call_id].client = path
 
     def interaction_ended(self, interaction_id: str) -> None:
         """Nothing is known of interactions."""

@@ -40,7 +40,7 @@ tokens bought 35 times the service.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,6 +175,19 @@ class WscFeeder:
         entry, following = self._dequeue(call_id)
         self._counters.leave(node, following)
         return entry.call
+
+    def move(self, paths: Mapping[str, ClientPath]) -> None:
+        """Give queued calls another client. O(levels * log siblings) per call.
+
+        A call arrives at its new path before it leaves the old one: levels in both paths are not
+        lifted, and a level that is new to the tree begins at the least served of its siblings.
+        """
+        for call_id in sorted(paths, key=lambda call_id: self._entry(call_id).seq):
+            before = self._homes[call_id]
+            entry, following = self._dequeue(call_id)
+            entry.call.client = paths[call_id]
+            self._enqueue(entry, front=False)
+            self._counters.leave(before, following)
 
     def interaction_ended(self, interaction_id: str) -> None:
         """Its calls have priority no longer."""

@@ -1,4 +1,4 @@
-"""Deficit round robin adapted to unknown output lengths (VTC paper, C.2).
+"""Deficit round robin adapted to unknown output lengths (VTC paper, C.2), by levels.
 
 Clients stand in a ring. When a client is visited and its balance ``C`` is not positive, it gets the
 quantum; while it is positive its calls are taken, each paying ``wp`` per prompt token, so the last one
@@ -6,17 +6,23 @@ overdraws; every decoded token costs ``wq`` more. A client deep in debt is passe
 rounds. One with nothing queued is refilled until its balance is positive, and no further. Charges are
 divided by the call's weight. ``quantum -> 0`` behaves as VTC.
 
-The paper calls simulating the rounds inefficient; here they are counted, not executed: a client's
+A client is a path of levels. The nodes below one parent (the users of a tenant) form a ring of their
+own, with its own rounds; selection goes from the outermost ring inwards, and a charge goes to the whole
+path. So a tenant has one tenant's share, however many users it names. A path of one level is C.2.
+
+The paper calls simulating the rounds inefficient; here they are counted, not executed: a node's
 balance tells in which round it will be positive, a heap of (round, place in the ring) gives the next
-client, and a balance is brought up to date when it is looked at. A decision costs O(log clients)
-whatever the quantum.
+node, and a balance is brought up to date when it is looked at. A decision costs O(log siblings) per
+level, whatever the quantum.
 
 Settled here: rounds pass only on the way to a client with a waiting call, so an empty queue does not
-forgive debts; a new client joins at the end of the ring and is visited in the next round; a pass that
-ended for want of room goes on with the same client.
+forgive debts; a new node joins at the end of its ring and is visited in the next round; a pass that
+ended for want of room goes on with the same client. Where a client's path is the beginning of another's,
+the client and the level are two siblings.
 
-Bound (outputs reserved): with ``U = wp * longest prompt + wq * M`` a balance stays in ``(-U, quantum]``
-and the service of backlogged clients differs by at most ``2 * (U + 2 * quantum)``.
+Bound (outputs reserved), at each level among siblings: with ``U = wp * longest prompt + wq * M`` a
+balance stays in ``(-U, quantum]`` and the service of backlogged siblings differs by at most
+``2 * (U + 2 * quantum)``.
 Weakness: a newcomer waits for its place in the ring, whoever has received how much.
 """
 
@@ -24,14 +30,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from fairserve.interactions.call import ClientPath, path_of_id
 from fairserve.scheduling.local.by_client import ByClient
 from fairserve.scheduling.local.client_queues import ClientQueue, Entry
 from fairserve.scheduling.local.vtc import check_token_weights
 
 _SWEEP_MIN = 1024
-"""Idle clients are looked through when there are about this many more."""
+"""Idle nodes are looked through when there are about this many more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,38 +55,131 @@ class DrrOptions:
             raise ValueError(f"quantum is {self.quantum}; allowed: over 0, finite")
 
 
-@dataclass(slots=True)
-class _Client:
-    place: int
-    """In the ring; never used twice."""
-    visited: int
-    """The last round whose visit is contained in the balance."""
-    balance: float = 0.0
-    ready: int = 0
-    """The round in which the next visit finds the balance positive; true while calls wait."""
-    running: int = 0
-    queue: ClientQueue = field(default_factory=ClientQueue)
+class _Node:
+    """A client with its queue, or a level with the ring of the nodes below it."""
+
+    __slots__ = (
+        "balance",
+        "below",
+        "line",
+        "place",
+        "queue",
+        "ready",
+        "ring",
+        "running",
+        "visited",
+        "waiting",
+    )
+
+    def __init__(self, ring: _Ring, above: tuple[_Node, ...], *, client: bool) -> None:
+        ring.places += 1
+        self.ring = ring
+        """The ring in which it stands."""
+        self.place = ring.places
+        """In the ring; never used twice."""
+        self.visited = ring.round
+        """The last round whose visit is contained in the balance."""
+        self.balance = 0.0
+        self.ready = 0
+        """The round in which the next visit finds the balance positive; true while calls wait."""
+        self.waiting = 0
+        """Waiting calls, here and below."""
+        self.running = 0
+        """Running calls, here and below."""
+        self.line: tuple[_Node, ...] = (*above, self)
+        """The nodes that its charges go to, outermost first."""
+        self.queue = ClientQueue()
+        self.below: _Ring | None = None if client else _Ring(ring.quantum)
+
+
+class _Ring:
+    """Siblings, visited in turn."""
+
+    __slots__ = ("active", "heap", "place", "places", "quantum", "round")
+
+    def __init__(self, quantum: float) -> None:
+        self.quantum = quantum
+        self.round = 0
+        self.place = 0
+        """Where in the ring the present round has come to."""
+        self.places = 0
+        self.active = 0
+        """Number of nodes with waiting calls."""
+        self.heap: list[tuple[int, int, _Node]] = []
+        """``(ready, place, node)`` of those; an entry is replaced when it comes to the top too early."""
+
+    def choose(self) -> _Node:
+        """The node whose turn it is; one of them has a waiting call."""
+        heap = self.heap
+        while True:
+            ready, place, node = heap[0]
+            if not node.waiting or ready > node.ready:
+                heapq.heappop(heap)  # of an earlier time; a waiting node has another entry
+            elif ready < node.ready:
+                heapq.heapreplace(heap, (node.ready, place, node))
+            else:
+                self.round, self.place = ready, place
+                if self.settle(node).balance > 0:
+                    return node
+                self.await_credit(node)  # the division was rounded
+
+    def enter(self, node: _Node) -> None:
+        """The node has a waiting call again."""
+        self.active += 1
+        self.settle(node)
+        if node.balance <= 0:
+            self.await_credit(node)
+        elif (node.visited, node.place) == (self.round, self.place):
+            node.ready = self.round
+        else:
+            node.ready = node.visited + 1
+        if len(self.heap) > 2 * self.active + 64:  # mostly left by earlier visits
+            waiting = {entry[2] for entry in self.heap if entry[2].waiting} | {node}
+            self.heap = [(each.ready, each.place, each) for each in waiting]
+            heapq.heapify(self.heap)
+        else:
+            heapq.heappush(self.heap, (node.ready, node.place, node))
+
+    def charge(self, node: _Node, cost: float) -> None:
+        """Take ``cost`` from the node's balance."""
+        self.settle(node)
+        node.balance -= cost
+        if node.balance <= 0:
+            self.await_credit(node)
+
+    def await_credit(self, node: _Node) -> None:
+        """The round in which refills will have made the settled balance positive."""
+        node.ready = node.visited + math.floor(-node.balance / self.quantum) + 1
+
+    def settle(self, node: _Node) -> _Node:
+        """Carry out the visits since the node was last looked at."""
+        visited = self.round if node.place <= self.place else self.round - 1
+        missed = visited - node.visited
+        if missed > 0:
+            node.visited = visited
+            if node.balance <= 0:
+                needed = math.floor(-node.balance / self.quantum) + 1
+                node.balance += self.quantum * min(missed, needed)
+        return node
 
 
 class Drr(ByClient):
-    """O(log clients) per selection, O(1) per decoded token, both amortised."""
+    """O(log siblings) per level and selection, O(1) per level and decoded token, both amortised."""
 
     def __init__(self, options: DrrOptions = DrrOptions()) -> None:
         super().__init__()
         self.options = options
-        self._clients: dict[str, _Client] = {}
-        self._round = 0
-        self._place = 0
-        """Where in the ring the present round has come to."""
-        self._places = 0
-        self._heap: list[tuple[int, int, str]] = []
-        """``(ready, place, client)``; an entry is replaced when it comes to the top too early."""
+        self._root = _Ring(options.quantum)
+        self._clients: dict[ClientPath, _Node] = {}
+        self._levels: dict[ClientPath, _Node] = {}
+        """Levels above clients, by the beginning of a path."""
         self._sweep_at = _SWEEP_MIN
 
     def balance(self, client_id: str) -> float:
-        """``C`` of a client now; 0 for one that is not known."""
-        client = self._clients.get(client_id)
-        return 0.0 if client is None else self._settle(client).balance
+        """``C`` of a client now, or of a level above by its id; 0 for one that is not known."""
+        path = path_of_id(client_id)
+        node = self._clients.get(path) or self._levels.get(path)
+        return 0.0 if node is None else node.ring.settle(node).balance
 
     def accept(self, cached_tokens: int) -> None:
         """Charge the selected call's prompt, unless it was charged before a preemption."""
@@ -87,8 +187,9 @@ class Drr(ByClient):
         assert entry is not None, "accept follows a peek that offered a call"
         self._offered = None
         self._waiting -= 1
-        entry.client.queue.remove(entry)
-        entry.client.running += 1
+        self._dequeue(entry)
+        for node in entry.client.line:
+            node.running += 1
         if entry.cached_tokens < 0:
             entry.cached_tokens = cached_tokens
             self._charge(entry, self.options.wp * entry.call.prompt_tokens)
@@ -98,90 +199,75 @@ class Drr(ByClient):
         self._charge(self._running(call_id), self.options.wq * tokens)
 
     def _surplus(self, entry: Entry) -> tuple[float, ...]:
-        return (-self._settle(entry.client).balance,)
+        return tuple(-node.ring.settle(node).balance for node in entry.client.line)
 
     def _choose(self) -> Entry:
-        heap = self._heap
-        while True:
-            ready, place, client_id = heap[0]
-            client = self._clients.get(client_id)
-            first = None if client is None else client.queue.first
-            if client is None or first is None or client.place != place or ready > client.ready:
-                heapq.heappop(heap)  # of an earlier time; a waiting client has another entry
-            elif ready < client.ready:
-                heapq.heapreplace(heap, (client.ready, place, client_id))
-            else:
-                self._round, self._place = ready, place
-                if self._settle(client).balance > 0:
-                    return first
-                self._await_credit(client)  # the division was rounded
+        node = self._root.choose()
+        while node.below is not None:
+            node = node.below.choose()
+        first = node.queue.first
+        assert first is not None, "a node is chosen only while calls wait"
+        return first
 
     def _enqueue(self, entry: Entry) -> None:
-        client_id = entry.call.client_id
-        client = self._clients.get(client_id)
-        if client is None:
-            if len(self._clients) >= self._sweep_at:
-                self._sweep()
-            self._places += 1
-            client = self._clients[client_id] = _Client(self._places, visited=self._round)
-        entry.client = client
+        client = entry.client = self._client(entry.call.path)
         client.queue.add(entry)
-        if len(client.queue) > 1:
-            return
-        self._settle(client)
-        if client.balance <= 0:
-            self._await_credit(client)
-        elif (client.visited, client.place) == (self._round, self._place):
-            client.ready = self._round
-        else:
-            client.ready = client.visited + 1
-        if len(self._heap) > 2 * len(self._clients) + 64:  # mostly left by earlier visits
-            self._heap = [
-                (other.ready, other.place, other_id)
-                for other_id, other in self._clients.items()
-                if other.queue.first is not None
-            ]
-            heapq.heapify(self._heap)
-        else:
-            heapq.heappush(self._heap, (client.ready, client.place, client_id))
+        for node in client.line:
+            node.waiting += 1
+            if node.waiting == 1:
+                node.ring.enter(node)
+
+    def _client(self, path: ClientPath) -> _Node:
+        client = self._clients.get(path)
+        if client is None:
+            if len(self._clients) + len(self._levels) >= self._sweep_at:
+                self._sweep()
+            ring = self._root
+            above: tuple[_Node, ...] = ()
+            for length in range(1, len(path)):
+                level = self._levels.get(path[:length])
+                if level is None:
+                    level = self._levels[path[:length]] = _Node(ring, above, client=False)
+                assert level.below is not None, "made with a ring"
+                ring, above = level.below, level.line
+            client = self._clients[path] = _Node(ring, above, client=True)
+        return client
+
+    def _dequeue(self, entry: Entry) -> None:
+        entry.client.queue.remove(entry)
+        for node in entry.client.line:
+            node.waiting -= 1
+            if not node.waiting:
+                node.ring.active -= 1
 
     def _cancelled(self, entry: Entry) -> None:
-        entry.client.queue.remove(entry)
+        self._dequeue(entry)
 
     def _preempted(self, entry: Entry) -> None:
-        entry.client.running -= 1
+        self._ended(entry)
         self._enqueue(entry)
 
     def _ended(self, entry: Entry) -> None:
-        entry.client.running -= 1
+        for node in entry.client.line:
+            node.running -= 1
 
     def _charge(self, entry: Entry, cost: float) -> None:
-        client = self._settle(entry.client)
-        client.balance -= cost / entry.call.weight
-        if client.balance <= 0:
-            self._await_credit(client)
-
-    def _await_credit(self, client: _Client) -> None:
-        """The round in which refills will have made the settled balance positive."""
-        client.ready = client.visited + math.floor(-client.balance / self.options.quantum) + 1
-
-    def _settle(self, client: _Client) -> _Client:
-        """Carry out the visits since the client was last looked at."""
-        visited = self._round if client.place <= self._place else self._round - 1
-        missed = visited - client.visited
-        if missed > 0:
-            client.visited = visited
-            if client.balance <= 0:
-                quantum = self.options.quantum
-                needed = math.floor(-client.balance / quantum) + 1
-                client.balance += quantum * min(missed, needed)
-        return client
+        cost /= entry.call.weight
+        for node in entry.client.line:
+            node.ring.charge(node, cost)
 
     def _sweep(self) -> None:
-        """Forget idle clients in credit: coming back, they wait for the next round's quantum."""
-        self._clients = {
-            client_id: client
-            for client_id, client in self._clients.items()
-            if client.running or client.queue.first is not None or self._settle(client).balance <= 0
+        """Forget idle nodes in credit: coming back, they wait for the next round's quantum.
+
+        A level stays as long as a node below it.
+        """
+        self._clients = {path: node for path, node in self._clients.items() if _kept(node)}
+        inner = {path[:length] for path in self._clients for length in range(1, len(path))}
+        self._levels = {
+            path: node for path, node in self._levels.items() if path in inner or _kept(node)
         }
-        self._sweep_at = 2 * len(self._clients) + _SWEEP_MIN
+        self._sweep_at = 2 * (len(self._clients) + len(self._levels)) + _SWEEP_MIN
+
+
+def _kept(node: _Node) -> bool:
+    return bool(node.running or node.waiting or node.ring.settle(node).balance <= 0)

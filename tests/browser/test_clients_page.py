@@ -117,6 +117,25 @@ def test_ids_and_names_stay_text(operator, world):
     assert operator.page.locator("main img").count() == 0
 
 
+def test_the_levels_of_a_tenant_are_set_and_hold(operator, server, world):
+    tenant = world["one"]["tenant_id"]
+    operator.go(f"/console/clients/tenants/{tenant}")
+    assert operator.page.get_by_label("Levels").input_value() == ""
+    operator.page.get_by_label("Levels").select_option("tenant > app > user")
+    operator.page.locator("form", has=operator.page.get_by_label("Levels")).get_by_role(
+        "button", name="Save"
+    ).click()
+    operator.page.wait_for_url("**?done=tenant")
+    assert operator.page.get_by_label("Levels").input_value() == "tenant > app > user"
+    call(server, world["one"]["api_key"], "leveled")
+    path = f"/admin/clients/{tenant}/{world['one']['id']}/leveled"
+    assert [level["path"] for level in server.admin("GET", path)["levels"]] == [
+        [tenant, world["one"]["id"], "leveled"][:depth] for depth in (1, 2, 3)
+    ]
+    server.admin("PATCH", f"/admin/tenants/{tenant}", json={"levels": None})
+    assert len(server.admin("GET", path)["levels"]) == 2
+
+
 def test_a_blocked_user_is_refused_until_it_is_unblocked(operator, server, world):
     key = world["one"]["api_key"]
     operator.go(path_of(world["one"], "ann"))

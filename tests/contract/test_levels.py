@@ -11,6 +11,7 @@ from fairserve.throttling.base import Limits
 
 SMALL_QUANTA = {
     "vtc": {},
+    "drr": {"local.quantum": 100.0},
     "dlpm": {"local.quantum": 100.0, "router.quantum": 200.0},
     "fs-w": {},
     "fairserve": {"local.quantum": 100.0, "router.quantum": 200.0},

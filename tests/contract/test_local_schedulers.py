@@ -298,10 +298,7 @@ def test_who_has_had_more_has_a_surplus(name):
         scheduler.decoded(client, tokens)
     much, little, least = (scheduler.surplus(client) for client in ("much", "little", "least"))
     assert much > little
-    if name == "drr":  # clients without levels
-        assert much > least > little
-    else:
-        assert little > least, "its tenant has had 400 of 600"
+    assert little > least, "its tenant has had 400 of 600"
 
 
 def size_of(state, seen=None):

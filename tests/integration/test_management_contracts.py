@@ -253,6 +253,33 @@ def test_a_new_tenant_and_a_new_app_may_have_contracts(management):
     assert listed[0]["contract"] == NOTHING | {"rpm_limit": 9}
 
 
+@ON_BOTH
+def test_the_levels_of_a_tenant(management):
+    by_app = "tenant > app > user"
+    new = {"name": "acme", "levels": by_app}
+    tenant = management.call(management.admin, "POST", "/admin/tenants", new, status=201)
+    place = f"/admin/tenants/{tenant['id']}"
+    assert tenant["levels"] == by_app
+    assert management.control.events[-1] == TenantChanged(tenant["id"], 1.0, by_app)
+    renamed = management.call(management.admin, "PATCH", place, {"name": "Acme", "weight": 3})
+    assert (renamed["levels"], renamed["weight"]) == (by_app, 3)
+    assert management.control.events[-1] == TenantChanged(tenant["id"], 3.0, by_app)
+    told = len(management.control.events)
+    management.call(management.admin, "PATCH", place, {"levels": by_app})
+    assert len(management.control.events) == told, "nothing changed"
+    for levels in ("user", "team", "", 1):
+        body = {"levels": levels}
+        management.rejected(management.admin, "PATCH", place, body, param="levels")
+    management.call(tenant["api_key"], "PATCH", place, {"levels": None}, status=403)
+    assert management.call(management.admin, "PATCH", place, {"levels": None})["levels"] is None
+    assert management.call(management.admin, "GET", place)["levels"] is None
+    assert management.control.events[-1] == TenantChanged(tenant["id"], 3.0)
+    audited = management.call(management.admin, "GET", "/admin/audit", tenant=tenant["id"])
+    change = audited["items"][0]
+    assert change["action"] == "tenant.change"
+    assert (change["before"]["levels"], change["after"]["levels"]) == (by_app, None)
+
+
 @ON_POSTGRESQL
 def test_control_knows_after_a_restart_what_it_was_told(management, holders):
     tenant, app = holders.tenant, holders.app
@@ -273,6 +300,12 @@ def test_control_knows_after_a_restart_what_it_was_told(management, holders):
         lambda: holders.set("app", None),
         lambda: management.call(
             management.admin, "PATCH", f"/admin/tenants/{tenant['id']}", {"weight": 1}
+        ),
+        *(
+            lambda levels=levels: management.call(
+                management.admin, "PATCH", f"/admin/tenants/{tenant['id']}", {"levels": levels}
+            )
+            for levels in ("tenant > app > user", None)
         ),
         lambda: management.call(tenant["api_key"], "PATCH", path, {"suspended": True}),
         lambda: management.call(tenant["api_key"], "DELETE", path),

@@ -50,7 +50,7 @@ def test_the_commands_work_as_they_stand(management, url, tmp_path, monkeypatch,
     assert len(COMMANDS) > 25
     (tenant,) = management.call(management.admin, "GET", "/admin/tenants")["items"]
     assert (tenant["weight"], tenant["contract"]["max_budget"]) == (2, 500)
-    assert tenant["contract"]["rpm_limit"] is None
+    assert (tenant["contract"]["rpm_limit"], tenant["levels"]) == (None, None)
     (app,) = management.call(management.admin, "GET", "/admin/apps")["items"]
     assert app["user_contract"]["budget_duration"] == "1d"
     prices = management.call(management.admin, "GET", "/admin/prices")["items"]

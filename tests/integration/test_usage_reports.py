@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from usage_histories import START, call_sums, calls, runs
 
-from fairserve.platform.db.identity import App, EndUser, Tenant
+from fairserve.platform.db.identity import App, EndUser, Tenant, TokenProfile
+from fairserve.platform.settings import Settings
+from fairserve.platform.usage.fairness import Measure, measure_of
 from fairserve.platform.usage.reports import report
 from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.usage.rollups import roll_up, roll_up_all
@@ -30,9 +32,11 @@ def fill(sessions, records, ended=()):
         roll_up_all(session)
 
 
-def ask(sessions, tenant_id=None, app_id=None, **query):
+def ask(sessions, tenant_id=None, app_id=None, measure=Measure(), **query):
     with sessions() as session:
-        return report(session, UsageQuery(**query), tenant_id=tenant_id, app_id=app_id)
+        return report(
+            session, UsageQuery(**query), tenant_id=tenant_id, app_id=app_id, measure=measure
+        )
 
 
 @databases.ON_POSTGRESQL
@@ -181,14 +185,98 @@ def test_fairness_holds_service_against_weights(sessions):
     assert (shares["tn_a"].service_share, shares["tn_a"].entitled_share) == (0.75, 0.75)
     assert found.jain_index == pytest.approx(1.0)
     found = ask(sessions, group_by="app", tenant_id="tn_a")
-    assert [row.fairness.entitled_share for row in found.items] == pytest.approx([2 / 3, 1 / 3])
-    x, y = 300 / 6, 300 / 3
-    assert found.jain_index == pytest.approx((x + y) ** 2 / (2 * (x * x + y * y)))
+    assert [row.fairness.entitled_share for row in found.items] == pytest.approx([8 / 9, 1 / 9])
+    assert found.jain_index == pytest.approx(jain(1 / 2 / (8 / 9), 1 / 2 / (1 / 9)))
     assert found.names == {"x": "X"}
     found = ask(sessions, group_by="user,day", tenant_id="tn_a")
-    assert [row.fairness.entitled_share for row in found.items] == pytest.approx([0.8, 0.2])
+    assert [row.fairness.entitled_share for row in found.items] == pytest.approx([8 / 9, 1 / 9])
     assert [row.fairness.service_share for row in found.items] == [0.5, 0.5]
     assert ask(sessions, group_by="app,user").jain_index is None
+
+
+def jain(x, y):
+    return (x + y) ** 2 / (2 * (x * x + y * y))
+
+
+@databases.ON_POSTGRESQL
+def test_fairness_is_by_levels_and_in_the_currency_of_the_system(sessions):
+    """A tenant of two apps, one of which has three users, beside another tenant."""
+    now = datetime.now(UTC)
+    typical = {"big": 1000, "small": 100}
+    base = replace(
+        calls(1, 1)[0], outcome="completed", charged=True, accepted_at=START, model="m",
+        served_model="m", cached_tokens=0, system_tokens=0, output_tokens=0,
+    )  # fmt: skip
+    with sessions.begin() as session:
+        session.add(Tenant(id="tn_a", name="A", created_at=now))
+        session.flush()
+        for app, tokens in typical.items():
+            session.add(
+                App(
+                    id=app, tenant_id="tn_a", name=app, calls_per_interaction=2, idle_timeout_s=9,
+                    created_at=now, profile_mode="declared",
+                    stages=[
+                        TokenProfile(stage=1, input_tokens=tokens, system_tokens=0, output_tokens=0)
+                    ],
+                )
+            )  # fmt: skip
+    rows = [("small", "s1"), ("small", "s2"), ("small", "s3"), ("big", "b"), ("big", "b")]
+    fill(
+        sessions,
+        [
+            replace(
+                base, call_id=f"{n}", tenant="tn_a", app=app, user=user,
+                input_tokens=typical[app], extend_tokens=typical[app], service=float(typical[app]),
+            )
+            for n, (app, user) in enumerate(rows)
+        ]
+        + [replace(base, call_id="o", tenant="tn_o", app="o", user="o", input_tokens=9, service=9)],
+    )  # fmt: skip
+
+    def shares(found, name):
+        return {
+            getattr(row, name): (row.fairness.service_share, row.fairness.entitled_share)
+            for row in found.items
+        }
+
+    with sessions() as session:
+        calls_of_wsc = measure_of(session, Settings())
+    assert calls_of_wsc.wsc is not None
+    by_app = {"group_by": "app", "tenant_id": "tn_a"}
+    assert shares(ask(sessions, **by_app), "app") == {
+        "small": pytest.approx((300 / 2300, 3 / 4)),
+        "big": pytest.approx((2000 / 2300, 1 / 4)),
+    }
+    found = ask(sessions, measure=calls_of_wsc, **by_app)
+    assert shares(found, "app") == {
+        "small": pytest.approx((3 / 5, 3 / 4)),
+        "big": pytest.approx((2 / 5, 1 / 4)),
+    }
+    assert found.jain_index == pytest.approx(jain(0.6 / 0.75, 0.4 / 0.25))
+    found = ask(sessions, measure=calls_of_wsc, group_by="app,day", tenant_id="tn_a")
+    assert [row.fairness for row in found.items] == [None, None], (
+        "it depends on the users of each day"
+    )
+    with sessions.begin() as session:
+        session.get(Tenant, "tn_a").levels = "tenant > app > user"
+    for day in ("", ",day"):
+        by_app["group_by"] = f"app{day}"
+        found = ask(sessions, measure=calls_of_wsc, **by_app)
+        assert shares(found, "app") == {
+            "small": pytest.approx((3 / 5, 1 / 2)),
+            "big": pytest.approx((2 / 5, 1 / 2)),
+        }
+    found = ask(sessions, measure=calls_of_wsc, group_by="user", tenant_id="tn_a")
+    assert shares(found, "user")["s1"] == pytest.approx((1 / 5, 1 / 6))
+    found = ask(sessions, group_by="tenant", measure=Measure(levels="user"))
+    assert shares(found, "tenant") == {
+        "tn_a": pytest.approx((2300 / 2309, 1 / 2)),  # one client, by its own levels
+        "tn_o": pytest.approx((9 / 2309, 1 / 2)),
+    }
+    with sessions.begin() as session:
+        session.get(Tenant, "tn_a").levels = None
+    found = ask(sessions, group_by="tenant", measure=Measure(levels="user"))
+    assert shares(found, "tenant")["tn_a"] == pytest.approx((2300 / 2309, 4 / 5))
 
 
 EVIL = ["=cmd|' /C calc'!A0", "+1", "-1", "@x", '<script>alert("1")</script>', 'a,"b"\u2028', "$x$"]

@@ -45,12 +45,54 @@ class Literal:
                 return self.queues[client][0]
 
 
-@given(st.integers(0, 2**32), st.sampled_from([1.0, 7.0, 50.0, 400.0]))
-def test_equal_to_rounds_that_are_executed(seed, quantum):
+class LiteralLevels:
+    """The same by levels: a ring of the outermost nodes, and one below each, by the beginning of ids."""
+
+    def __init__(self, quantum):
+        self.quantum, self.rings, self.clients = quantum, {}, {}
+
+    def line(self, client):
+        """``(ring, node)`` for each level of a client, outermost first."""
+        names = client.split("/")
+        for depth in range(len(names)):
+            above, node = "/".join(names[:depth]), "/".join(names[: depth + 1])
+            yield self.rings.setdefault(above, Literal(self.quantum)), node
+
+    def arrive(self, client, call_id):
+        self.clients[call_id] = client
+        for ring, node in self.line(client):
+            ring.arrive(node, call_id)
+
+    def next(self):
+        ring, offered = self.rings.get(""), None
+        while ring is not None and (offered := ring.next()) is not None:
+            (node,) = (node for above, node in self.line(self.clients[offered]) if above is ring)
+            ring = self.rings.get(node)
+        return offered
+
+    def take(self, call_id):
+        for ring, node in self.line(self.clients[call_id]):
+            ring.queues[node].remove(call_id)
+
+    def charge(self, client, cost):
+        for ring, node in self.line(client):
+            ring.balance[node] -= cost
+
+
+FLAT = [f"k{number}" for number in range(5)]
+TREE = ["a/u", "a/v", "b/u", "c/x/u", "c/x/v", "c/y/u"]
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([1.0, 7.0, 50.0, 400.0]),
+    st.sampled_from([FLAT, TREE]),
+)
+def test_equal_to_rounds_that_are_executed(seed, quantum, clients):
     """Same offers, same balances, with arrivals and decoded tokens between; whole-number costs."""
     rng = random.Random(seed)
-    drr, literal = Drr(DrrOptions(quantum=quantum)), Literal(quantum)
-    running, clients = {}, [f"k{number}" for number in range(5)]
+    drr, literal = Drr(DrrOptions(quantum=quantum)), LiteralLevels(quantum)
+    running = {}
     for number in range(120):
         kind = rng.randrange(3)
         if kind == 0:
@@ -68,17 +110,18 @@ def test_equal_to_rounds_that_are_executed(seed, quantum):
                 if offered is None:
                     break
                 drr.accept(0)
-                literal.queues[offered.client_id].pop(0)
-                literal.balance[offered.client_id] -= offered.prompt_tokens
+                literal.take(offered.call_id)
+                literal.charge(offered.client_id, offered.prompt_tokens)
         else:
             batch = sorted(key for key, entry in drr._entries.items() if not entry.waiting)
             for call_id in rng.sample(batch, min(3, len(batch))):
                 drr.decoded(call_id, 2)
-                literal.balance[running[call_id].client_id] -= 4
+                literal.charge(running[call_id].client_id, 4)
                 if rng.random() < 0.5:
                     drr.finish(call_id)
-        for client, balance in literal.balance.items():
-            assert drr.balance(client) == balance
+        for ring in literal.rings.values():
+            for node, balance in ring.balance.items():
+                assert drr.balance(node) == balance
 
 
 @settings(max_examples=settings.default.max_examples // 2)
@@ -199,7 +242,7 @@ def test_idle_clients_are_forgotten():
         worker.add(f"c{number}", 10, 1)
         worker.step()
     assert len(worker.scheduler._clients) < 2500
-    assert len(worker.scheduler._heap) < 5000
+    assert len(worker.scheduler._root.heap) < 5000
 
 
 def test_a_client_whose_call_runs_is_not_forgotten():

@@ -1,4 +1,4 @@
-"""Tenants, for operators: who they are, their weight, contract and suspension."""
+"""Tenants, for operators: who they are, their weight, levels, contract and suspension."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
+from fairserve.interactions.call import TENANT_LEVELS
 from fairserve.platform.apps.endpoints import list_all_apps
 from fairserve.platform.auth import Principal
 from fairserve.platform.console import forms
@@ -59,7 +60,7 @@ def show(tenant_id: str, request: Request, viewer: AdminViewer) -> Response:
 
 @router.post("/{tenant_id}")
 def change(tenant_id: str, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
-    """Weigh, suspend or resume it, or set the limits of its contract."""
+    """Weigh it, divide its share, suspend or resume it, or set the limits of its contract."""
     body = patch_of(form)
     wrong = body if isinstance(body, dict) else _store(tenant_id, request, acting_for(viewer), body)
     if wrong:
@@ -75,7 +76,10 @@ def patch_of(form: Mapping[str, str]) -> TenantPatch | forms.Wrong:
     if action == "contract":
         contract = contract_of(form, action)
         return TenantPatch(contract=contract) if isinstance(contract, ContractBody) else contract
-    return forms.read(TenantPatch, {"weight": form.get("weight", "").strip()})
+    values: dict[str, str | None] = {"weight": form.get("weight", "").strip()}
+    if "levels" in form:
+        values["levels"] = forms.given(form["levels"])
+    return forms.read(TenantPatch, values)
 
 
 def _store(
@@ -105,6 +109,7 @@ def _page(
         status=400 if wrong else 200,
         tenant=tenant,
         apps=apps,
+        levels=TENANT_LEVELS,
         given=given or {},
         wrong=wrong or {},
     )

@@ -97,13 +97,7 @@ def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:
         refuse_tenant_groups(query)
         if query.app is not None and not reports.knows_app(session, tenant, query.app):
             raise not_there(request)
-    ask = partial(
-        reports.report,
-        session,
-        tenant_id=tenant,
-        app_id=query.app,
-        currency=request.app.state.settings.currency,
-    )
+    ask = reports.reporter(session, request.app.state.settings, tenant_id=tenant, app_id=query.app)
     return _Asked(query, ask, group)
 
 

@@ -58,6 +58,11 @@ REQUESTS = [
         ("tenant", "create", "Acme", "--weight", "2", *LIMITS),
         ("POST", "/admin/tenants", {}, {"name": "Acme", "weight": 2, "contract": LIMITS_BODY}),
     ),
+    (
+        ("tenant", "set", "tn_1", "--levels", "tenant > app > user"),
+        ("PATCH", "/admin/tenants/tn_1", {}, {"levels": "tenant > app > user"}),
+    ),
+    ("tenant set tn_1 --levels none", ("PATCH", "/admin/tenants/tn_1", {}, {"levels": None})),
     ("tenant show tn_1", ("GET", "/admin/tenants/tn_1", {}, None)),
     ("tenant show a/b", ("GET", "/admin/tenants/a/b", {}, None)),
     ("tenant set tn_1 --name New", ("PATCH", "/admin/tenants/tn_1", {}, {"name": "New"})),

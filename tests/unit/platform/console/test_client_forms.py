@@ -123,6 +123,13 @@ def test_an_apps_form_sets_its_weight_for_operators_only():
 
 
 def test_a_tenants_form():
+    form = {"action": "save", "weight": "2", "levels": "tenant > app > user"}
+    expected = TenantPatch(weight=2, levels="tenant > app > user")
+    assert tenants.patch_of(form) == expected
+    cleared = tenants.patch_of({**form, "levels": ""})
+    assert cleared == TenantPatch(weight=2, levels=None)
+    assert "levels" in cleared.model_fields_set, "those of the system from now on"
+    assert set(tenants.patch_of({**form, "levels": "user"})) == {"levels"}
     assert tenants.patch_of({"action": "resume"}) == TenantPatch(suspended=False)
     assert tenants.patch_of({"weight": "2"}) == TenantPatch(weight=2)
     assert set(tenants.patch_of({"weight": "101"})) == {"weight"}

@@ -66,6 +66,22 @@ async def test_shares_are_by_weight_among_the_active(world):
     assert all(item.service_30m == 300.0 for item in idle)
 
 
+async def test_shares_and_counters_are_by_the_tenants_own_levels(world):
+    world.control.post(ev.TenantChanged("t", levels="tenant > app > user"))
+    for app, user in (("one", "ann"), ("one", "ben"), ("two", "cleo"), ("one", "dan")):
+        await call(world, user, app=app)
+    await call(world, "elsewhere", tenant="other")
+    shown = (await world.control.clients(None, limit=9)).items
+    entitled = {item.user: item.entitled_share for item in shown}
+    assert entitled == pytest.approx(
+        {"ann": 1 / 12, "ben": 1 / 12, "dan": 1 / 12, "cleo": 1 / 4, "elsewhere": 1 / 2}
+    )
+    found = await world.control.client("t", "two", "cleo")
+    assert [level.path for level in found.levels] == [("t",), ("t", "two"), ("t", "two", "cleo")]
+    assert found.levels[-1].counter > 0
+    assert len((await world.control.client("other", "app", "elsewhere")).levels) == 2
+
+
 async def test_a_client_has_its_calls_refusals_and_limits(make_world):
     world = make_world("rpm-1", capacity=1000)
     world.control.post(ev.AppChanged("app", DEFAULT_PROFILE, Limits(app_rpm=60)))

@@ -89,3 +89,24 @@ async def test_levels_change_while_calls_run_and_wait(make_world, levels):
         for task in granted:
             assert task.result().client_id.startswith(prefix)
             await world.release(task.result())
+
+
+async def test_a_tenant_keeps_its_own_levels_when_the_system_changes(make_world):
+    world = make_world(capacity=130)
+    grants = [await world.submit(f"c{n}", run=f"r{n}") for n in range(2)]
+    waiting = await world.submitted("c2", run="r2")
+    world.control.post(ev.TenantChanged("t", levels="tenant > app > user"))
+    world.control.apply_throttling("fairserve", {"feeder.max_bypass": 7})
+    paths = [live.call.client for live in world.control._lifecycle.calls]
+    assert paths == [("t", "u"), ("t", "u"), ("t", "app", "u")], (
+        "running calls stay where they were"
+    )
+    feeder = world.control._dispatcher.first.feeder
+    assert feeder.counter(("t", "u")) > 0
+    for grant in grants:
+        await world.release(grant)
+    assert feeder.counter(("t", "app", "u")) == feeder.counter(("t", "app")) > 0
+    world.control.apply_throttling("fairserve", {"levels": "user"})
+    assert (await waiting).client_id == "t/app/u"
+    await world.release(await waiting)
+    assert (await world.submit("c3", run="r3")).client_id == "t/app/u"
