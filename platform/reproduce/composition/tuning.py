@@ -30,6 +30,8 @@ from fairserve.scheduling.system import SystemConfig
 
 FIRST_SEED = 100
 WORKERS = 2
+_LEAST = 0.01
+"""A client that was served nothing counts as satisfied to a hundredth."""
 
 Options = Mapping[str, Any]
 
@@ -99,7 +101,9 @@ def tuning(
     for label in labels:
         of_seeds = [
             {
-                column.name: geometric_mean(column.of(cell[label][seed]) for cell in cells)
+                column.name: geometric_mean(
+                    max(_LEAST, column.of(cell[label][seed])) for cell in cells
+                )
                 for column in (THROUGHPUT, TAIL, SATISFIED)
             }
             for seed in range(setting.seeds)
