@@ -162,6 +162,13 @@ def _shown(figure: Spread | None, digits: int) -> str:
     return f"{value} ({figure.least:,.{digits}f}-{figure.greatest:,.{digits}f})"
 
 
+def ratio(value: float, base: float) -> float:
+    """One figure over another; 1 where both are nothing, infinite where the other one is."""
+    if base == 0:
+        return 1.0 if value == 0 else math.inf
+    return value / base
+
+
 def rows_of(
     columns: Sequence[Column],
     runs: Mapping[str, Sequence[Any]],

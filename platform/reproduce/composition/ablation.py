@@ -24,7 +24,16 @@ from fairserve.platform.reproduce.composition.workloads import (
     simulate_cell,
 )
 from fairserve.platform.reproduce.entitlement import Summary
-from fairserve.platform.reproduce.report import Check, Column, Report, Row, Spread, measure, spread
+from fairserve.platform.reproduce.report import (
+    Check,
+    Column,
+    Report,
+    Row,
+    Spread,
+    measure,
+    ratio,
+    spread,
+)
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
@@ -113,7 +122,7 @@ def _ratios(
     """By figure, one a cell."""
     return {
         column.name: [
-            column.of(of[name][seed]) / column.of(of[DEFAULT][seed]) for of in cells.values()
+            ratio(column.of(of[name][seed]), column.of(of[DEFAULT][seed])) for of in cells.values()
         ]
         for column, _ in COMPARED
     }

@@ -24,7 +24,7 @@ from fairserve.platform.reproduce.composition.workloads import (
     setting_text,
     simulate_cell,
 )
-from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure, ratio
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.scheduling.registry import SYSTEMS
 
@@ -126,7 +126,7 @@ def relative(rows: Rows) -> dict[str, dict[str, list[float]]]:
                 other.measured[column.name].value for (at, _), other in rows.items() if at == cell
             ]
             best = max(same) if high else min(same)
-            value = row.measured[column.name].value / best
+            value = ratio(row.measured[column.name].value, best)
             ratios.setdefault(name, {}).setdefault(column.name, []).append(value)
     return ratios
 
@@ -174,7 +174,7 @@ def losses(rows: Rows) -> list[str]:
             column = compared.column.name
             value = ours.measured[column].value
             better = [
-                f"{other} {row.measured[column].value / value:.2f}"
+                f"{other} {ratio(row.measured[column].value, value):.2f}"
                 for (at, other), row in rows.items()
                 if at == cell and other != OURS and _beats(row, ours, compared)
             ]

@@ -24,7 +24,7 @@ from fairserve.platform.reproduce.composition.workloads import (
 from fairserve.platform.reproduce.fairserve import mix
 from fairserve.platform.reproduce.fairserve.checks import measured
 from fairserve.platform.reproduce.fairserve.figure8 import ABORTED, DELAYED, PRECISION, RECALL
-from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.platform.reproduce.report import Check, Column, Report, Row, measure, ratio
 from fairserve.platform.reproduce.setting import Setting
 from fairserve.platform.throttling.parameters import parameters_of
 from fairserve.scheduling.registry import SYSTEMS
@@ -134,7 +134,7 @@ def _relative(by_workload: Mapping[str, Summaries], name: str) -> list[dict[str,
 
     def ratios(column: Column, seed: int) -> list[float]:
         return [
-            column.of(of[name][seed]) / column.of(of["default"][seed])
+            ratio(column.of(of[name][seed]), column.of(of["default"][seed]))
             for of in by_workload.values()
         ]
 
