@@ -157,6 +157,7 @@ _EVIDENCE = (
         for name in (f"fairserve-{each}" for each in ("table3", "table4", "figure8", "figure9"))
     ),
     _experiment("tuning", "composition.tuning", 1, "20 min", short_cases=("tuning",)),
+    _experiment("unsaturated", "composition.unsaturated", 5, "1 min"),
     _experiment("ablation", "composition.ablation", 5, short_cases=("ablation",)),
     _experiment(
         "composition",

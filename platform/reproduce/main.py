@@ -26,6 +26,7 @@ from fairserve.platform.reproduce.composition.ablation import ablation
 from fairserve.platform.reproduce.composition.comparison import composition
 from fairserve.platform.reproduce.composition.sensitivity import sensitivity
 from fairserve.platform.reproduce.composition.tuning import tuning
+from fairserve.platform.reproduce.composition.unsaturated import unsaturated
 from fairserve.platform.reproduce.dlpm.figure1 import dlpm_figure1
 from fairserve.platform.reproduce.dlpm.figure4 import dlpm_figure4
 from fairserve.platform.reproduce.dlpm.figure7 import dlpm_figure7
@@ -70,6 +71,7 @@ EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
     "tuning": tuning,
     "composition": composition,
     "ablation": ablation,
+    "unsaturated": unsaturated,
     "sensitivity": sensitivity,
     "profiles-convergence": profiles_convergence,
     "profiles-levers": profiles_levers,

@@ -3,6 +3,7 @@
 import pytest
 from shared_traces import shared_trace
 
+from fairserve.platform.reproduce.composition import unsaturated as unsaturated_module
 from fairserve.platform.reproduce.composition.ablation import ablation, earns, variants
 from fairserve.platform.reproduce.composition.comparison import (
     OTHERS,
@@ -24,6 +25,7 @@ from fairserve.platform.reproduce.composition.sensitivity import (
     sensitivity,
 )
 from fairserve.platform.reproduce.composition.tuning import GRIDS, TUNED, tuned, tuning
+from fairserve.platform.reproduce.composition.unsaturated import TRACE, unsaturated
 from fairserve.platform.reproduce.composition.workloads import COLUMNS, OURS, WORKLOADS
 from fairserve.platform.reproduce.report import Row, Spread
 from fairserve.platform.reproduce.setting import Setting
@@ -189,6 +191,24 @@ def ratios(*values):
 def test_a_mechanism_earns_its_place_if_without_it_something_is_worse(of_seeds, worse):
     check = earns("x", [("chat", 1)], of_seeds)
     assert (check.holds, check.seen) == (worse != "nothing", worse)
+
+
+def test_a_system_that_is_not_saturated_does_not_queue():
+    folder = shared_trace(TRACE).parent
+    report = unsaturated(Setting(traces=folder, seeds=1, scale=0.1))
+    assert failed(report.checks) == []
+    by_name = {each.name: each.measured for each in report.rows}
+    assert by_name["fcfs"]["p99 TTFT (s)"].value < 2.0
+
+
+def test_who_queues_though_there_is_room_is_found(monkeypatch):
+    """With a window of one call some wait at the feeder while workers could begin them."""
+    folder = shared_trace(TRACE).parent
+    queueing = SYSTEMS["fairserve"].with_options({"feed_window": 1e-6, "hit_share": None})
+    monkeypatch.setattr(unsaturated_module, "SYSTEMS", {**dict(SYSTEMS), "fairserve": queueing})
+    monkeypatch.setattr(unsaturated_module, "LOAD", 0.9)
+    report = unsaturated(Setting(traces=folder, seeds=1, scale=0.1))
+    assert failed(report.checks) == ["fairserve: p99 TTFT at most 1.05 times that of fcfs"]
 
 
 @pytest.mark.deep
