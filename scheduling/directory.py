@@ -100,6 +100,10 @@ class Directory:
             1.0 if own is None else own.weight,
         )
 
+    def has_settings(self, tenant: str, user: str) -> bool:
+        """Whether an operator changed the user's settings."""
+        return (tenant, user) in self._users
+
     def quota(self, holder: Holder) -> Quota:
         """What a holder's own contract says."""
         contract = self._contracts.get(holder)

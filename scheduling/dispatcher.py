@@ -25,11 +25,13 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import Admission, AdmissionOptions, LimitsInUse
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.block_keys import BlockKeys
+from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.errors import UnknownCallError
 from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.membership import Membership
 from fairserve.scheduling.model_pool import ModelPool
+from fairserve.scheduling.newcomers import newcomers_of
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.registry import THROTTLES
 
@@ -65,6 +67,7 @@ class Dispatcher:
         )
         throttle = THROTTLES[system.throttle](**system.throttle_options)
         self.admission = Admission(self.directory, throttle, admission)
+        self.newcomers = newcomers_of(system, self.directory)
         self._live: dict[str, LiveCall] = {}
         self._block_tokens = block_tokens
         self._seed = seed
@@ -173,6 +176,8 @@ class Dispatcher:
         context_tokens = pool.pool.context_tokens
         attachment = self.tracker.attach(call, profile, now_s, context_tokens)
         call.client = client_path(call, self.system.levels)
+        if self.newcomers is not None:
+            call.client = self.newcomers.client_of(call, call.client, now_s)
         call.stage = attachment.stage
         call.remaining_calls = profile.remaining_calls(attachment.calls)
         expected = call.samples * call.declared_output_tokens or round(
@@ -238,10 +243,21 @@ class Dispatcher:
         live = self._dispatched(event.call_id)
         pool, usage = self._pool_of(live), event.usage
         pool.leave(live, usage.output_tokens, now_s)
-        pool.feeder.finish(event.call_id, usage)
+        charged = pool.feeder.finish(event.call_id, usage)
+        if self.newcomers is not None:
+            self.newcomers.ended(live.call, self._slices(live.call, usage, charged), now_s)
         self.admission.ended(live.call, event.outcome, usage, charged=event.charged)
         commands = self._finish(live.call, event.outcome, usage, now_s, event.answers, event.asks)
         return commands + pool.feed.pump()
+
+    def _slices(self, call: Call, usage: TokenUsage, charged: float | None) -> float:
+        """What a call cost in typical calls, where its feeder has a counter in its currency or not."""
+        if charged is not None:
+            return charged
+        weights = SliceWeights()
+        return weights.slice(usage) / weights.typical_call(
+            self.directory.profile(call.app), call.stage
+        )
 
     def _finish(
         self,
@@ -334,6 +350,7 @@ class Dispatcher:
             "admission": self.admission.snapshot(now_s),
             "pools": {model: each.snapshot(now_s) for model, each in self.pools.items()},
             "live": [live.to_plain() for live in self._live.values()],
+            "newcomers": self.newcomers and self.newcomers.snapshot(now_s),
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
@@ -343,6 +360,8 @@ class Dispatcher:
         self.directory.restore(state["directory"])
         self.tracker.restore(state["tracker"], now_s)
         self.admission.restore(state["admission"], now_s)
+        if self.newcomers is not None:
+            self.newcomers.restore(state.get("newcomers") or {}, now_s)
         pools: dict[str, ModelPool] = {}
         for model, plain in state["pools"].items():
             unnamed = self.first if not (self.pools or pools) else self.new_pool()

@@ -3,7 +3,7 @@
 What belongs to people and workers goes over unchanged: profiles, limits, runs, workers, believed
 caches. Policies that are replaced begin with fair counters but know every call under way, so nothing
 is lost, refused or granted twice by the change. A policy whose name and options stay keeps its state,
-unless the levels change: then all clients are others.
+unless the levels or the rule for newcomers change: then all clients are others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fairserve.interactions.call import Call, TokenUsage, client_path
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.model_pool import ModelPool
+from fairserve.scheduling.newcomers import newcomers_of
 from fairserve.scheduling.pool import Pool
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.registry import THROTTLES
@@ -51,9 +52,14 @@ def switch_system(
         for model in dispatcher.pools or [""]
     }
     first = next(iter(pools.values()))
-    for call, _, _ in calls:
+    newcomers = dispatcher.newcomers
+    if system.newcomers != before.newcomers:
+        newcomers = newcomers_of(system, dispatcher.directory)
+    same_clients = (system.levels, system.newcomers) == (before.levels, before.newcomers)
+    for call, _, _ in calls if not same_clients else ():
         call.client = client_path(call, system.levels)
-    same_clients = system.levels == before.levels
+        if newcomers is not None:
+            call.client = newcomers.client_of(call, call.client, now_s)
     same_feeder = same_clients and (
         (system.feeder, system.feeder_options) == (before.feeder, before.feeder_options)
     )
@@ -72,6 +78,9 @@ def switch_system(
             _fill_router(pool.router, pool.pool, own)
     dispatcher.system, dispatcher.admission.throttle = system, throttle
     dispatcher.tracker.immunity = system.immunity
+    dispatcher.newcomers = newcomers
+    if newcomers is not None:
+        newcomers.slices, newcomers.growth_s = system.newcomer_slices, system.newcomer_growth_s
     dispatcher.first = first
     dispatcher.compose(pools if dispatcher.pools else {})
     if not same_feeder:  # they share by now what they charge
