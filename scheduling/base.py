@@ -194,8 +194,12 @@ class Feeder(Protocol):
         """``(call id, output tokens so far)`` of calls that ``charge`` was called for before."""
         ...
 
-    def finish(self, call_id: str, usage: TokenUsage) -> None:
-        """A dispatched call ended with this usage; what was reserved and not used is returned."""
+    def finish(self, call_id: str, usage: TokenUsage) -> float | None:
+        """A dispatched call ended with this usage; what was reserved and not used is returned.
+
+        Returns what its client was charged for it in all, in typical calls; None where the policy does
+        not count these.
+        """
         ...
 
     def requeue(self, call: Call) -> None:

@@ -110,6 +110,10 @@ class Directory:
         settled = self._tenants.get(tenant)
         return None if settled is None else settled.levels
 
+    def has_settings(self, tenant: str, user: str) -> bool:
+        """Whether an operator changed the user's settings."""
+        return (tenant, user) in self._users
+
     def quota(self, holder: Holder) -> Quota:
         """What a holder's own contract says."""
         contract = self._contracts.get(holder)

@@ -25,11 +25,13 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import Admission, AdmissionOptions, LimitsInUse
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.block_keys import BlockKeys
+from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.errors import UnknownCallError
 from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.membership import Membership
 from fairserve.scheduling.model_pool import ModelPool
+from fairserve.scheduling.newcomers import newcomers_of
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.registry import THROTTLES
 
@@ -65,6 +67,7 @@ class Dispatcher:
         )
         throttle = THROTTLES[system.throttle](**system.throttle_options)
         self.admission = Admission(self.directory, throttle, admission)
+        self.newcomers = newcomers_of(system, self.directory)
         self._live: dict[str, LiveCall] = {}
         self._block_tokens = block_tokens
         self._seed = seed
@@ -166,9 +169,10 @@ class Dispatcher:
         """The levels of a tenant's clients: its own, or those of the system."""
         return self.directory.levels(tenant) or self.system.levels
 
-    def path(self, call: Call) -> ClientPath:
+    def path(self, call: Call, now_s: float) -> ClientPath:
         """The client of a call that is queued now."""
-        return client_path(call, self.levels(call.tenant))
+        own = client_path(call, self.levels(call.tenant))
+        return own if self.newcomers is None else self.newcomers.client_of(call, own, now_s)
 
     def _on_tenant_changed(self, event: ev.TenantChanged, now_s: float) -> list[ev.Command]:
         """Where its levels change, its queued calls get their new paths. O(calls under way).
@@ -179,7 +183,7 @@ class Dispatcher:
         moved: dict[ModelPool, dict[str, ClientPath]] = {}
         for live in self._live.values():
             if live.worker_id is None and live.call.tenant == event.tenant:
-                path = self.path(live.call)
+                path = self.path(live.call, now_s)
                 if path != live.call.client:
                     moved.setdefault(self._pool_of(live), {})[live.call.call_id] = path
         for pool, paths in moved.items():
@@ -196,7 +200,7 @@ class Dispatcher:
         pool = self.pool_of(call.pool)
         context_tokens = pool.pool.context_tokens
         attachment = self.tracker.attach(call, profile, now_s, context_tokens)
-        call.client = self.path(call)
+        call.client = self.path(call, now_s)
         call.stage = attachment.stage
         call.remaining_calls = profile.remaining_calls(attachment.calls)
         expected = call.samples * call.declared_output_tokens or round(
@@ -262,10 +266,21 @@ class Dispatcher:
         live = self._dispatched(event.call_id)
         pool, usage = self._pool_of(live), event.usage
         pool.leave(live, usage.output_tokens, now_s)
-        pool.feeder.finish(event.call_id, usage)
+        charged = pool.feeder.finish(event.call_id, usage)
+        if self.newcomers is not None:
+            self.newcomers.ended(live.call, self._slices(live.call, usage, charged), now_s)
         self.admission.ended(live.call, event.outcome, usage, charged=event.charged)
         commands = self._finish(live.call, event.outcome, usage, now_s, event.answers, event.asks)
         return commands + pool.feed.pump()
+
+    def _slices(self, call: Call, usage: TokenUsage, charged: float | None) -> float:
+        """What a call cost in typical calls, where its feeder has a counter in its currency or not."""
+        if charged is not None:
+            return charged
+        weights = SliceWeights()
+        return weights.slice(usage) / weights.typical_call(
+            self.directory.profile(call.app), call.stage
+        )
 
     def _finish(
         self,
@@ -291,7 +306,7 @@ class Dispatcher:
 
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        return self._pool_of(live).give_back(live, self.path(live.call), now_s)
+        return self._pool_of(live).give_back(live, self.path(live.call, now_s), now_s)
 
     def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
         return self._cancel(event.call_id, event.outcome, now_s)
@@ -358,6 +373,7 @@ class Dispatcher:
             "admission": self.admission.snapshot(now_s),
             "pools": {model: each.snapshot(now_s) for model, each in self.pools.items()},
             "live": [live.to_plain() for live in self._live.values()],
+            "newcomers": self.newcomers and self.newcomers.snapshot(now_s),
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
@@ -367,6 +383,8 @@ class Dispatcher:
         self.directory.restore(state["directory"])
         self.tracker.restore(state["tracker"], now_s)
         self.admission.restore(state["admission"], now_s)
+        if self.newcomers is not None:
+            self.newcomers.restore(state.get("newcomers") or {}, now_s)
         pools: dict[str, ModelPool] = {}
         for model, plain in state["pools"].items():
             unnamed = self.first if not (self.pools or pools) else self.new_pool()

@@ -6,6 +6,7 @@ simulator and the workers build their parts from the same value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -25,6 +26,9 @@ OWN_OPTIONS = (
     "immunity_rule",
     "worker_silence_s",
     "levels",
+    "newcomers",
+    "newcomer_slices",
+    "newcomer_growth_s",
 )
 """Options of the system itself; the others belong to one of its policies."""
 
@@ -53,6 +57,13 @@ class SystemConfig:
     """A worker that reported once and then not for so long is lost."""
     levels: str = DEFAULT_LEVELS
     """Whom the schedulers are fair to, one of ``LEVELS``."""
+    newcomers: Literal["own", "shared"] = "own"
+    """Client of a user that its app has not shown before: its own, or one that the newcomers of the app
+    share until they have a history (:mod:`fairserve.scheduling.newcomers`)."""
+    newcomer_slices: float = 20.0
+    """Typical calls that a history costs."""
+    newcomer_growth_s: float = 86_400.0
+    """Time in which an app's users with a history grow e-fold at most; 0 is no bound."""
     simulated_only: bool = False
     """It needs the true output lengths, which only a simulator knows."""
     throttle_options: Mapping[str, Any] = field(default_factory=dict)
@@ -69,6 +80,12 @@ class SystemConfig:
         if self.levels not in LEVELS:
             raise ValueError(f"levels is {self.levels!r}; allowed: {', '.join(map(repr, LEVELS))}")
         ImmunityRule(self.immunity_factor, self.immunity_rule)
+        if self.newcomers not in ("own", "shared"):
+            raise ValueError(f"newcomers is {self.newcomers!r}; allowed: own, shared")
+        for name in ("newcomer_slices", "newcomer_growth_s"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}; allowed: not negative, finite")
         if not self.worker_silence_s > 0:
             raise ValueError(f"worker_silence_s is {self.worker_silence_s}; allowed: over 0")
 

@@ -3,8 +3,8 @@
 What belongs to people and workers goes over unchanged: profiles, limits, runs, workers, believed
 caches. Policies that are replaced begin with fair counters but know every call under way, so nothing
 is lost, refused or granted twice by the change. A policy whose name and options stay keeps its state,
-unless the system's levels change: then all clients are others. (The levels of one tenant change by an
-event, :meth:`Dispatcher.handle`, which leaves every other tenant as it is.)
+unless the system's levels or its rule for newcomers change: then all clients are others. (The levels of
+one tenant change by an event, :meth:`Dispatcher.handle`, which leaves every other tenant as it is.)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fairserve.interactions.call import Call, TokenUsage, client_path
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.model_pool import ModelPool
+from fairserve.scheduling.newcomers import newcomers_of
 from fairserve.scheduling.pool import Pool
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.registry import THROTTLES
@@ -52,11 +53,14 @@ def switch_system(
         for model in dispatcher.pools or [""]
     }
     first = next(iter(pools.values()))
-    same_clients = system.levels == before.levels
-    if not same_clients:
-        for call, _, _ in calls:
-            levels = dispatcher.directory.levels(call.tenant) or system.levels
-            call.client = client_path(call, levels)
+    newcomers = dispatcher.newcomers
+    if system.newcomers != before.newcomers:
+        newcomers = newcomers_of(system, dispatcher.directory)
+    same_clients = (system.levels, system.newcomers) == (before.levels, before.newcomers)
+    for call, _, _ in calls if not same_clients else ():
+        call.client = client_path(call, dispatcher.directory.levels(call.tenant) or system.levels)
+        if newcomers is not None:
+            call.client = newcomers.client_of(call, call.client, now_s)
     same_feeder = same_clients and (
         (system.feeder, system.feeder_options) == (before.feeder, before.feeder_options)
     )
@@ -75,6 +79,9 @@ def switch_system(
             _fill_router(pool.router, pool.pool, own)
     dispatcher.system, dispatcher.admission.throttle = system, throttle
     dispatcher.tracker.immunity = system.immunity
+    dispatcher.newcomers = newcomers
+    if newcomers is not None:
+        newcomers.slices, newcomers.growth_s = system.newcomer_slices, system.newcomer_growth_s
     dispatcher.first = first
     dispatcher.compose(pools if dispatcher.pools else {})
     if not same_feeder:  # they share by now what they charge

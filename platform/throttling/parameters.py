@@ -45,6 +45,16 @@ DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
         "",
         "Who gets a share: user, tenant > user, or tenant > app > user. Tenants may have their own.",
     ),
+    "newcomers": (
+        "",
+        "Users that an app has not shown before: own gives each a share at once, shared one to all of "
+        "an app together until they have a history.",
+    ),
+    "newcomer_slices": ("typical calls", "Service that a history costs a user."),
+    "newcomer_growth_s": (
+        "s",
+        "Time in which an app's users with a history grow at most 2.7-fold; 0 is no bound.",
+    ),
     "throttle.window_s": ("s", "Window in which calls are counted against a limit."),
     "throttle.limit": ("calls / window", "One limit for all; null takes each app's own."),
     "throttle.scope": ("", "Whom the limit counts: user, app or both."),

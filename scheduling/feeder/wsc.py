@@ -415,10 +415,11 @@ class WscFeeder:
         """The same for output tokens alone."""
         self._charges.decoded(totals)
 
-    def finish(self, call_id: str, usage: TokenUsage) -> None:
+    def finish(self, call_id: str, usage: TokenUsage) -> float:
         """Charge what was used in all, release what was reserved and not used."""
-        self._charges.finish(call_id, usage)
+        charged = self._charges.finish(call_id, usage)
         self._leave_batch(call_id)
+        return charged
 
     def _leave_batch(self, call_id: str) -> None:
         """With ``batch``, an interaction without a dispatched call has no priority. O(dispatched)."""

@@ -110,3 +110,27 @@ async def test_a_tenant_keeps_its_own_levels_when_the_system_changes(make_world)
     assert (await waiting).client_id == "t/app/u"
     await world.release(await waiting)
     assert (await world.submit("c3", run="r3")).client_id == "t/app/u"
+
+
+async def test_newcomers_share_a_client_from_the_switch_on_and_until_the_next_one(world):
+    """Clients change with the rule, and not with its numbers: what is known of users stays then."""
+    grant = await world.submit("c1", run="r1")
+    world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 5000)))
+    world.control._lifecycle._flush()
+    dispatcher = world.control._dispatcher
+    used = dispatcher.first.feeder.counter(("t", "u"))
+    common = ("t", "\0newcomers of app")
+    world.control.apply_throttling("fairserve", {"newcomers": "shared", "newcomer_slices": 1e6})
+    assert dispatcher.first.feeder.counter(common) == pytest.approx(used)
+    known = dispatcher.newcomers
+    options = {"newcomers": "shared", "newcomer_slices": 0.5, "newcomer_growth_s": 0.0}
+    world.control.apply_throttling("fairserve", options)
+    assert dispatcher.newcomers is known
+    await world.release(grant)
+    assert known.known("t", "app", "u", now_s=0.0)
+    waiting = await world.submit("c2", run="r2")
+    world.control.apply_throttling("fairserve", {**options, "feeder.max_bypass": 7})
+    assert dispatcher.first.feeder.counter(("t", "u")) > 0
+    await world.release(waiting)
+    world.control.apply_throttling("fairserve", {})
+    assert dispatcher.newcomers is None
