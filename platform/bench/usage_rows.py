@@ -98,6 +98,10 @@ _APPS = """
         'App ' || n, :calls, 300, 1 + n % 2, now()
     FROM generate_series(0, CAST(:apps AS bigint) - 1) AS n
 """
+_PROFILES = """
+    INSERT INTO token_profiles (app_id, stage, input_tokens, system_tokens, output_tokens)
+    SELECT id, 1, 1200, 100, 220 FROM apps
+"""
 
 
 def generate(connection: Connection, rows: int) -> None:
@@ -114,7 +118,7 @@ def generate(connection: Connection, rows: int) -> None:
         "end": runs,
     }
     connection.execute(text("SELECT setseed(0.5)"))
-    for statement in (_OWNERS, _APPS, _CALLS, _REFUSALS, _RUNS, _MARKS):
+    for statement in (_OWNERS, _APPS, _PROFILES, _CALLS, _REFUSALS, _RUNS, _MARKS):
         used = {name: value for name, value in values.items() if f":{name}" in statement}
         connection.execute(text(statement), used)
     connection.execute(text("ANALYZE"))

@@ -16,6 +16,7 @@ from usage_histories import START, call_sums, calls, runs
 
 from fairserve.platform.db.identity import App, EndUser, Tenant, TokenProfile
 from fairserve.platform.settings import Settings
+from fairserve.platform.usage import fairness
 from fairserve.platform.usage.fairness import Measure, measure_of
 from fairserve.platform.usage.reports import report
 from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
@@ -277,6 +278,22 @@ def test_fairness_is_by_levels_and_in_the_currency_of_the_system(sessions):
         session.get(Tenant, "tn_a").levels = None
     found = ask(sessions, group_by="tenant", measure=Measure(levels="user"))
     assert shares(found, "tenant")["tn_a"] == pytest.approx((2300 / 2309, 4 / 5))
+
+
+def test_more_holders_than_may_be_weighed_have_no_shares(sessions, monkeypatch):
+    ran = {"outcome": "completed", "charged": True, "service": 9.0}
+    base = replace(calls(1, 1)[0], tenant="tn", app="a", **ran)
+    fill(sessions, [replace(base, call_id=f"{n}", user=f"u{n}") for n in range(3)])
+    whole = ask(sessions, group_by="user", tenant_id="tn")
+    assert whole.jain_index == pytest.approx(1)
+    monkeypatch.setattr(fairness, "MAX_OWNERS", 2)
+    found = ask(sessions, group_by="user", tenant_id="tn")
+    assert found.jain_index is None
+    assert [row.fairness for row in found.items] == [None] * 3
+    assert ask(sessions, group_by="tenant").items[0].fairness is not None, "one holder"
+    for row in whole.items:
+        row.fairness = None
+    assert found.items == whole.items
 
 
 EVIL = ["=cmd|' /C calc'!A0", "+1", "-1", "@x", '<script>alert("1")</script>', 'a,"b"\u2028', "$x$"]
