@@ -210,7 +210,7 @@ class Feeder(Protocol):
         ...
 
     def move(self, paths: Mapping[str, ClientPath]) -> None:
-        """Give queued calls, by id, another client; sets ``Call.client``.
+        """Give queued calls, by id, another client. Sets ``Call.client``.
 
         They keep their place in the order of arrival. A level that both paths of a call have in common
         counts it as queued all the time, and so keeps what it has received. Raises KeyError for a call

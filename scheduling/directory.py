@@ -42,7 +42,7 @@ class Directory:
         """How often :meth:`take` set a profile; to be read only."""
 
     def take(self, event: Setting) -> None:
-        """Something was set. Raises ValueError for a weight or for levels that are not allowed."""
+        """Apply a setting. Raises ValueError for a weight or for levels that are not allowed."""
         weight = getattr(event, "weight", 1.0)
         if not 0 < weight < 1e6:
             raise ValueError(f"weight is {weight}; allowed: over 0, under 1e6")
@@ -106,7 +106,7 @@ class Directory:
         )
 
     def levels(self, tenant: str) -> str | None:
-        """Levels of the tenant's clients where it has its own; None: those of the system."""
+        """Return the levels of the tenant's clients; None where those of the system hold."""
         settled = self._tenants.get(tenant)
         return None if settled is None else settled.levels
 

@@ -166,18 +166,18 @@ class Dispatcher:
         return []
 
     def levels(self, tenant: str) -> str:
-        """The levels of a tenant's clients: its own, or those of the system."""
+        """Return the levels of a tenant's clients: its own, or those of the system."""
         return self.directory.levels(tenant) or self.system.levels
 
     def path(self, call: Call, now_s: float) -> ClientPath:
-        """The client of a call that is queued now."""
+        """Return the client that a call belongs to if it is queued now."""
         own = client_path(call, self.levels(call.tenant))
         return own if self.newcomers is None else self.newcomers.client_of(call, own, now_s)
 
     def _on_tenant_changed(self, event: ev.TenantChanged, now_s: float) -> list[ev.Command]:
-        """Where its levels change, its queued calls get their new paths. O(calls under way).
+        """Apply a tenant's weight and levels; its queued calls get the paths of its levels.
 
-        Its dispatched calls keep the path that they are charged to.
+        Its dispatched calls keep the path that they are charged to. O(calls in progress).
         """
         self.admission.take(event)
         moved: dict[ModelPool, dict[str, ClientPath]] = {}

@@ -89,12 +89,12 @@ class Tenants:
         if body.name is not None and body.name != tenant.name:
             self._check_name(body.name)
             tenant.name = body.name
-        told = tenant_changed(tenant)
+        known = tenant_changed(tenant)
         if body.weight is not None:
             tenant.weight = body.weight
         if "levels" in body.model_fields_set:
             tenant.levels = body.levels
-        if tenant_changed(tenant) != told:
+        if tenant_changed(tenant) != known:
             self._tell(tenant)
         if body.suspended is not None and body.suspended != (tenant.suspended_at is not None):
             tenant.suspended_at = utc_now() if body.suspended else None

@@ -55,25 +55,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """How the system in force divides and counts service."""
+    """Levels by which service is divided, and the unit in which it is counted."""
 
     levels: str = DEFAULT_LEVELS
-    """Of the tenants that have none of their own."""
+    """Levels of the tenants that have none of their own."""
     wsc: WscOptions | None = None
-    """Where its feeder is WSC, which counts typical calls; else it counts tokens."""
+    """Options of the feeder where it is WSC, which counts typical calls; None: tokens are counted."""
     learning: LearningOptions | None = None
-    """How profiles are learned; None: they are not."""
+    """Options of the learning of profiles; None: nothing is learned."""
 
 
 def measure_of(session: Session, settings: Settings) -> Measure:
-    """The measure of the system that is in force."""
+    """Return the measure of the system that is in force."""
     system = load_system(session, settings)
     wsc = WscOptions(**system.feeder_options) if system.feeder == "wsc" else None
     return Measure(system.levels, wsc, learning_options(settings))
 
 
 class _Shares(NamedTuple):
-    """By holder: the part of the service that it got, and the part that it is entitled to."""
+    """Parts of the service by holder: received, and entitled to."""
 
     got: Mapping[Key, float]
     entitled: Mapping[Key, float]
@@ -88,12 +88,12 @@ class Division:
 
     @property
     def jain_index(self) -> float:
-        """Of what each holder got over what it is entitled to, where there are no days or hours."""
+        """Return Jain's index of received over entitled shares; only without days and hours."""
         ((got, entitled),) = self._shares.values()
         return jain_index([got[key] / entitled[key] for key in got])
 
     def fairness(self, named: Mapping[Group, Any]) -> Fairness | None:
-        """Of one group of a report; None for one without service."""
+        """Return the shares of one group of a report; None for one without service."""
         shares = self._shares.get(tuple(named[time] for time in _TIMES if time in named))
         key = tuple(named[group] for group in self._holders)
         if shares is None or key not in shares.got:
@@ -102,7 +102,7 @@ class Division:
 
 
 def division(session: Session, selection: Selection, measure: Measure) -> Division | None:
-    """The division among all holders of a report, without its days and hours.
+    """Return the division among all holders of a report, over all its days and hours.
 
     None if it has none, is not by one kind of them, or has more than ``MAX_OWNERS`` to weigh.
     """
@@ -176,7 +176,7 @@ def _holders(selection: Selection) -> tuple[Group, ...]:
 
 
 def _sums(session: Session, selection: Selection) -> Sequence[Sequence[Any]]:
-    """Keys of every group with service, and its tokens and service; one more than are allowed."""
+    """Return the keys and sums of every group with service, at most one more than are allowed."""
     keys = selection.keys(CALLS)
     column = CALLS.table.c
     sums = [func.sum(column[name]) for name in _COLUMNS]
@@ -214,7 +214,7 @@ class _Known:
         self._default = self._typical_of(DEFAULT_PROFILE)
 
     def detail(self, holders: tuple[Group, ...]) -> Detail:
-        """How far service must be told apart, so that it can be counted and shares are known."""
+        """Return the detail at which service can be counted and entitled shares are known."""
         if self._tenant_id is None:
             levels = {self._measure.levels, *self._own.values()}
         else:
@@ -243,7 +243,7 @@ class _Known:
         return whole if wsc.normalise == "interaction" else whole / profile.calls_per_interaction
 
     def service(self, app: str, sums: Sequence[Any]) -> float:
-        """What an app's calls with these sums count for."""
+        """Return the service of an app's calls, whose sums are as in ``_COLUMNS``."""
         text, system, cached, output, service = sums
         if self._slices is None or self._measure.wsc is None:
             return float(service)
@@ -252,11 +252,11 @@ class _Known:
         return slices / self._typical.get(app, self._default)
 
     def levels(self, tenant: str) -> str:
-        """The levels of a tenant's clients."""
+        """Return the levels of a tenant's clients."""
         return self._own.get(tenant, self._measure.levels)
 
     def weights(self, owner: Owner) -> Weights:
-        """Of the tenant, the app and the user, each by itself."""
+        """Return the weights of the tenant, the app and the user."""
         tenant, app, user = owner
         return (
             self._tenants.get(tenant, 1.0),
