@@ -12,10 +12,11 @@ the last 1, 5 and 30 minutes, the present bucket included.
 
 Cost: O(1) a progress, about 0.3 microseconds; closing a bucket O(its clients), once in 5 s.
 
-Jain's index here is ``(sum x)^2 / (n * sum x^2)`` of x = service / weight, the weight of a client being
-the product of its tenant's, app's and user's. It is over the clients with demand: those that were served
-in the time in question, and those that have calls under way at its end and were served nothing. Clients
-without a name are left out. None where nobody was served. Weakness: who asked for little got little.
+Jain's index here is ``(sum x)^2 / (n * sum x^2)`` of x = service over what the client is entitled to, by
+levels and in the currency of the system in force (:mod:`fairserve.platform.control.entitlement`). It is
+over the clients with demand: those that were served in the time in question, and those that have calls
+under way at its end and were served nothing. Clients without a name are left out. None where nobody was
+served. Weakness: who asked for little got little.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from fairserve.platform.control.activity_bucket import (
     Client,
     ClosedBucket,
+    Entitled,
     OpenBucket,
     UnderWay,
-    Weight,
     index,
+    of_entitled,
 )
 from fairserve.platform.control.live import LiveCall
 from fairserve.scheduling.cost import Linear
@@ -63,9 +65,9 @@ class Known:
 class Activity:
     """Belongs to the event loop. ``now_s`` is the time of the monotonic clock."""
 
-    def __init__(self, weight: Weight, clock: Callable[[], float]) -> None:
-        """``weight`` is that of a client now."""
-        self._weight = weight
+    def __init__(self, entitled: Entitled, clock: Callable[[], float]) -> None:
+        """``entitled`` tells what clients are entitled to now."""
+        self._entitled = entitled
         self._clock = clock
         self._open = OpenBucket(int(clock() // BUCKET_S))
         self._ends_s = (self._open.number + 1) * BUCKET_S
@@ -171,7 +173,7 @@ class Activity:
     def _roll(self, now_s: float) -> None:
         number = int(now_s // BUCKET_S)
         over = self._open
-        closed = over.close(self._under_way, self._weight)
+        closed = over.close(self._under_way, self._entitled)
         if closed.tenants:
             self._closed[over.number] = closed
             self._remember(closed)
@@ -264,17 +266,15 @@ class Activity:
     def minute_jain(self, tenant: str | None) -> float | None:
         """Jain's index over the last minute, among a tenant's clients, or all; once per bucket."""
         if tenant not in self._minute_jain:
-            owners = [
-                (owner, service)
+            services = {
+                owner: service
                 for owner in self.clients()
                 if tenant is None or owner[0] == tenant
                 for service in [self.service(owner)[0]]
                 if service > 0 or owner in self._under_way
-            ]
-            shares = [
-                service / self._weight(*owner) if service > 0 else 0.0 for owner, service in owners
-            ]
-            self._minute_jain[tenant] = index(shares)
+            }
+            shares = of_entitled(services, self._entitled)
+            self._minute_jain[tenant] = index(list(shares.values()))
         return self._minute_jain[tenant]
 
     def _of(self, owner: Client) -> UnderWay:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
 from typing import TypeVar
 
@@ -34,8 +34,8 @@ _LAST_STEP = 80
 K = TypeVar("K")
 V = TypeVar("V", int, float, tuple[float, int])
 
-Weight = Callable[[str, str, str], float]
-"""Of a client."""
+Entitled = Callable[[Collection[Client]], Mapping[Client, float]]
+"""From clients to the service that each is entitled to beside the others, in any unit."""
 
 
 class Served:
@@ -182,23 +182,22 @@ class OpenBucket:
             counts = self.tenants[tenant] = Counts()
         return counts
 
-    def close(self, under_way: Mapping[Client, UnderWay], weight: Weight) -> ClosedBucket:
+    def close(self, under_way: Mapping[Client, UnderWay], entitled: Entitled) -> ClosedBucket:
         """It is over; ``under_way`` are the clients with calls now."""
         services = {owner: served.service for owner, served in self.clients.items()}
         named = largest(services, MAX_CLIENTS)
-        shares: dict[str, list[float]] = {}
         for owner, service in services.items():
             counts = self.of(owner[0])
             counts.service += service
             counts.clients += 1
-            if owner in named:
-                shares.setdefault(owner[0], []).append(service / weight(*owner))
         for owner, calls in under_way.items():
             counts = self.of(owner[0])
             counts.queued += calls.queued
             counts.running += calls.running
-            if owner not in self.clients:
-                shares.setdefault(owner[0], []).append(0.0)
+        waiting = {owner: 0.0 for owner in under_way if owner not in self.clients}
+        shares: dict[str, list[float]] = {}
+        for owner, share in of_entitled({**named, **waiting}, entitled).items():
+            shares.setdefault(owner[0], []).append(share)
         for tenant, own in shares.items():
             self.of(tenant).jain = index(own)
         return ClosedBucket(self, named, index([x for own in shares.values() for x in own]))
@@ -230,8 +229,14 @@ class ClosedBucket:
         return self.whole.clients - len(self.clients), self.whole.service - named
 
 
+def of_entitled(services: Mapping[Client, float], entitled: Entitled) -> dict[Client, float]:
+    """What each client was served, over what it is entitled to."""
+    due = entitled(services)
+    return {owner: service / due[owner] for owner, service in services.items()}
+
+
 def index(shares: list[float]) -> float | None:
-    """Jain's index of services by weight; None where nobody was served."""
+    """Jain's index of services over entitlement; None where nobody was served."""
     return jain_index(shares) if any(shares) else None
 
 

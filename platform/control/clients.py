@@ -22,6 +22,7 @@ from fairserve.platform.control.client_views import (
     ClientView,
     LevelView,
 )
+from fairserve.platform.control.entitlement import typical_service
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.level_weights import entitled_shares
@@ -41,9 +42,10 @@ class _Seen(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """Total service of the active clients, and the share of it that each is entitled to."""
+    """Parts of the active clients' service that each received, and that each is entitled to."""
 
-    service: float
+    received: dict[Client, float]
+    """Empty where nobody was served."""
     entitled: dict[Client, float]
 
 
@@ -148,20 +150,20 @@ class Clients:
         ]
 
     def _shares(self, found: Iterable[_Seen]) -> _Shares:
-        """Service of the last five minutes of the active ones, and the share each is entitled to."""
-        active = [seen for seen in found if seen.active]
-        weights = {seen.owner: self._dispatcher.directory.weights(*seen.owner) for seen in active}
-        return _Shares(
-            sum(seen.service[1] for seen in active),
-            entitled_shares(weights, self._dispatcher.levels),
-        )
+        """Of the last five minutes, in the unit of the system in force."""
+        active = {seen.owner: seen.service[1] for seen in found if seen.active}
+        typical = typical_service(self._dispatcher, {owner[1] for owner in active})
+        counted = {owner: service / typical[owner[1]] for owner, service in active.items()}
+        total = sum(counted.values())
+        received = {owner: each / total for owner, each in counted.items()} if total > 0 else {}
+        weights = {owner: self._dispatcher.directory.weights(*owner) for owner in active}
+        return _Shares(received, entitled_shares(weights, self._dispatcher.levels))
 
     def _view(self, seen: _Seen, shares: _Shares) -> ClientView:
         directory, owner = self._dispatcher.directory, seen.owner
         tenant, app, user = owner
         one, five, thirty = seen.service
         queued, running = seen.under_way
-        service = shares.service
         weight = directory.weight(*owner)
         limits = directory.limits(app, tenant, user)
         return ClientView(
@@ -171,7 +173,7 @@ class Clients:
             service_1m=one,
             service_5m=five,
             service_30m=thirty,
-            service_share=five / service if service > 0 else None,
+            service_share=shares.received.get(owner, 0.0) if shares.received else None,
             entitled_share=shares.entitled.get(owner),
             weight=weight,
             queued_calls=queued,

@@ -15,6 +15,7 @@ import concurrent.futures
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from fairserve.interactions.run import RestoredCall
@@ -28,6 +29,7 @@ from fairserve.platform.control.client_views import (
     ClientSort,
 )
 from fairserve.platform.control.clients import Clients
+from fairserve.platform.control.entitlement import entitled_service
 from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
 from fairserve.platform.control.messages import (
     Cancel,
@@ -100,7 +102,7 @@ class ControlService:
         self._journal = journal
         self._clock = clock
         self._wall = wall
-        self.activity = Activity(self._dispatcher.directory.weight, clock)
+        self.activity = Activity(partial(entitled_service, self._dispatcher), clock)
         """To be read only."""
         self._runs = LiveRuns(self.activity)
         self._lifecycle = CallLifecycle(

@@ -17,7 +17,8 @@ class Clock:
         self.now_s = 1000.0
         self.weights = weights
         self.activity = Activity(
-            lambda tenant, app, user: self.weights.get(user, 1.0), lambda: self.now_s
+            lambda owners: {owner: self.weights.get(owner[2], 1.0) for owner in owners},
+            lambda: self.now_s,
         )
         self.calls = 0
 
