@@ -53,11 +53,11 @@ GRIDS: Mapping[str, Sequence[Options]] = {
     ],
 }
 TUNED: Mapping[str, Options] = {
-    "vtc": {},
+    "vtc": {"local.predict": "mean"},
     "preble": {"router.exploit_share": 0.5},
     "cache-aware": {"router.balance_abs": 16},
-    "cache-aware-vtc": {"router.balance_abs": 16},
-    "d2lpm": {"local.quantum": 1000, "router.quantum_prompts": 400},
+    "cache-aware-vtc": {"router.balance_abs": 8},
+    "d2lpm": {"local.quantum": 250, "router.quantum_prompts": 400},
 }
 """The best of each grid."""
 
