@@ -21,7 +21,13 @@ _LEAST_ELEMENTS = 1 << 17
 """Of a weight: with less, the operator's own 10 us outweigh what it saves."""
 _TYPICAL_ROWS = 32
 """For which the layout is chosen; it is near the best for others, too."""
-_DTYPES = (torch.float32, torch.bfloat16)
+
+
+def packed_types() -> tuple[torch.dtype, ...]:
+    """Types of weights that oneDNN packs here; bfloat16 needs a processor with AVX-512 or better."""
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return (torch.float32, torch.bfloat16)
+    return (torch.float32,)
 
 
 def padded_rows(rows: int) -> int:
@@ -61,15 +67,15 @@ def pack_linears(model: torch.nn.Module) -> int:
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         _log.warning("this torch has no oneDNN: linear layers are not packed, and are slower")
         return 0
-    packed = 0
+    packed, types = 0, packed_types()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is torch.nn.Linear and _is_worth_it(child.weight):
+            if type(child) is torch.nn.Linear and _is_worth_it(child.weight, types):
                 setattr(parent, name, PackedLinear(child))
                 packed += 1
     return packed
 
 
-def _is_worth_it(weight: torch.Tensor) -> bool:
+def _is_worth_it(weight: torch.Tensor, types: tuple[torch.dtype, ...]) -> bool:
     small = weight.numel() < _LEAST_ELEMENTS
-    return weight.device.type == "cpu" and weight.dtype in _DTYPES and not small
+    return weight.device.type == "cpu" and weight.dtype in types and not small

@@ -54,7 +54,7 @@ def test_no_call_is_lost_and_no_tenant_gains(seed, name, levels):
                 assert tops(cluster.dispatcher) == before
             for pool in cluster.dispatcher.pools.values():
                 for call in pool.feeder.waiting():
-                    assert call.client == cluster.dispatcher.path(call)
+                    assert call.client == cluster.dispatcher.path(call, cluster.now_s)
         elif kind < 0.8 and lost < 5:
             lost += 1
             cluster.lose("w1" if "w1" in cluster.workers else f"again{lost - 1}")

@@ -10,18 +10,27 @@ import torch
 from torch import nn
 
 from fairserve.engine.torch import packed_linear
-from fairserve.engine.torch.packed_linear import PackedLinear, pack_linears, padded_rows
+from fairserve.engine.torch.packed_linear import (
+    PackedLinear,
+    pack_linears,
+    packed_types,
+    padded_rows,
+)
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN"
 )
 
 
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("dtype", packed_types())
 @torch.inference_mode()
-def test_it_multiplies_as_the_plain_layer_does(bias, dtype, tolerance):
+def test_it_multiplies_as_the_plain_layer_does(bias, dtype):
     torch.manual_seed(0)
+    tolerance = TOLERANCES[dtype]
     plain = nn.Linear(384, 500, bias=bias, dtype=dtype)
     packed = PackedLinear(plain)
     for shape in ((1, 0), (1, 1), (1, 7), (1, 32), (3, 100), (1, 513)):
@@ -32,11 +41,30 @@ def test_it_multiplies_as_the_plain_layer_does(bias, dtype, tolerance):
         torch.testing.assert_close(seen, wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_it_still_tells_the_shape_and_type_of_its_weight():
-    packed = PackedLinear(nn.Linear(384, 500, dtype=torch.bfloat16))
+@pytest.mark.parametrize("dtype", packed_types())
+def test_it_still_tells_the_shape_and_type_of_its_weight(dtype):
+    packed = PackedLinear(nn.Linear(384, 500, dtype=dtype))
     assert (packed.in_features, packed.out_features) == (384, 500)
     assert packed.weight.shape == (500, 384)
-    assert packed.weight.dtype is torch.bfloat16
+    assert packed.weight.dtype is dtype
+
+
+def test_a_type_that_the_processor_cannot_multiply_stays(monkeypatch):
+    """Processors without AVX-512 have no bfloat16 in oneDNN: a model of that type must load."""
+    monkeypatch.setattr(packed_linear, "packed_types", lambda: (torch.float32,))
+    model = nn.Sequential(nn.Linear(512, 512, dtype=torch.bfloat16), nn.Linear(512, 512))
+    assert pack_linears(model) == 1
+    assert type(model[0]) is nn.Linear
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch.inference_mode()
+def test_a_model_of_any_type_runs_on_this_processor(dtype):
+    model = nn.Sequential(nn.Linear(512, 512, dtype=dtype))
+    rows = torch.randn(3, 512, dtype=dtype)
+    wanted = model(rows)
+    pack_linears(model)
+    torch.testing.assert_close(model(rows), wanted, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
 
 
 class Tied(nn.Module):
