@@ -87,6 +87,7 @@ def _add(summary: dict[str, Any], recorder: Recorder, group: str | None) -> None
         "ttft_s": _waits(
             None if call.first_token_s is None else call.first_token_s - call.arrival_s
             for call in calls
+            if call.first_token_s is not None or call.outcome != "completed"  # not streamed
         ),
         "interaction_latency_s": _waits(
             run.end_s - run.start_s if run.complete else None for run in runs

@@ -90,6 +90,10 @@ def test_demo_end_to_end(tmp_path):
         assert summary["queue_delay_s"]["p50"] >= 0
         assert summary["prefix_hit_rate"] > 0
         assert summary["throughput_tokens_per_s"]["decode"] > 0
+        assert summary["satisfied"].keys() == summary["per_client"].keys()
+    assert written["systems"]["rpm-9"]["all_waits"]["ttft_s"]["p99"] is None, "some are refused"
+    assert written["systems"]["fairserve"]["all_waits"]["ttft_s"]["p99"] > 0
+    assert written["systems"]["fairserve"]["satisfied_min"] > 0.9
     assert written["systems"]["rpm-9"]["refused_mid_run"] > 0
     assert written["systems"]["fairserve"]["refused_mid_run"] == 0
 

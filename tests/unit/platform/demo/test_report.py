@@ -159,6 +159,13 @@ def test_findings_do_not_call_a_system_fast_that_refuses():
     assert "TTFT p99 of the well-behaved (without end against 1 s)" in worse
 
 
+def test_the_first_token_of_an_answer_that_was_not_streamed_is_not_waited_for():
+    seen = recorder(ttft_s=1.0)
+    seen.calls = [replace(call, first_token_s=None) for call in seen.calls[:1]] + seen.calls[1:]
+    waits = figures(seen)["groups"][WELL_BEHAVED]["all_waits"]
+    assert waits["ttft_s"] == {"p50": 1.0, "p99": 1.0}
+
+
 def test_a_user_is_satisfied_by_what_it_is_entitled_to():
     """Alone a user would get all that it begins; the flooder is entitled to what the others leave."""
     plans = [plan("ada", WELL_BEHAVED, number) for number in range(3)]
