@@ -142,3 +142,21 @@ def test_generated_tokens_of_a_call_that_was_not_dispatched_are_an_error(name):
     feeder, _ = made(name, {})
     with pytest.raises(KeyError):
         feeder.decoded([("b", 1)])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, options) for name, options in CONFIGURATIONS if name != "fcfs"),
+        ("central_dlpm", {"quantum": 1000.0}),  # in credit
+    ],
+)
+def test_a_tenant_keeps_its_counter_when_its_only_call_moves(name, options):
+    """It must not be idle in between: idle ones may be forgotten, and begin anew."""
+    feeder, _ = made(name, options)
+    feeder.finish("a", TokenUsage(100, 0, 16, 10))
+    before = feeder.counter(("t",))
+    assert before != 0
+    feeder.move({"b": ("t", "app", "alice")})
+    assert feeder.counter(("t",)) == before
+    assert [call.client for call in feeder.waiting()] == [("t", "app", "alice")]
