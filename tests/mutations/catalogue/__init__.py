@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from catalogue.engines import ENGINES
+from catalogue.evidence import EVIDENCE
 from catalogue.mutation import AREAS, Mutation
 from catalogue.policies import POLICIES
 from catalogue.server import SERVER
 
-MUTATIONS: tuple[Mutation, ...] = (*POLICIES, *SERVER, *ENGINES)
+MUTATIONS: tuple[Mutation, ...] = (*POLICIES, *SERVER, *ENGINES, *EVIDENCE)
 
 __all__ = ["AREAS", "MUTATIONS", "Mutation"]
 

@@ -16,6 +16,7 @@ AREAS = (
     "console",
     "engine",
     "vllm",
+    "evidence",
 )
 VLLM_TESTS = "tests/vllm"
 

@@ -113,3 +113,17 @@ def test_a_call_counts_by_what_is_typical_of_its_app():
     found = judged([*small, *large], "fairserve", end_s=200.0)["fairserve"]
     rates = found["typical_calls_per_s"]
     assert rates == pytest.approx({"t/small": 0.1, "t/large": 0.1})
+
+
+def test_who_asks_for_more_than_half_is_entitled_to_half_of_the_best_total():
+    """Two clients have calls waiting all the time, one of them three times as many."""
+    three = [chain("three", number, 1) for number in range(1500)]
+    one = [chain("one", number, 1) for number in range(500)]
+    mixed = [run for number in range(500) for run in (*three[3 * number :][:3], one[number])]
+    found = judged(mixed, "fcfs", "fairserve", end_s=10.0)
+    best = max(sum(each["typical_calls_per_s"].values()) for each in found.values())
+    for summary in found.values():
+        rate = summary["typical_calls_per_s"]["t/one"]
+        assert summary["satisfied"]["t/one"] == pytest.approx(min(1.0, rate / (best / 2)))
+    assert found["fcfs"]["satisfied"]["t/one"] == pytest.approx(0.5, abs=0.05)
+    assert found["fairserve"]["satisfied"]["t/one"] > 0.95

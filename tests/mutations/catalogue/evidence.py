@@ -1,0 +1,93 @@
+"""Known bugs of what says how good the product is: metrics, comparisons, fingerprints, the demo."""
+
+from __future__ import annotations
+
+from catalogue.mutation import Mutation
+
+_ENTITLEMENT = ("tests/unit/platform/reproduce/test_entitlement.py",)
+_COMPOSITION = ("tests/unit/platform/reproduce/test_composition.py",)
+_FINGERPRINTS = ("tests/unit/platform/evidence",)
+_DEMO = ("tests/unit/platform/demo",)
+
+EVIDENCE = (
+    Mutation(
+        "water-filling-knows-no-weights",
+        "evidence",
+        "scheduling/metrics.py",
+        "shares[client] = min(demands[client], total * weight[client] / left)",
+        "shares[client] = min(demands[client], total / (len(demands) - len(shares)))",
+        _ENTITLEMENT,
+    ),
+    Mutation(
+        "more-than-the-entitlement-satisfies-more",
+        "evidence",
+        "scheduling/metrics.py",
+        "client: min(1.0, served.get(client, 0.0) / share) if share > 0 else 1.0",
+        "client: served.get(client, 0.0) / share if share > 0 else 1.0",
+        _ENTITLEMENT,
+    ),
+    Mutation(
+        "entitlement-is-that-of-the-best-client",
+        "evidence",
+        "platform/reproduce/entitlement.py",
+        'total = max(sum(each["typical_calls_per_s"].values()) for each in of_systems)',
+        'total = max(max(each["typical_calls_per_s"].values()) for each in of_systems)',
+        _ENTITLEMENT,
+    ),
+    Mutation(
+        "tokens-count-in-place-of-typical-calls",
+        "evidence",
+        "platform/reproduce/entitlement.py",
+        "typical = _WEIGHTS.typical_call(self._profiles[call.app], call.stage)",
+        "typical = 1000.0",
+        _ENTITLEMENT,
+    ),
+    Mutation(
+        "nobody-dominates",
+        "evidence",
+        "platform/reproduce/composition/comparison.py",
+        "return no_worse and any(_beats(row, ours, compared) for compared in COMPARED)",
+        "return no_worse and all(_beats(row, ours, compared) for compared in COMPARED)",
+        _COMPOSITION,
+    ),
+    Mutation(
+        "every-mechanism-earns-its-place",
+        "evidence",
+        "platform/reproduce/composition/ablation.py",
+        "return ratio.greatest < 1.0 if compared.high else ratio.least > 1.0",
+        "return ratio.greatest <= 1.0 if compared.high else ratio.least >= 1.0",
+        _COMPOSITION,
+    ),
+    Mutation(
+        "comment-makes-a-report-stale",
+        "evidence",
+        "platform/evidence/fingerprint.py",
+        "kept = [each for each in value if not _is_docstring(each)]",
+        "kept = list(value)",
+        _FINGERPRINTS,
+    ),
+    Mutation(
+        "stale-report-is-accepted",
+        "evidence",
+        "platform/evidence/status.py",
+        'FAILED: frozenset[State] = frozenset({"stale", "missing"})',
+        'FAILED: frozenset[State] = frozenset({"missing"})',
+        _FINGERPRINTS,
+    ),
+    Mutation(
+        "reason-holds-for-ever",
+        "evidence",
+        "platform/evidence/status.py",
+        "elif mark.still_holds is not None and mark.still_holds.at == now:",
+        "elif mark.still_holds is not None:",
+        _FINGERPRINTS,
+    ),
+    Mutation(
+        "demo-is-fast-by-what-it-refuses",
+        "evidence",
+        "platform/demo/system_run.py",
+        'if call.first_token_s is not None or call.outcome != "completed"  # not streamed',
+        "if call.first_token_s is not None",
+        _DEMO,
+    ),
+)
