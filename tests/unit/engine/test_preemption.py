@@ -156,6 +156,9 @@ def test_random_operations(name, preemption, make_bench, seed):
         preemption=preemption,
         spare_share=0.0,
     )
+    long = [f"long{number}" for number in range(4)]
+    for number, each in enumerate(long):  # together they outgrow the cache, whatever is drawn below
+        bench.add(each, prompt(3 + number, 60)[:59], 89, client=f"c{number % 3}", ignore_eos=True)
     names = []
     for number in range(4 * settings.default.max_examples):
         if random.integers(2):
@@ -171,7 +174,7 @@ def test_random_operations(name, preemption, make_bench, seed):
     bench.run()
     stats = bench.engine.stats()
     assert stats.preempted > 0
-    assert stats.finished + stats.cancelled == len(names)
+    assert stats.finished + stats.cancelled == len(long) + len(names)
     assert not [event for event in bench.events if isinstance(event, Failed)]
     assert bench.engine.cache.used_share == 0
 
