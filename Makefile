@@ -21,7 +21,7 @@ help:
 	@echo "make serve  run the platform on http://127.0.0.1:8000 with two embedded workers"
 	@echo "make test   run all tests but the deep ones"
 	@echo "make test-deep  run long simulations and benchmarks, and every property with many examples"
-	@echo "make check  lint, types and layering"
+	@echo "make check  lint, types, layering, and whether reports are as new as the code"
 	@echo "make test-vllm  run the tests of the vLLM plug-in beside vLLM 0.32, and 0.33 if they changed (2 GB)"
 	@echo "make clean  remove the environments and caches"
 
@@ -77,6 +77,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_layering.py
+	$(BIN)/fairserve reproduce status
 
 clean:
 	rm -rf $(VENV) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .hypothesis
