@@ -274,7 +274,7 @@ class Dispatcher:
         return commands + pool.feed.pump()
 
     def _slices(self, call: Call, usage: TokenUsage, charged: float | None) -> float:
-        """What a call cost in typical calls, where its feeder has a counter in its currency or not."""
+        """Return the cost of a call in typical calls, whatever the feeder counts in."""
         if charged is not None:
             return charged
         weights = SliceWeights()

@@ -8,7 +8,7 @@ Weakness: a sliding log admits a burst of ``limit`` calls at once; it bounds cou
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from typing import Any
 
 from fairserve.throttling.base import LimitUse
@@ -30,9 +30,16 @@ class SlidingLog:
         return len(self._times)
 
     def count(self, key: str, now_s: float) -> int:
-        """Events of ``key`` in ``(now_s - window_s, now_s]``; at most the last limit + 1."""
-        times = self._times.get(key, ())
-        return len(times) - bisect_right(times, now_s - self.window_s)
+        """Return the number of events of ``key`` in the window; at most the last limit + 1.
+
+        An event is in the window while its age, ``now_s - time``, is less than ``window_s``. All methods
+        compare this age, so that rounding cannot make one of them drop an event that another counts.
+        """
+        times = self._times.get(key)
+        if not times:
+            return 0
+        window_s = self.window_s
+        return len(times) - bisect_left(times, True, key=lambda time: now_s - time < window_s)
 
     def record(self, key: str, limit: int, now_s: float) -> None:
         """An event happened now; only the last ``limit + 1`` are kept."""
@@ -53,7 +60,7 @@ class SlidingLog:
                 return self.window_s
         if len(times) < limit:
             return 0.0
-        return max(0.0, times[-limit] + self.window_s - now_s)
+        return max(0.0, self.window_s - (now_s - times[-limit]))
 
     def use(self, key: str, limit: int, now_s: float) -> LimitUse:
         """How much of a limit on this key is used."""
@@ -65,8 +72,8 @@ class SlidingLog:
         if self._forgotten_s is not None and now_s - self._forgotten_s < self.window_s / 2:
             return
         self._forgotten_s = now_s
-        horizon = now_s - self.window_s
-        for key in [key for key, times in self._times.items() if not times or times[-1] <= horizon]:
+        logs = self._times.items()
+        for key in [k for k, times in logs if not times or now_s - times[-1] >= self.window_s]:
             del self._times[key]
 
     def snapshot(self, now_s: float) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Activity:
     """Belongs to the event loop. ``now_s`` is the time of the monotonic clock."""
 
     def __init__(self, entitled: Entitled, clock: Callable[[], float]) -> None:
-        """``entitled`` tells what clients are entitled to now."""
+        """``entitled`` returns the service that clients are entitled to now."""
         self._entitled = entitled
         self._clock = clock
         self._open = OpenBucket(int(clock() // BUCKET_S))

@@ -230,7 +230,7 @@ class ClosedBucket:
 
 
 def of_entitled(services: Mapping[Client, float], entitled: Entitled) -> dict[Client, float]:
-    """What each client was served, over what it is entitled to."""
+    """Return each client's service divided by the service that it is entitled to."""
     due = entitled(services)
     return {owner: service / due[owner] for owner, service in services.items()}
 

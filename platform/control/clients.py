@@ -150,7 +150,7 @@ class Clients:
         ]
 
     def _shares(self, found: Iterable[_Seen]) -> _Shares:
-        """Of the last five minutes, in the unit of the system in force."""
+        """Return shares of the last five minutes, in the unit of the system in force."""
         active = {seen.owner: seen.service[1] for seen in found if seen.active}
         typical = typical_service(self._dispatcher, {owner[1] for owner in active})
         counted = {owner: service / typical[owner[1]] for owner, service in active.items()}

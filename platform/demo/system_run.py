@@ -78,7 +78,7 @@ def figures(recorder: Recorder) -> dict[str, Any]:
 
 
 def _add(summary: dict[str, Any], recorder: Recorder, group: str | None) -> None:
-    """What a client waits for and never gets counts, too: without end, which is None."""
+    """Add the waits to the summary. A rejected call waits without end, which is None."""
     summary["unfinished_interactions"] = _unfinished(recorder, group)
     calls = [call for call in recorder.calls if group in (None, call.group)]
     runs = [run for run in recorder.runs if group in (None, run.group)]

@@ -39,7 +39,7 @@ class StillHolds:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a report says of its own origin. Empty strings: it does not."""
+    """Origin of a report, as written in it. A part that is missing is an empty string."""
 
     code: str = ""
     """Fingerprint of the code and the command that made it."""

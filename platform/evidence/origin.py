@@ -11,7 +11,7 @@ from fairserve.platform.evidence.reports import EVIDENCE
 def present_mark(name: str, command: str, fingerprints: Fingerprints | None = None) -> Mark:
     """Return the mark of a report made by this command with the code that is here.
 
-    Ask before the figures are measured: files that change meanwhile are not those that were run. A
+    Ask before the figures are measured: files may change while they are. A
     report that is in no registry has an empty mark.
     """
     evidence = EVIDENCE.get(name)

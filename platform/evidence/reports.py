@@ -26,11 +26,11 @@ class Evidence:
     document: str
     """The file that carries the fingerprint, Markdown or JSON."""
     modules: tuple[str, ...]
-    """What the figures depend on, with all that these import: dotted names, or paths of scripts."""
+    """Modules whose import closure the figures depend on: dotted names, or paths of scripts."""
     files: tuple[str, ...] = ()
     """Patterns of the other files that belong to it, such as pictures."""
     output: str = ""
-    """What follows the command to write the files: names of files, and the flags before them."""
+    """End of the command line that names the files to write."""
     takes: str = UNKNOWN
     """Expected time on two cores."""
     needs: str = ""

@@ -1,4 +1,4 @@
-"""What each client is entitled to, from outside of the runs that are judged.
+"""Entitlement of clients, computed outside of the runs that are judged.
 
 A client's *demand* is what it gets in a run of its own, on the whole cluster, under FCFS. Its
 *entitlement* is its part of the best total that any system reaches on the same workload, shared out by

@@ -49,7 +49,7 @@ class _Tenant:
         self.apps: OrderedDict[str, int] = OrderedDict()
         """Apps in use, each with the number of its last call, the oldest first."""
         self.medians: dict[tuple[str, int], float] = {}
-        """Of the other apps' weights, by app and stage; as of ``profiles``."""
+        """Medians of the other apps' weights by app and stage, as of ``profiles``."""
         self.profiles = -1
 
     def use(self, app: str) -> None:

@@ -264,9 +264,9 @@ def test_the_levels_of_a_tenant(management):
     renamed = management.call(management.admin, "PATCH", place, {"name": "Acme", "weight": 3})
     assert (renamed["levels"], renamed["weight"]) == (by_app, 3)
     assert management.control.events[-1] == TenantChanged(tenant["id"], 3.0, by_app)
-    told = len(management.control.events)
+    before = len(management.control.events)
     management.call(management.admin, "PATCH", place, {"levels": by_app})
-    assert len(management.control.events) == told, "nothing changed"
+    assert len(management.control.events) == before, "nothing changed"
     for levels in ("user", "team", "", 1):
         body = {"levels": levels}
         management.rejected(management.admin, "PATCH", place, body, param="levels")

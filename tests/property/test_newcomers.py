@@ -61,7 +61,7 @@ class Flood:
             self.cluster.dispatcher.newcomers.growth_s = growth_s
 
     def share_of_b(self, seconds):
-        """Of what is served from now on, while A's users ask."""
+        """Return B's share of the service from now on, while A's users send calls."""
         for number in range(INVENTED):
             self.send("A", f"a{number}")
         self.served.clear()
@@ -180,7 +180,7 @@ class Plain:
     st.sampled_from([0.0, 1.0, 5.0]),
 )
 def test_who_has_a_history(seed, levels, growth_s, slices):
-    """Against the rule written out; and both bounds, whatever is served to whom, and a restore."""
+    """The state equals that of the rule written out, within both bounds, also after a restore."""
     rng, plain = random.Random(seed), Plain(slices, growth_s)
     newcomers, now_s = Newcomers(Directory(), slices, growth_s), 0.0
     charged, histories, granted = Counter(), Counter(), {}

@@ -14,7 +14,7 @@ from fairserve.scheduling.registry import SYSTEMS
 
 LEVELS = [None, "tenant > user", "tenant > app > user"]
 NAMES = ["a", "b", "c"]
-"""Of apps and of users: an app and a user may have the same name."""
+"""Names of apps and of users: an app and a user may have the same name."""
 
 
 def tops(dispatcher):
@@ -32,7 +32,7 @@ def tops(dispatcher):
     st.sampled_from(["user", "tenant > user", "tenant > app > user"]),
 )
 def test_no_call_is_lost_and_no_tenant_gains(seed, name, levels):
-    """Each change leaves every tenant's counter as it is; afterwards a snapshot goes on as well."""
+    """Each change leaves every tenant's counter as it is; a restored snapshot behaves alike."""
     rng = random.Random(seed)
     cluster = VirtualCluster(SYSTEMS[name].with_options({"levels": levels}), kv_tokens=200)
     cluster.join("x0", 200, "x")

@@ -90,7 +90,7 @@ def test_the_price_is_that_of_the_lower_median_of_the_other_apps_in_use(seed, ca
 
 
 def test_what_is_kept_is_bounded():
-    """Of tenants, apps and stages, and nothing is kept without a cap."""
+    """Tables of tenants, apps and stages are bounded, and empty without a cap."""
     known = directory(app=(100, 10))
     for cap, tenants in ((1.0, 3), (math.inf, 0)):
         feeder = made(known, WscOptions(weight_cap=cap))

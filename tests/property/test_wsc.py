@@ -393,7 +393,7 @@ def test_bad_options_and_ids():
 
 @pytest.mark.parametrize(("name", "tokens_of_large"), [("vtc", 1), ("wsc", 9)])
 def test_tokens_are_the_same_for_all_apps_and_slices_are_not(name, tokens_of_large):
-    """Of two backlogged users, one of an app with nine times as large calls."""
+    """Two users are backlogged; the app of one has nine times as large calls."""
     known = directory(small=(100, 10), large=(900, 90))
     locality = Locality(seed=1)
     for worker in WORKERS:

@@ -70,10 +70,10 @@ def test_metadata_says_the_same_as_the_headers():
 @pytest.mark.parametrize("final", [{}, {"x-dynamo-session-final": "true"}])
 def test_a_sub_agent_of_dynamo_joins_the_run_of_its_parent(final):
     session = {"x-dynamo-session-id": "child", **final}
-    told = identify({**session, "x-dynamo-parent-session-id": "root"})
-    assert (told.run_id, told.agent, told.final) == ("root", "child", False)
-    told = identify(session)
-    assert (told.run_id, told.final) == ("child", bool(final))
+    found = identify({**session, "x-dynamo-parent-session-id": "root"})
+    assert (found.run_id, found.agent, found.final) == ("root", "child", False)
+    found = identify(session)
+    assert (found.run_id, found.final) == ("child", bool(final))
 
 
 def test_claude_code_names_its_agent():

@@ -33,7 +33,7 @@ HASH_DIGITS = 16
 
 def closure(root):
     """Return the files to start from and all that they import, as sorted paths in the repository."""
-    # What decides whether tests run is not among what they run.
+    # This script decides whether tests run; it is not part of the code under test.
     start = [each for pattern in ROOTS for each in root.glob(pattern) if each.name != NAME]
     files = ImportGraph([root / path for path in IMPORT_PATHS]).closure(sorted(start))
     return sorted(file.relative_to(root).as_posix() for file in files)

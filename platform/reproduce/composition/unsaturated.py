@@ -1,6 +1,6 @@
 """``unsaturated``: a system that is not saturated must not queue.
 
-Ten minutes of recorded conversations (Azure, 2023), one call each, of 30 users of whom a few have most.
+Ten minutes of recorded conversations (Azure, 2023), one call each. A few of the 30 users have most.
 Arrivals keep their recorded pattern, stretched so that all together ask for half of what the workers do
 under FCFS when everything waits at once. Nobody has to wait for anybody then, so the tail of the wait
 for a first token is FCFS's, to a twentieth.
@@ -29,7 +29,7 @@ DURATION_S = 600.0
 USERS = 30
 WORKERS = 2
 LOAD = 0.5
-"""Of capacity."""
+"""Offered load as a share of capacity."""
 MOST = 1.05
 """Times the p99 of FCFS."""
 PLAIN = "fcfs"

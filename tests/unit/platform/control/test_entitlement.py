@@ -1,4 +1,4 @@
-"""What the console compares service with: shares by levels, in the unit of the system in force."""
+"""The console compares service with shares by levels, in the unit of the system in force."""
 
 import pytest
 

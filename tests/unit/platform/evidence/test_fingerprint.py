@@ -1,4 +1,4 @@
-"""What changes the fingerprint of a report, and what does not, in a package as small as can be."""
+"""Changes of code that change a report's fingerprint, and changes that do not."""
 
 import pytest
 

@@ -173,7 +173,7 @@ def test_a_watermark_is_recommended_unless_another_delays_fewer():
 
 
 def ratios(*values):
-    """Of two seeds in one cell."""
+    """Make the ratios of two seeds in one cell."""
     names = ("tok/s", "p99 TTFT (s)", "satisfied, least")
     return [dict(zip(names, ([v] for v in of_seed), strict=True)) for of_seed in values]
 

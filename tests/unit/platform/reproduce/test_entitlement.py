@@ -1,4 +1,4 @@
-"""What clients are entitled to, and how far a system satisfied them."""
+"""Entitlement of clients, and how far systems satisfy it."""
 
 from dataclasses import replace
 from functools import partial
