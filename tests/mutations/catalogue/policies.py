@@ -496,8 +496,8 @@ _THROTTLING = (
         "retry-after-counts-from-the-oldest-call",
         "throttling",
         "throttling/window.py",
-        "return max(0.0, times[-limit] + self.window_s - now_s)",
-        "return max(0.0, times[0] + self.window_s - now_s)",
+        "return max(0.0, self.window_s - (now_s - times[-limit]))",
+        "return max(0.0, self.window_s - (now_s - times[0]))",
         _THROTTLING_TESTS,
     ),
     Mutation(
