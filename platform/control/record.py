@@ -30,6 +30,7 @@ class CallRecord:
     accepted_at: float
     ended_at: float
     input_tokens: int = 0
+    """Prompt tokens without ``system_tokens``."""
     system_tokens: int = 0
     cached_tokens: int = 0
     extend_tokens: int = 0

@@ -65,6 +65,7 @@ class LedgerCall(Base):
     accepted_at: Mapped[datetime]
     ended_at: Mapped[datetime]
     input_tokens: Mapped[int] = mapped_column(BigInteger)
+    """Prompt tokens without ``system_tokens``; what users read counts whole prompts."""
     system_tokens: Mapped[int] = mapped_column(BigInteger)
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     extend_tokens: Mapped[int] = mapped_column(BigInteger)

@@ -39,6 +39,7 @@ class UsageCalls(Base):
     expired: Mapped[int] = mapped_column(BigInteger)
     uncharged_calls: Mapped[int] = mapped_column(BigInteger)
     input_tokens: Mapped[int] = mapped_column(BigInteger)
+    """Prompt tokens without ``system_tokens``; reports count whole prompts."""
     system_tokens: Mapped[int] = mapped_column(BigInteger)
     cached_tokens: Mapped[int] = mapped_column(BigInteger)
     extend_tokens: Mapped[int] = mapped_column(BigInteger)

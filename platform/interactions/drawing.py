@@ -134,7 +134,7 @@ def _node(picture: drawsvg.Drawing, node: NodeOut, place: Place) -> None:
 
 
 def _tokens(node: NodeOut) -> str:
-    prompt = node.input_tokens + node.system_tokens
+    prompt = node.input_tokens
     cached = f" ({node.cached_tokens} cached)" if node.cached_tokens else ""
     return f"{prompt}{cached} + {node.output_tokens} tokens" if prompt else _short(node.model, 24)
 

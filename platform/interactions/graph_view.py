@@ -34,6 +34,7 @@ class NodeOut(BaseModel):
     duration_s: float | None
     """From its submission to its end."""
     input_tokens: int
+    """Tokens of the whole prompt: system tokens and cached tokens are parts of it."""
     system_tokens: int
     cached_tokens: int
     output_tokens: int
@@ -129,7 +130,7 @@ def _node(call: LedgerCall | CallRecord, state: str, begin_s: float) -> NodeOut:
         queue_s=call.queue_delay_s,
         ttft_s=call.ttft_s,
         duration_s=call.duration_s,
-        input_tokens=call.input_tokens,
+        input_tokens=call.input_tokens + call.system_tokens,
         system_tokens=call.system_tokens,
         cached_tokens=call.cached_tokens,
         output_tokens=call.output_tokens,

@@ -142,8 +142,10 @@ def _used(
             .group_by(*key)
         )
         for tenant, app, interaction_id, *tokens, service, cost in found:
+            counts = {name: int(count) for name, count in zip(TOKENS, tokens, strict=True)}
+            counts["input_tokens"] += counts["system_tokens"]  # rows keep a prompt's parts apart
             used[tenant, app, interaction_id] = {
-                **{name: int(count) for name, count in zip(TOKENS, tokens, strict=True)},
+                **counts,
                 "service": float(service),
                 "cost": Decimal(int(cost)).scaleb(-9),
             }

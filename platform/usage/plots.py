@@ -86,7 +86,7 @@ def durations_by_day(days: Sequence[UsageRow]) -> str:
 
 
 def _computed(row: UsageRow) -> int:
-    return max(0, row.input_tokens + row.system_tokens - row.cached_tokens)
+    return max(0, row.input_tokens - row.cached_tokens)
 
 
 def _day(row: UsageRow) -> date:

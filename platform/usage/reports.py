@@ -250,6 +250,7 @@ def _usage(found: dict[str, Any]) -> dict[str, Any]:
         name: float(found[name] or 0) if name == "service" else int(found[name] or 0)
         for name in Sums.model_fields
     }
+    usage["input_tokens"] += usage["system_tokens"]  # rows keep the parts of a prompt apart
     usage["cost"] = Decimal(int(found["cost"] or 0)).scaleb(-9)
     usage["unpriced_calls"] = int(found["unpriced_calls"] or 0)
     for field, name in _DIGESTS.items():

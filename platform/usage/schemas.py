@@ -122,14 +122,17 @@ class Sums(BaseModel):
     expired: int = 0
     uncharged_calls: int = 0
     input_tokens: int = 0
+    """Tokens of whole prompts: system tokens and cached tokens are parts of them."""
     system_tokens: int = 0
+    """Prompt tokens of leading system messages."""
     cached_tokens: int = 0
+    """Prompt tokens that a worker had cached."""
     extend_tokens: int = 0
     output_tokens: int = 0
     service: float = 0.0
-    """Input and system tokens plus twice the output tokens, cached ones included."""
+    """Input tokens plus twice the output tokens, cached ones included."""
     wasted_tokens: int = 0
-    """Input, system and output tokens of calls that did not complete."""
+    """Input and output tokens of calls that did not complete."""
 
 
 class Usage(Sums):
@@ -198,6 +201,7 @@ class InteractionUsage(BaseModel):
     ended_at: datetime
     calls: int
     input_tokens: int = 0
+    """Tokens of whole prompts, as in :class:`Sums`."""
     system_tokens: int = 0
     cached_tokens: int = 0
     extend_tokens: int = 0

@@ -96,7 +96,7 @@ def reported(management, *groups, **query):
             assert key not in found
             found[key] = (
                 row["calls"],
-                row["input_tokens"] + row["system_tokens"],
+                row["input_tokens"],
                 row["output_tokens"],
                 round(row["cost"] * 10**9),
             )

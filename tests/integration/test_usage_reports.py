@@ -57,7 +57,7 @@ def test_days_and_hours_of_a_zone_are_those_of_pandas(sessions, zone, start, fir
     frame = pd.DataFrame(
         {
             "time": times.tz_convert(zone),
-            "tokens": [r.input_tokens if r.charged else 0 for r in records],
+            "tokens": [r.input_tokens + r.system_tokens if r.charged else 0 for r in records],
             "calls": [int(r.charged) for r in records],
         }
     )
@@ -393,7 +393,7 @@ def test_single_interactions_are_listed_newest_first_to_their_owner_alone(manage
     run = replace(runs(1, 1)[0], tenant=one["id"], app=app["id"], user="u", state="complete")
     call = replace(
         calls(1, 1)[0], tenant=one["id"], app=app["id"], outcome="completed", charged=True,
-        input_tokens=5, service=9.0, cost=1_500_000_000,
+        input_tokens=5, system_tokens=0, service=9.0, cost=1_500_000_000,
     )  # fmt: skip
     records = [
         replace(

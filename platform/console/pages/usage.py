@@ -138,7 +138,7 @@ def _every_day(rows: Sequence[UsageRow], query: UsageQuery) -> list[UsageRow]:
 
 def _charts(days: Sequence[UsageRow], currency: str) -> dict[str, Chart]:
     time = [charts.at(row.day) for row in days if row.day is not None]
-    computed = [row.input_tokens + row.system_tokens - row.cached_tokens for row in days]
+    computed = [row.input_tokens - row.cached_tokens for row in days]
     delays = [
         series(f"{what} {name}", [getattr(getattr(row, field), name) for row in days])
         for what, field in (("waiting", "queue_delay_s"), ("first token", "ttft_s"))

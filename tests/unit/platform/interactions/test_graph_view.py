@@ -82,7 +82,7 @@ def test_calls_edges_and_the_critical_path():
         "queue_s": 0.25,
         "ttft_s": 0.5,
         "duration_s": 2.0,
-        "input_tokens": 10,
+        "input_tokens": 12,
         "system_tokens": 2,
         "cached_tokens": 4,
         "output_tokens": 7,

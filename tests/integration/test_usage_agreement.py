@@ -1,0 +1,115 @@
+"""One history, and every way to read it: all give the same number for ``input_tokens``."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+from export_world import ExportWorld
+from usage_histories import START, calls, runs
+
+from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.usage.rollups import roll_up_all
+
+INPUT, SYSTEM, CACHED, CALLS = 31, 1100, 700, 3
+PROMPTS = CALLS * (INPUT + SYSTEM)
+"""Prompt tokens of the history: 3,393, few enough that the console shows every digit."""
+RUN = "r1"
+
+
+@pytest.fixture
+def world(management):
+    """A tenant with one run of three calls, each with a system prompt."""
+    world = ExportWorld(management)
+    owner = {"tenant": world.one["id"], "app": world.app["id"], "user": "u"}
+    call = replace(
+        calls(1, 1)[0],
+        **owner,
+        interaction_id=RUN,
+        outcome="completed",
+        charged=True,
+        wasted=False,
+        model="m",
+        served_model="m",
+        accepted_at=START,
+        ended_at=START + 9,
+        input_tokens=INPUT,
+        system_tokens=SYSTEM,
+        cached_tokens=CACHED,
+        extend_tokens=INPUT + SYSTEM - CACHED,
+        output_tokens=5,
+    )
+    run = replace(
+        runs(1, 1)[0],
+        **owner,
+        interaction_id=RUN,
+        state="complete",
+        opened_at=START,
+        ended_at=START + 9,
+        wasted_tokens=0,
+        waste_cause="",
+    )
+    with world.sessions.begin() as session:
+        upsert_calls(session, [replace(call, call_id=f"c{n}") for n in range(CALLS)])
+        upsert_interactions(session, [run])
+        roll_up_all(session)
+    return world
+
+
+def test_reports_and_exports_agree_on_input_tokens(world):
+    report = world.raw("/v1/usage", group_by="app").json()
+    assert report["sums"]["input_tokens"] == report["items"][0]["input_tokens"] == PROMPTS
+    assert report["sums"]["system_tokens"] == CALLS * SYSTEM, "a part of them"
+
+    for made in (
+        world.raw("/v1/usage", group_by="app", format="csv"),
+        world.made(group_by="app", format="csv"),
+        world.made(kind="interactions", format="csv"),
+    ):
+        (row,) = csv.DictReader(io.StringIO(made.text, newline=""))
+        assert int(row["input_tokens"]) == PROMPTS
+    for made in (
+        world.raw("/v1/usage", group_by="app", format="parquet"),
+        world.made(group_by="app", format="parquet"),
+        world.made(kind="interactions", format="parquet"),
+    ):
+        table = pq.read_table(io.BytesIO(made.content))
+        assert table["input_tokens"].to_pylist() == [PROMPTS]
+    (line,) = world.made(kind="interactions", format="json").text.splitlines()
+    assert json.loads(line)["input_tokens"] == PROMPTS
+
+
+def test_pages_agree_with_reports_on_input_tokens(world):
+    shown = f"{PROMPTS:,}"
+    page = world.raw("/v1/usage", group_by="app", format="html").text
+    assert f"<dt>Tokens in</dt><dd>{shown}</dd>" in page
+    assert page.count(f'<td class="n">{shown}</td>') == 1
+
+    client = world.management.client
+    client.post("/console/sign-in", data={"key": world.key})
+    page = client.get("/console/usage", params={"group_by": "app", "from": "2026-03-01"}).text
+    assert re.search(rf"Tokens in</dt>\s*<dd[^>]*>\s*{shown}\b", page), page
+    assert f'data-label="In">{shown}<' in page
+
+
+def test_runs_and_their_graphs_agree_with_reports_on_input_tokens(world):
+    (run,) = world.raw("/v1/usage/interactions").json()["items"]
+    assert run["input_tokens"] == PROMPTS
+    graph = world.raw(f"/v1/interactions/{RUN}/graph", world.app["api_key"]).json()
+    assert sum(node["input_tokens"] for node in graph["nodes"]) == PROMPTS
+    page = world.management.client.get(
+        f"/console/interactions/{world.one['id']}/{world.app['id']}/{RUN}",
+        headers={"cookie": sign_in(world)},
+    ).text
+    assert page.count(f'data-label="Prompt">{INPUT + SYSTEM:,}<') == CALLS
+
+
+def sign_in(world):
+    """The cookie of a new session of the tenant's."""
+    answer = world.management.client.post(
+        "/console/sign-in", data={"key": world.key}, follow_redirects=False
+    )
+    return answer.headers["set-cookie"].partition(";")[0]
