@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from hmac import compare_digest
 from typing import Annotated
 
@@ -39,7 +39,6 @@ CACHE_TTL_S = 30.0
 CACHE_ENTRIES = 10_000
 STALE_S = 300.0
 MAX_KEY_CHARS = 256
-LAST_USED_STEP = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +208,12 @@ class Authenticator:
         )
 
     def _note_use(self, row: ApiKey, present_hash: str) -> None:
-        """Store the key under the present secret, and when it was used, to the hour."""
-        now = self._now()
+        """Store the key under the present secret, and when it was used: the hour, or its creation."""
         changes: dict[str, object] = {}
-        if row.last_used_at is None or now - row.last_used_at >= LAST_USED_STEP:
-            changes["last_used_at"] = now.replace(minute=0, second=0, microsecond=0)
+        hour = self._now().replace(minute=0, second=0, microsecond=0)
+        used_at = max(hour, row.created_at)
+        if row.last_used_at is None or used_at > row.last_used_at:
+            changes["last_used_at"] = used_at
         if row.key_hash != present_hash:
             changes |= {"key_hash": present_hash, "secret_id": self.hasher.secret_id}
         if not changes:

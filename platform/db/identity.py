@@ -127,7 +127,7 @@ class ApiKey(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
-    """To the hour, so that calls do not write."""
+    """To the hour, so that calls do not write; never before ``created_at``."""
 
 
 class EndUser(Base):

@@ -211,7 +211,7 @@ def test_keys_are_added_listed_revoked_and_rotated(management):
     listed = management.call(key, "GET", path)
     assert [item["id"] for item in listed["items"]] == [app["key"]["id"], second["id"], third["id"]]
     assert all("api_key" not in item for item in listed["items"])
-    assert all(item["last_used_at"] for item in listed["items"])
+    assert all(item["last_used_at"] >= item["created_at"] for item in listed["items"])
 
     management.call(key, "DELETE", f"{path}/{third['id']}")
     management.call(key, "DELETE", f"{path}/{third['id']}")

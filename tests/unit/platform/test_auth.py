@@ -255,12 +255,14 @@ def test_the_last_use_is_kept_to_the_hour(authenticator, sessions, clock, app_ke
         with sessions() as session:
             return session.get(ApiKey, app_key.row.id).last_used_at
 
+    created_at = NOW - timedelta(minutes=10)
+    change(sessions, app_key, created_at=created_at)
     authenticator.authenticate_sync(app_key.plain)
-    assert last_used() == NOW.replace(minute=0)
+    assert last_used() == created_at, "12:20, not 12:00: a key is not used before it is made"
     clock.now_s += 60
     authenticator.authenticate_sync(app_key.plain)
-    assert last_used() == NOW.replace(minute=0)
-    clock.now_s += 3600
+    assert last_used() == created_at
+    clock.now_s += 3000  # 13:21
     authenticator.authenticate_sync(app_key.plain)
     assert last_used() == NOW.replace(hour=13, minute=0)
 
