@@ -40,15 +40,9 @@ async def list_all_interactions(
     which = RunFilter(query.tenant, query.app, query.user, query.state)
     live, ended = await list_runs(state.control, state.session_factory, which, query)
     return AnyInteractionList(
-        data=[
-            *(
-                AnyInteractionOut(**vars(of_view(view)), tenant=view.tenant, app=view.app)
-                for view in live
-            ),
-            *(
-                AnyInteractionOut(**vars(of_row(row)), tenant=row.tenant_id, app=row.app_id)
-                for row in ended
-            ),
+        items=[
+            *(AnyInteractionOut(**vars(of_view(view)), tenant=view.tenant) for view in live),
+            *(AnyInteractionOut(**vars(of_row(row)), tenant=row.tenant_id) for row in ended),
         ]
     )
 

@@ -10,21 +10,31 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from sqlalchemy.exc import OperationalError
 
 from fairserve.interactions.program import ProgramLimits
-from fairserve.platform.auth import AppPrincipal
+from fairserve.platform.auth import AppPrincipal, Principal
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.schemas import ObjectId
+from fairserve.platform.db.session import unavailable
+from fairserve.platform.errors import InvalidRequestError
 from fairserve.platform.interactions.drawing import draw
 from fairserve.platform.interactions.graph_view import GraphOut
+from fairserve.platform.interactions.listing import RunFilter, list_runs
 from fairserve.platform.interactions.opening import read_opening
 from fairserve.platform.interactions.schemas import (
     GraphQuery,
     InteractionList,
     InteractionOut,
     InteractionQuery,
+    OwnerQuery,
     ProgramCreate,
     inlined,
+    of_row,
+    of_view,
 )
 from fairserve.platform.interactions.service import Interactions
+from fairserve.platform.usage.readers import Reader, asked_app
 
 router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 
@@ -33,6 +43,36 @@ def _service(request: Request, principal: AppPrincipal) -> Interactions:
     assert principal.tenant_id is not None, "only app keys have runs"
     assert principal.app_id is not None, "only app keys have runs"
     return service_of(request, principal.tenant_id, principal.app_id)
+
+
+async def _readable(
+    request: Request,
+    principal: Reader,
+    app: ObjectId | None = None,
+    tenant: ObjectId | None = None,
+) -> Interactions:
+    app_id = await _asked_app(request, principal, OwnerQuery(app=app, tenant=tenant))
+    if app_id is None:
+        raise InvalidRequestError(
+            f"a key of scope {principal.scope} names an app here: ?app=app_...", param="app"
+        )
+    assert principal.tenant_id is not None, "a reader has a tenant"
+    return service_of(request, principal.tenant_id, app_id)
+
+
+async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) -> str | None:
+    """The app whose runs are asked for; None is all of the tenant's. Raises NotFoundError."""
+    if query.app in (None, principal.app_id):
+        return principal.app_id
+
+    def ask() -> str | None:
+        with request.app.state.session_factory() as session:
+            return asked_app(read_only(session), principal, query)
+
+    try:
+        return await asyncio.to_thread(ask)
+    except OperationalError as error:
+        raise unavailable() from error
 
 
 def service_of(request: Request, tenant: str, app: str) -> Interactions:
@@ -58,6 +98,8 @@ CREATE_BODY = {
 """The body is read by :mod:`fairserve.platform.interactions.opening`."""
 
 Service = Annotated[Interactions, Depends(_service)]
+Readable = Annotated[Interactions, Depends(_readable)]
+"""An app key reads runs of its app, a tenant key those of an app that it names."""
 
 
 @router.post("", status_code=201, openapi_extra=CREATE_BODY)
@@ -69,15 +111,22 @@ async def open_interaction(request: Request, service: Service) -> InteractionOut
 
 @router.get("")
 async def list_interactions(
-    service: Service, query: Annotated[InteractionQuery, Query()]
+    request: Request, principal: Reader, query: Annotated[InteractionQuery, Query()]
 ) -> InteractionList:
-    """Live runs and ended ones."""
-    return InteractionList(data=await service.list(query))
+    """Live runs and ended ones of an app, or of all apps of a tenant, or of one that it names.
+
+    ``offset`` counts among the ended. A run that ended less than a second ago may be in neither part.
+    """
+    app_id = await _asked_app(request, principal, query)
+    which = RunFilter(principal.tenant_id, app_id, state=query.state)
+    state = request.app.state
+    live, ended = await list_runs(state.control, state.session_factory, which, query)
+    return InteractionList(items=[*map(of_view, live), *map(of_row, ended)])
 
 
 @router.get("/{interaction_id:path}/graph", response_model=GraphOut)
 async def read_graph(
-    interaction_id: str, service: Service, query: Annotated[GraphQuery, Query()]
+    interaction_id: str, service: Readable, query: Annotated[GraphQuery, Query()]
 ) -> GraphOut | Response:
     """Calls, what each follows, and how each is doing; ``format=svg`` draws it."""
     graph = await service.graph(interaction_id)
@@ -93,7 +142,7 @@ async def read_graph(
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def follow_interaction(
-    interaction_id: str, request: Request, service: Service
+    interaction_id: str, request: Request, service: Readable
 ) -> StreamingResponse:
     """Server-sent events: the run as it stands, then what becomes of it, to its end."""
     events = await service.follow(interaction_id, request.app.state.settings.keepalive_s)
@@ -112,7 +161,7 @@ async def close_interaction(interaction_id: str, service: Service) -> dict[str, 
 
 
 @router.get("/{interaction_id:path}")
-async def read_interaction(interaction_id: str, service: Service) -> InteractionOut:
+async def read_interaction(interaction_id: str, service: Readable) -> InteractionOut:
     """One run; a program with the outputs that it has so far."""
     return await service.get(interaction_id)
 

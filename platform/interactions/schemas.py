@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from fairserve.interactions.identity import MAX_ID_CHARS, client_run_id
 from fairserve.platform.control.port import RunView
 from fairserve.platform.db.ledger import Interaction
-from fairserve.platform.db.schemas import ObjectId, Paging, Strict, UserId
+from fairserve.platform.db.schemas import ObjectId, Paging, Strict, TenantQuery, UserId
 from fairserve.platform.interactions.listing import ListedState
 from fairserve.platform.programs.schemas import NodeIn, ProgramOut
 
@@ -35,13 +35,19 @@ class ProgramCreate(InteractionCreate):
     result: str | None = Field(None, description="The node whose output is the result.")
 
 
-class InteractionQuery(Paging):
+class OwnerQuery(TenantQuery):
+    """``app`` names an app of the tenant for a tenant key; an app key may leave it out."""
+
+    app: ObjectId | None = None
+
+
+class InteractionQuery(Paging, OwnerQuery):
     """``state=live`` lists runs that have not ended, ``ended`` the others; both by default."""
 
     state: Annotated[str, Field(pattern="^(live|ended|all)$")] = "all"
 
 
-class GraphQuery(Strict):
+class GraphQuery(OwnerQuery):
     """How a run's graph is shown."""
 
     format: Literal["json", "svg"] = "json"
@@ -52,6 +58,7 @@ class InteractionOut(BaseModel):
 
     id: str
     object: str = "interaction"
+    app: str
     state: str
     user: str
     opened_at: datetime
@@ -70,7 +77,7 @@ class InteractionList(BaseModel):
     """Live runs first, then ended ones, the latest first."""
 
     object: str = "list"
-    data: list[InteractionOut]
+    items: list[InteractionOut]
 
 
 class AnyInteractionQuery(Paging):
@@ -85,23 +92,23 @@ class AnyInteractionQuery(Paging):
 
 
 class AnyInteractionOut(InteractionOut):
-    """A run with its owners."""
+    """A run with its tenant."""
 
     tenant: str
-    app: str
 
 
 class AnyInteractionList(BaseModel):
     """Live runs first, then ended ones, the latest first."""
 
     object: str = "list"
-    data: list[AnyInteractionOut]
+    items: list[AnyInteractionOut]
 
 
 def of_view(view: RunView) -> InteractionOut:
     """A run as control knows it."""
     return InteractionOut(
         id=client_run_id(view.app, view.interaction_id),
+        app=view.app,
         state=view.state,
         user=view.user,
         opened_at=datetime.fromtimestamp(view.opened_at, UTC),
@@ -119,6 +126,7 @@ def of_row(row: Interaction) -> InteractionOut:
     """An ended run as the ledger has it."""
     return InteractionOut(
         id=row.id,
+        app=row.app_id,
         state=row.state,
         user=row.user_id,
         opened_at=row.opened_at,

@@ -16,14 +16,8 @@ from fairserve.platform.errors import ConflictError, NotFoundError
 from fairserve.platform.interactions import repository
 from fairserve.platform.interactions.events import RunEvents
 from fairserve.platform.interactions.graph_view import GraphOut, graph_of
-from fairserve.platform.interactions.listing import RunFilter, list_runs
 from fairserve.platform.interactions.opening import Opening, checked
-from fairserve.platform.interactions.schemas import (
-    InteractionOut,
-    InteractionQuery,
-    of_row,
-    of_view,
-)
+from fairserve.platform.interactions.schemas import InteractionOut, of_row, of_view
 from fairserve.platform.ledger import Ledger
 from fairserve.platform.programs.repository import ProgramKey
 from fairserve.platform.programs.service import BY_CLIENT, Programs
@@ -67,15 +61,6 @@ class Interactions:
         sink = None if body.sink is None else core_call_id(core_id, body.sink)
         view = await self._control.open_interaction(core_id, self._tenant, self._app, user, sink)
         return of_view(view)
-
-    async def list(self, query: InteractionQuery) -> list[InteractionOut]:
-        """Live runs, then ended ones; ``offset`` counts among the ended.
-
-        A run that ended less than a second ago may be in neither part yet.
-        """
-        of = RunFilter(self._tenant, self._app, state=query.state)
-        live, ended = await list_runs(self._control, self._sessions, of, query)
-        return [*map(of_view, live), *map(of_row, ended)]
 
     async def get(self, run_id: str) -> InteractionOut:
         """One run, with its program if it has one. Raises NotFoundError."""

@@ -37,7 +37,7 @@ def list_jobs(request: Request, session: ReadSession) -> Jobs:
     now = utc_now()
     return Jobs(
         done_by="celery" if settings.jobs_on_celery else "here",
-        jobs=[
+        items=[
             JobOut.of(job, job.interval_s(settings), states.get(job.name), now)
             for job in JOBS.values()
         ],

@@ -60,7 +60,7 @@ class Jobs(BaseModel):
     """All background jobs."""
 
     done_by: Literal["here", "celery"]
-    jobs: list[JobOut]
+    items: list[JobOut]
 
 
 def _health(state: JobState, interval_s: float, now: datetime) -> Health:

@@ -38,10 +38,9 @@ def asked_app(session: Session, principal: Principal, query: NamesApp) -> str | 
     """The app that is asked for, or the key's own. Raises NotFoundError for anybody else's."""
     assert principal.tenant_id is not None
     app_id = query.app or principal.app_id
-    foreign = principal.scope == "app" and app_id != principal.app_id
-    if app_id is not None and (
-        foreign or not reports.knows_app(session, principal.tenant_id, app_id)
-    ):
+    if app_id is None or app_id == principal.app_id:
+        return app_id
+    if principal.scope == "app" or not reports.knows_app(session, principal.tenant_id, app_id):
         raise NotFoundError("there is no such app", param="app")
     return app_id
 

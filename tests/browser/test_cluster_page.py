@@ -101,7 +101,7 @@ def test_charts_follow_the_workers(operator, server, app):
 
 def test_a_job_is_run(operator, server):
     operator.go(CLUSTER)
-    before = server.admin("GET", "/admin/jobs")["jobs"]
+    before = server.admin("GET", "/admin/jobs")["items"]
     assert [job["name"] for job in before] == [
         text.split("\n")[0] for text in operator.page.locator("tr[id^=job-] th").all_inner_texts()
     ]

@@ -146,7 +146,7 @@ def test_a_tenant_sees_its_own_runs_only(browser, server, app, foreign):
         cancel = place(foreign, "theirs").replace(LIST, f"{LIST}/cancel")
         answer = visit.context.request.post(server.url + cancel, form={"csrf": csrf})
         assert answer.status == 404
-    runs = server.request("GET", f"{RUNS}?state=live", foreign["api_key"])["data"]
+    runs = server.request("GET", f"{RUNS}?state=live", foreign["api_key"])["items"]
     assert [run["id"] for run in runs] == ["theirs"]
 
 
@@ -157,7 +157,7 @@ def test_filters_and_pages(browser, server, app, foreign):
         server.request("DELETE", f"{RUNS}/done-{number:02}", many["api_key"])
     open_runs(server, many, "still-live", user="filter me")
     path = f"/admin/interactions?state=ended&limit=1000&app={many['id']}"
-    server.wait_for(path, server.admin_key, lambda found: len(found["data"]) == 53)
+    server.wait_for(path, server.admin_key, lambda found: len(found["items"]) == 53)
     with browser.visit(server.url) as visit:
         visit.sign_in(server.admin_key)
         rows = visit.page.locator("tbody tr")

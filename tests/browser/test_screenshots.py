@@ -67,7 +67,7 @@ def pages(server):
     flood = Flood(server, app)
     assert sum(flood.burst(2 + number % 5) for number in range(BUCKETS)) > 0
     server.wait_for(
-        "/admin/interactions?state=complete", server.admin_key, lambda found: found["data"]
+        "/admin/interactions?state=complete", server.admin_key, lambda found: found["items"]
     )
     newest = server.admin("GET", "/admin/throttling/events")["items"][0]
     tenant = app["tenant_id"]

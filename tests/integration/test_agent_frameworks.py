@@ -135,7 +135,7 @@ def test_an_example_is_one_run_of_its_agents(name, server):
     nodes, edges = graph_of(server, run_id, key)
     assert nodes == wanted
     assert edges == {**edges_between(wanted), **BEYOND.get(name, {})}
-    (run,) = server.request("GET", "/v1/interactions", key)["data"]
+    (run,) = server.request("GET", "/v1/interactions", key)["items"]
     assert (run["id"], run["user"], run["calls"]) == (run_id, "ann", calls)
 
 

@@ -178,8 +178,8 @@ def _forget(world):
 def test_operators_see_the_jobs_and_run_one(management):
     found = management.call(management.admin, "GET", "/admin/jobs")
     assert found["done_by"] == "here"
-    assert [job["name"] for job in found["jobs"]] == list(JOBS)
-    assert {job["health"] for job in found["jobs"]} == {"new"}
+    assert [job["name"] for job in found["items"]] == list(JOBS)
+    assert {job["health"] for job in found["items"]} == {"new"}
     state = management.state
     context = JobContext(state.session_factory, state.settings, management.hasher)
 
@@ -192,13 +192,13 @@ def test_operators_see_the_jobs_and_run_one(management):
         with pytest.raises(JobFailedError):
             run_pass(job, context, lambda: False, now=lambda: now[0])
         now[0] = retry_at(state_of(context.sessions, "rollup"))
-    shown = management.call(management.admin, "GET", "/admin/jobs")["jobs"][0]
+    shown = management.call(management.admin, "GET", "/admin/jobs")["items"][0]
     assert (shown["health"], shown["error"]) == ("dead", "ValueError: broken")
     ran = management.call(management.admin, "POST", "/admin/jobs/rollup/run", status=202)
     assert (ran["health"], ran["error"]) == ("new", "ValueError: broken")
     assert management.jobs.asked == ["rollup"]
     run_pass(JOBS["rollup"], context, lambda: False)
-    shown = management.call(management.admin, "GET", "/admin/jobs")["jobs"][0]
+    shown = management.call(management.admin, "GET", "/admin/jobs")["items"][0]
     assert (shown["health"], shown["failures"]) == ("fine", 0)
     management.call(management.admin, "POST", "/admin/jobs/nothing/run", status=404)
     tenant = management.tenant("acme")
@@ -211,7 +211,7 @@ def test_a_job_that_nobody_runs_is_late(management):
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     run_pass(JOBS["rollup"], context, lambda: False, now=lambda: long_ago)
     run_pass(JOBS["retention"], context, lambda: False, now=lambda: long_ago)
-    jobs = management.call(management.admin, "GET", "/admin/jobs")["jobs"]
+    jobs = management.call(management.admin, "GET", "/admin/jobs")["items"]
     assert {job["name"]: job["health"] for job in jobs} == {
         name: {"rollup": "late", "retention": "fine"}.get(name, "new") for name in JOBS
     }

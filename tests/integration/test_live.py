@@ -32,7 +32,7 @@ def worlds(server):
 
 
 def runs(server, **query):
-    found = server.call(server.admin_key, "GET", "/admin/interactions", **query)["data"]
+    found = server.call(server.admin_key, "GET", "/admin/interactions", **query)["items"]
     return [(run["id"], run["state"]) for run in found]
 
 
@@ -49,10 +49,45 @@ def test_runs_of_all_tenants_are_listed(server, worlds):
     assert runs(server, tenant=one["id"]) == [*live, ended]
     assert runs(server, tenant=other["id"]) == runs(server, user="carl") == [ended]
     assert runs(server, app=app["id"], user="anna") == [live[0], ended]
-    (found,) = server.call(server.admin_key, "GET", "/admin/interactions", user="bert")["data"]
+    (found,) = server.call(server.admin_key, "GET", "/admin/interactions", user="bert")["items"]
     assert (found["tenant"], found["app"]) == (one["id"], app["id"])
     wrong = server.send(server.admin_key, "GET", "/admin/interactions", params={"state": "x"})
     assert wrong.status_code == 400
+
+
+def test_a_tenant_key_reads_the_runs_of_its_apps(server, worlds):
+    one, app, other, foreign = worlds
+    key, path = one["api_key"], "/v1/interactions"
+    mine = server.call(app["api_key"], "GET", path)["items"]
+    assert [run["id"] for run in mine] == ["program", "live", "ended/run"]
+    assert {run["app"] for run in mine} == {app["id"]}
+    for query in ({}, {"app": app["id"]}, {"tenant": one["id"]}):
+        assert server.call(key, "GET", path, **query)["items"] == mine
+    (ended,) = server.call(key, "GET", path, app=app["id"], state="ended")["items"]
+    (theirs,) = server.call(other["api_key"], "GET", path)["items"]
+    assert (ended["app"], theirs["app"]) == (app["id"], foreign["id"])
+    for name, asked in ((key, foreign), (app["api_key"], foreign), (other["api_key"], app)):
+        answer = server.send(name, "GET", path, params={"app": asked["id"]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (404, "app")
+
+
+def test_a_tenant_key_reads_one_run_of_an_app_that_it_names(server, worlds):
+    one, app, other, foreign = worlds
+    for more in ("", "/graph", "/events"):
+        path = f"/v1/interactions/ended/run{more}"
+        expected = server.send(app["api_key"], "GET", path)
+        answer = server.send(one["api_key"], "GET", path, params={"app": app["id"]})
+        assert (answer.status_code, answer.content) == (200, expected.content)
+        nameless = server.send(one["api_key"], "GET", path)
+        assert (nameless.status_code, nameless.json()["error"]["param"]) == (400, "app")
+        answer = server.send(one["api_key"], "GET", path, params={"app": foreign["id"]})
+        assert answer.status_code == 404
+        answer = server.send(other["api_key"], "GET", path, params={"app": app["id"]})
+        assert answer.status_code == 404
+    for method, more in (("DELETE", ""), ("POST", "/close")):
+        path = f"/v1/interactions/live{more}"
+        answer = server.send(one["api_key"], method, path, params={"app": app["id"]})
+        assert answer.status_code == 403, "reading is all that a tenant key may do"
 
 
 def test_clients_are_listed_with_what_they_used(server, worlds):

@@ -161,7 +161,7 @@ class Alma:
         }
 
     def _runs(self):
-        runs = self.server.call(self.app_key, "GET", "/v1/interactions")["data"]
+        runs = self.server.call(self.app_key, "GET", "/v1/interactions")["items"]
         return {run["id"]: run["state"] for run in runs}
 
     def _exported(self):
@@ -200,7 +200,7 @@ class Alma:
     def state(self):
         """Its rows, and what is not in the database yet."""
         assert self.server.platform.ledger.flush(10)
-        live = self.server.call(self.app_key, "GET", "/v1/interactions")["data"]
+        live = self.server.call(self.app_key, "GET", "/v1/interactions")["items"]
         return self.rows() | {"live": sorted(live, key=lambda run: run["id"])}
 
 

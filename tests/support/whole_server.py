@@ -71,6 +71,6 @@ class WholeServer:
 
     def end_runs(self, key):
         """End the live runs of an app: a stream of one would not end."""
-        while runs := self.call(key, "GET", "/v1/interactions", state="live")["data"]:
+        while runs := self.call(key, "GET", "/v1/interactions", state="live")["items"]:
             for run in runs:
                 self.send(key, "DELETE", f"/v1/interactions/{quote(run['id'], safe='/')}")

@@ -124,7 +124,7 @@ def _stored(
         read_only(session)
         rows = session.execute(select(App.id, App.name).where(App.id.in_(ids)))
         names = {app_id: name for app_id, name in rows}  # noqa: C416
-        return names, list_jobs(request, session).jobs if with_jobs else []
+        return names, list_jobs(request, session).items if with_jobs else []
 
 
 def _charts(live: LiveSnapshot, names: dict[str, str]) -> dict[str, Chart]:

@@ -253,7 +253,7 @@ def test_ids_of_runs_that_are_none(server):
         assert told == (400, "invalid_value", "metadata.interaction_id")
         answer = server.post("/v1/interactions", {"id": text})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "id"), text
-    listed = server.request("GET", "/v1/interactions?limit=1000", server.app_key).json()["data"]
+    listed = server.request("GET", "/v1/interactions?limit=1000", server.app_key).json()["items"]
     assert not {each["id"] for each in listed} & {"i" * 10_000, "a\nb", " ", ""}
 
 

@@ -103,7 +103,7 @@ def test_what_is_wrong_leaves_nothing_behind(server, what):
 def _nothing_is_left(server, run):
     assert read(server, run).status_code == 404
     assert not rows(server, "programs", id=run)
-    listed = server.request("GET", "/v1/interactions?limit=1000", server.app_key).json()["data"]
+    listed = server.request("GET", "/v1/interactions?limit=1000", server.app_key).json()["items"]
     assert run not in {each["id"] for each in listed}
 
 
