@@ -185,8 +185,13 @@ class Apps:
             raise PermissionDeniedError("an app's weight is set with an admin key", param="weight")
 
     def _check_name(self, name: str) -> None:
-        if repository.by_name(self._session, self._tenant_id, name) is not None:
-            raise ConflictError("the tenant has an app of this name", param="name")
+        app = repository.by_name(self._session, self._tenant_id, name)
+        if app is not None:
+            raise ConflictError(
+                f"the tenant has an app of this name, {app.id}; choose another name, or use that app:"
+                f" POST /v1/apps/{app.id}/keys makes a further key of it",
+                param="name",
+            )
 
     def _require_room(self, *, new: bool) -> None:
         there = repository.count(self._session, self._tenant_id, deleted=False)

@@ -48,6 +48,8 @@ def interaction_errors(call: Call | None, app: str = "") -> Iterator[None]:
         kind, code, param = _ERRORS.get(type(error), (ConflictError, "conflict", None))
         if isinstance(error, errors.ForeignInteractionError):
             text = "there is no such interaction for this user"
+        if isinstance(error, errors.InteractionClosedError) and call is not None:
+            text += "; begin a new run with another X-Interaction-Id"
         retry_s = error.retry_after_s if isinstance(error, errors.OpeningRateError) else RETRY_S
         later = issubclass(kind, (UnavailableError, RateLimitedError))
         headers = {"Retry-After": f"{max(1, math.ceil(retry_s))}"} if later else {}

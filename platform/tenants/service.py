@@ -154,8 +154,13 @@ class Tenants:
 
     def _check_name(self, name: str) -> None:
         taken = select(Tenant.id).where(Tenant.name == name, Tenant.deleted_at.is_(None))
-        if self._session.scalars(taken).first():
-            raise ConflictError("there is a tenant of this name", param="name")
+        tenant_id = self._session.scalars(taken).first()
+        if tenant_id is not None:
+            raise ConflictError(
+                f"{tenant_id} is a tenant of this name; choose another name, or use that tenant: POST"
+                f" /admin/tenants/{tenant_id}/keys makes a further key of it",
+                param="name",
+            )
 
     def _set_contract(self, tenant: Tenant, body: ContractBody | None) -> None:
         holder = Holder(tenant.id, "tenant")

@@ -1,4 +1,4 @@
-"""The program in the README runs as it stands against the running server."""
+"""The program in the README runs as it stands against the running server, as often as one likes."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,15 @@ def test_the_readmes_program(tmp_path):
         program = program.replace("http://127.0.0.1:8000", server.url)
         assert '"sk-fs-a-..."' in program
         program = program.replace("sk-fs-a-...", server.admin_key)
-        names = {}
-        exec(compile(program, "README.md", "exec"), names)
-        names["client"].close()
-        assert names["text"].usage.completion_tokens == 64
-        usage = server.wait_for_usage(calls=2)
-        assert usage["completed"] == 2
+        for runs in (1, 2):
+            names = {}
+            exec(compile(program, "README.md", "exec"), names)
+            names["client"].close()
+            assert names["text"].usage.completion_tokens == 64
+            usage = server.wait_for_usage(calls=2 * runs)
+            assert usage["completed"] == 2 * runs
+            assert usage["interactions"]["complete"] == runs
+        assert len(server.admin("GET", "/admin/apps", params={"name": "research"})["items"]) == 1
         answer = httpx.get(
             f"{server.url}/v1/usage",
             headers={"Authorization": f"Bearer {names['tenant']['api_key']}"},
