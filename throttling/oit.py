@@ -60,7 +60,7 @@ class OitThrottle:
                     scope=scope,
                     limit=limit,
                     window_s=self.options.window_s,
-                    count=count,
+                    count=self._arrivals.count_all(key, now_s) + 1,
                     retry_after_s=self._arrivals.free_after_s(key, limit, now_s, record_now=True),
                     certain=scope == "user",
                 )

@@ -15,7 +15,7 @@ class RateWindow:
 
     __slots__ = ("_buckets", "_window_s", "total")
 
-    def __init__(self, window_s: int = 60) -> None:
+    def __init__(self, window_s: float = 60) -> None:
         self._window_s = window_s
         self._buckets: dict[int, int] = {}
         """By second, in order."""

@@ -1,8 +1,10 @@
 """Counting events of the last minute, per key, in bounded memory.
 
 :class:`SlidingLog` remembers the times of at most ``limit + 1`` events per key: more never change
-whether the limit is passed. Worked timeline, window 60 s, limit 2: events at 0, 10 and 20 give the
-counts 1, 2 and 3; at 61 the event at 0 has left the window, so one more makes 3 again (10, 20, 61).
+whether the limit is passed. Older events of the window are only counted, in buckets of a second, so that
+a report can say how far a key is over its limit. Worked timeline, window 60 s, limit 2: events at 0, 10
+and 20 give the counts 1, 2 and 3; at 61 the event at 0 has left the window, so one more makes 3 again
+(10, 20, 61).
 Weakness: a sliding log admits a burst of ``limit`` calls at once; it bounds counts, not rates.
 """
 
@@ -12,6 +14,7 @@ from bisect import bisect_left
 from typing import Any
 
 from fairserve.throttling.base import LimitUse
+from fairserve.throttling.rate_window import RateWindow
 
 
 class SlidingLog:
@@ -22,6 +25,8 @@ class SlidingLog:
             raise ValueError(f"window_s is {window_s}; allowed: over 0")
         self.window_s = window_s
         self._times: dict[str, list[float]] = {}
+        self._older: dict[str, RateWindow] = {}
+        """Events of the window that the log no longer holds, of the keys over their limit."""
         self._forgotten_s: float | None = None
         """When idle keys were dropped last."""
 
@@ -41,12 +46,31 @@ class SlidingLog:
         window_s = self.window_s
         return len(times) - bisect_left(times, True, key=lambda time: now_s - time < window_s)
 
+    def count_all(self, key: str, now_s: float) -> int:
+        """Return the number of events of ``key`` in the window, however many.
+
+        Those before the last limit + 1 count for up to a second longer than the window.
+        """
+        older = self._older.get(key)
+        if older is None:
+            return self.count(key, now_s)
+        older.drop_old(now_s)
+        return self.count(key, now_s) + older.total
+
     def record(self, key: str, limit: int, now_s: float) -> None:
-        """An event happened now; only the last ``limit + 1`` are kept."""
+        """An event happened now; the times of the last ``limit + 1`` are kept. O(1) amortised."""
         times = self._times.setdefault(key, [])
         times.append(now_s)
-        if len(times) > limit + 1:
-            del times[: len(times) - limit - 1]
+        surplus = len(times) - limit - 1
+        if surplus > 0:
+            for time_s in times[:surplus]:
+                if now_s - time_s < self.window_s:
+                    older = self._older.get(key)
+                    if older is None:
+                        older = self._older[key] = RateWindow(self.window_s)
+                    older.drop_old(now_s)
+                    older.add(1, time_s)
+            del times[:surplus]
 
     def free_after_s(self, key: str, limit: int, now_s: float, *, record_now: bool) -> float:
         """Seconds until one more event would make the count at most ``limit``.
@@ -75,13 +99,18 @@ class SlidingLog:
         logs = self._times.items()
         for key in [k for k, times in logs if not times or now_s - times[-1] >= self.window_s]:
             del self._times[key]
+        for older in self._older.values():
+            older.drop_old(now_s)
+        for key in [k for k, older in self._older.items() if not older.total]:
+            del self._older[key]
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Ages of the remembered events."""
+        """Ages of the remembered events, and numbers of older ones by age."""
         last_s = self._forgotten_s
         return {
             "forgotten_age_s": None if last_s is None else now_s - last_s,
             "ages": {key: [now_s - time for time in times] for key, times in self._times.items()},
+            "older": {key: older.snapshot(now_s) for key, older in self._older.items()},
         }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
@@ -89,3 +118,6 @@ class SlidingLog:
         age_s = state["forgotten_age_s"]
         self._forgotten_s = None if age_s is None else now_s - age_s
         self._times = {key: [now_s - age for age in ages] for key, ages in state["ages"].items()}
+        self._older = {key: RateWindow(self.window_s) for key in state["older"]}
+        for key, older in self._older.items():
+            older.restore(state["older"][key], now_s)

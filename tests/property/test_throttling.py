@@ -140,9 +140,22 @@ def test_the_log_counts_like_a_list_and_stays_small(gaps_s, limit):
         times.append(now_s)
         inside = sum(now_s - time < 60 for time in times)
         assert (log.count("k", now_s) > limit) == (inside > limit)
+        assert inside <= log.count_all("k", now_s) <= sum(now_s - time < 61 for time in times)
         assert len(log._times["k"]) <= limit + 1
-    log.forget_idle(now_s + 61)
-    assert len(log) == 0
+        other = SlidingLog()
+        other.restore(json.loads(json.dumps(log.snapshot(now_s))), now_s)
+        assert [w.total for w in other._older.values()] == [w.total for w in log._older.values()]
+    log.forget_idle(now_s + 62)
+    assert len(log) == len(log._older) == 0
+
+
+def test_a_flood_is_counted_in_full_though_the_log_is_short():
+    throttle = THROTTLES["oit"]()
+    counts = [take(throttle, arrival(1), n / 1000).count for n in range(5000)]
+    assert counts == [None] * 3 + list(range(4, 5001))
+    assert take(throttle, arrival(1), 59.0).count == 5001
+    assert take(throttle, arrival(1), 66.0).admitted
+    assert len(throttle.snapshot(59.0)["arrivals"]["ages"]["user:app\0u1"]) <= 4
 
 
 def test_hysteresis():

@@ -206,6 +206,7 @@ def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(gateway
         ]
         eventually(lambda: gateway.cluster()["overloaded"])
         refused = eventually(lambda: [f for f in flood if f.done()])
+        late = [call(gateway, "ok", run=f"run-late-{n}", key=key) for n in range(9)]
         second = threads.submit(call, gateway, "ok", run="run-under-way", key=key)
         let_go(scripted, [*flood, second])
     assert second.result().status_code == 200, "a run under way is never refused"
@@ -215,6 +216,12 @@ def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes(gateway
         assert 1 <= int(answer.headers["retry-after"]) <= 60
         assert answer.headers["x-ratelimit-limit-requests"] == "3"
         assert "allowed: 3" in answer.json()["error"]["message"]
+    counts = [answer.json()["error"]["fairserve"]["count"] for answer in late]
+    assert counts == sorted(set(counts)), "each call is one more"
+    assert counts[-1] >= 1 + 9, "however far over the limit"
+    path = "/v1/throttling/events?interaction_id=run-late-8"
+    (event,) = eventually(lambda: gateway.request("GET", path, key).json()["items"])
+    assert event["count"] == counts[-1]
     codes = [each.result().status_code for each in flood]
     assert codes.count(429) >= 1
     assert set(codes) <= {200, 429, 503}
