@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
+from datetime import date
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -12,11 +13,15 @@ from typing import NamedTuple
 from jinja2 import Environment, Template
 
 from fairserve.platform.usage import plots
+from fairserve.platform.usage.plots import Period
 from fairserve.platform.usage.schemas import Group, UsageQuery, UsageReport, UsageRow
+from fairserve.platform.usage.zones import zone_named
 
 MOST_BARS = 15
 Ask = Callable[[UsageQuery], UsageReport]
 _TIMES = ("day", "hour")
+_EARLIEST, _LATEST = date(1970, 1, 1), date(9998, 12, 31)
+"""Days that an axis can show."""
 
 
 class Plot(NamedTuple):
@@ -36,7 +41,7 @@ def to_html(query: UsageQuery, ask: Ask, default_group: Group) -> bytes:
     page = _template().render(
         report=report,
         query=query,
-        plots=_plots(by_day, by_holder),
+        plots=_plots(by_day, by_holder, _period(query, by_day)),
         groups=report.group_by,
         last=min(report.offset + len(report.items), report.total),
         label=lambda row, group: _name(report, row, group),
@@ -50,10 +55,26 @@ def _asked(query: UsageQuery, groups: Sequence[Group]) -> UsageQuery:
     return query.model_copy(update={"group_by": list(groups), "limit": 1000, "offset": 0})
 
 
-def _plots(by_day: UsageReport, by_holder: UsageReport) -> list[Plot]:
+def _period(query: UsageQuery, by_day: UsageReport) -> Period | None:
+    """The days that are asked for; an open end is the first or last day with usage, or the report's own.
+
+    None if nothing was used.
+    """
+    days = [row.day for row in by_day.items if row.day is not None]
+    if not days:
+        return None
+    made = (
+        days[-1] if by_day.as_of is None else by_day.as_of.astimezone(zone_named(query.zone)).date()
+    )
+    first = query.first_day or days[0]
+    last = query.last_day or max(days[-1], made)
+    return Period(max(first, _EARLIEST), min(last, _LATEST))
+
+
+def _plots(by_day: UsageReport, by_holder: UsageReport, period: Period | None) -> list[Plot]:
     found = []
-    if by_day.items:
-        found.append(_plot("Tokens per day", plots.tokens_by_day(by_day.items)))
+    if period is not None:
+        found.append(_plot("Tokens per day", plots.tokens_by_day(by_day.items, period)))
     what = " and ".join(by_holder.group_by)
     costly = sorted((row for row in by_holder.items if row.cost), key=lambda row: -row.cost)
     if costly := costly[:MOST_BARS]:
@@ -71,9 +92,10 @@ def _plots(by_day: UsageReport, by_holder: UsageReport) -> list[Plot]:
             [row.fairness.entitled_share for row in served if row.fairness],
         )
         found.append(_plot(title + _most(served, by_holder), drawn))
-    if any(row.queue_delay_s.count or row.ttft_s.count for row in by_day.items):
+    measured = any(row.queue_delay_s.count or row.ttft_s.count for row in by_day.items)
+    if period is not None and measured:
         title = "Queue delay and time to first token, quantiles per day"
-        found.append(_plot(title, plots.durations_by_day(by_day.items)))
+        found.append(_plot(title, plots.durations_by_day(by_day.items, period)))
     return found
 
 

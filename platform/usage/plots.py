@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Mapping, Sequence
-from datetime import date
-from typing import TYPE_CHECKING
+from datetime import date, datetime, time, timedelta
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairserve.platform.errors import InvalidRequestError
 from fairserve.platform.usage.schemas import Quantiles, UsageRow
@@ -19,9 +19,19 @@ if TYPE_CHECKING:
 WIDTH_IN, ROW_IN = 10.0, 0.22
 _BLUE, _GREEN, _ORANGE, _GREY = "#3566a8", "#4b9b6b", "#d98032", "#9aa4b1"
 _LABEL_CHARS = 28
+_MOST_TICKS = 8
+_HALF_A_DAY = timedelta(hours=12)
+"""The bar of a day has its middle at midnight."""
 
 
-def tokens_by_day(days: Sequence[UsageRow]) -> str:
+class Period(NamedTuple):
+    """The days that a time axis spans, both included, whether or not anything happened on them."""
+
+    first: date
+    last: date
+
+
+def tokens_by_day(days: Sequence[UsageRow], period: Period) -> str:
     """Prompt tokens computed and cached, and output tokens, stacked."""
     figure, axes = _figure(2.8)
     dates = [_day(row) for row in days]
@@ -36,7 +46,7 @@ def tokens_by_day(days: Sequence[UsageRow]) -> str:
         bottom = [low + value for low, value in zip(bottom, values, strict=True)]
     axes.set_ylabel("tokens")
     axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
-    _time_axis(axes)
+    _time_axis(axes, period)
     return _svg(figure)
 
 
@@ -63,7 +73,7 @@ def shares(labels: Sequence[str], service: Sequence[float], entitled: Sequence[f
     return _svg(figure)
 
 
-def durations_by_day(days: Sequence[UsageRow]) -> str:
+def durations_by_day(days: Sequence[UsageRow], period: Period) -> str:
     """Quantiles of queue delay and time to first token, side by side."""
     from matplotlib.ticker import StrMethodFormatter
 
@@ -81,7 +91,7 @@ def durations_by_day(days: Sequence[UsageRow]) -> str:
         one.set_ylim(bottom=0)
         one.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         one.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
-        _time_axis(one)
+        _time_axis(one, period)
     return _svg(figure)
 
 
@@ -112,14 +122,24 @@ def _figure(height_in: float, columns: int = 1) -> tuple[Figure, Axes]:
     return figure, figure.axes[0]
 
 
-def _time_axis(axes: Axes) -> None:
-    from matplotlib.dates import DAILY, AutoDateLocator, ConciseDateFormatter
+def _time_axis(axes: Axes, period: Period) -> None:
+    from matplotlib.dates import (
+        DAILY,
+        AutoDateLocator,
+        ConciseDateFormatter,
+        DateLocator,
+        DayLocator,
+    )
     from matplotlib.ticker import EngFormatter
 
-    locator = AutoDateLocator(minticks=2, maxticks=8)  # type: ignore[no-untyped-call]
-    locator.intervald[DAILY] = [1, 2, 3, 7, 14]  # whole days at the least
+    locator: DateLocator = DayLocator()  # type: ignore[no-untyped-call]
+    if (period.last - period.first).days >= _MOST_TICKS:
+        locator = auto = AutoDateLocator(minticks=2, maxticks=_MOST_TICKS)  # type: ignore[no-untyped-call]
+        auto.intervald[DAILY] = [1, 2, 3, 7, 14]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    first, last = (datetime.combine(day, time()) for day in period)
+    axes.set_xlim(first - _HALF_A_DAY, last + _HALF_A_DAY)  # type: ignore[arg-type]
     if axes.get_ylabel() == "tokens":
         axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(axis="y", color="#e4e7ec", linewidth=0.6)

@@ -146,7 +146,10 @@ def test_bad_apps_are_rejected_and_change_nothing(management):
 @ON_BOTH
 def test_names_are_unique_within_a_tenant(management):
     one, two = management.tenant("one"), management.tenant("two")
-    management.call(management.admin, "POST", "/admin/tenants", {"name": "one"}, status=409)
+    taken = management.call(
+        management.admin, "POST", "/admin/tenants", {"name": "one"}, status=409
+    )["error"]
+    assert f"POST /admin/tenants/{one['id']}/keys" in taken["message"]
     app = management.new_app(one, "chat")
     management.new_app(two, "chat")
     other = management.new_app(one, "search")
@@ -154,6 +157,7 @@ def test_names_are_unique_within_a_tenant(management):
         one["api_key"], "PATCH", f"/v1/apps/{other['id']}", {"name": "chat"}, status=409
     )["error"]
     assert (error["param"], error["code"]) == ("name", "conflict")
+    assert f"POST /v1/apps/{app['id']}/keys" in error["message"]
     management.call(one["api_key"], "PATCH", f"/v1/apps/{app['id']}", {"name": "chat"})
 
 

@@ -1,7 +1,9 @@
 """Usage reports: zones against pandas, quantiles, fairness, pages, formats, and who may see what."""
 
+import base64
 import csv
 import io
+import re
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -358,6 +360,23 @@ def test_every_format_tells_the_same(management):
     assert page.text.count("data:image/svg+xml;base64,") == 4
     empty = raw(management, key, format="html", user="nobody")
     assert "<table" not in empty.text
+
+
+def test_the_axes_of_a_page_span_its_period(management):
+    tenant = management.tenant("acme")
+    fill(management.state.session_factory, evil_calls(tenant["id"], "app"))  # on 27 March 2026
+    for period, ticks in (
+        ({"from": "2026-03-25", "to": "2026-03-28"}, {"25", "26", "27", "28"}),
+        ({"to": "2026-06-30"}, {"Apr", "May", "Jun"}),
+        ({"from": "0001-01-01", "to": "9999-12-31"}, {"2001", "8001"}),
+    ):
+        page = raw(management, tenant["api_key"], format="html", group_by="day", **period).text
+        drawn = [
+            base64.b64decode(picture).decode()
+            for picture in re.findall("data:image/svg.xml;base64,([A-Za-z0-9+/=]+)", page)
+        ]
+        for svg in (drawn[0], drawn[-1]):  # tokens and durations
+            assert ticks <= set(re.findall("<!-- (.+?) -->", svg)), period
 
 
 def test_too_many_rows_for_a_table_are_refused(management, monkeypatch):

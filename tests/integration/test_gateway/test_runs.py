@@ -262,6 +262,9 @@ def test_a_closed_run_takes_no_calls(server):
     assert server.post("/v1/interactions/closed/close", None).status_code == 200
     told = refusal(server, **{"X-Interaction-Id": "closed"})
     assert told == (409, "interaction_closed", "X-Interaction-Id")
+    body = {"model": "scripted", "messages": [user("ok")]}
+    answer = server.post(PATH, body, headers={"X-Interaction-Id": "closed"})
+    assert "begin a new run with another X-Interaction-Id" in answer.json()["error"]["message"]
     again = server.post("/v1/interactions", {"id": "closed"})
     assert (again.status_code, again.json()["error"]["code"]) == (409, "interaction_closed")
     assert server.row(interaction_id="closed")["outcome"] == "completed"  # the one row
