@@ -52,6 +52,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.interactions.service import GRAPHS_AT_ONCE
 from fairserve.platform.jobs.in_process import JobsInProcess
 from fairserve.platform.jobs.job import JobContext
 from fairserve.platform.jobs.jobs import JOBS
@@ -131,6 +132,7 @@ class Platform:
         settings = self.settings
         self._recover()
         self.jobs = self._jobs()
+        self.graph_slots = asyncio.Semaphore(GRAPHS_AT_ONCE)
         with self.sessions() as session:
             system = load_system(session, settings)
         learning = learning_options(settings)
@@ -362,6 +364,7 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         state.supervisor = running.supervisor
         state.completions = running.completions
         state.programs = running.programs
+        state.graph_slots = running.graph_slots
         state.session_factory = running.sessions
         state.ledger = running.ledger
         state.jobs = running.jobs

@@ -36,7 +36,7 @@ Place = tuple[float, float]
 
 
 def draw(graph: GraphOut) -> str:
-    """An SVG document of at most ``MOST_DRAWN`` calls, the first ones; it says how many are left out."""
+    """An SVG document of at most ``MOST_DRAWN`` calls of the page; it says how many are left out."""
     nodes = graph.nodes[:MOST_DRAWN]
     places = _places(nodes, graph.edges)
     columns = max((node.stage for node in nodes), default=1)
@@ -87,10 +87,10 @@ def _head(picture: drawsvg.Drawing, graph: GraphOut, drawn: int) -> None:
         _plain(title), 15, MARGIN, 24, font_weight="bold", fill="#111827", class_="name"
     )
     picture.append(head)
-    left_out = len(graph.nodes) - drawn
+    left_out = graph.total - drawn
     more = f", {left_out} not drawn" if left_out else ""
     text = (
-        f"{len(graph.nodes)} calls{more}, {graph.stages} stages, at most {graph.parallelism} side by"
+        f"{graph.total} calls{more}, {graph.stages} stages, at most {graph.parallelism} side by"
         f" side, critical path {_seconds(graph.critical_path.duration_s)}"
     )
     picture.append(drawsvg.Text(text, 12, MARGIN, 42, fill="#4b5563", class_="soft"))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
 from sqlalchemy.exc import OperationalError
 
 from fairserve.interactions.program import ProgramLimits
@@ -79,8 +80,23 @@ def service_of(request: Request, tenant: str, app: str) -> Interactions:
     """The runs of one app."""
     state = request.app.state
     return Interactions(
-        state.control, state.session_factory, state.ledger, state.programs, tenant, app
+        state.control,
+        state.session_factory,
+        state.ledger,
+        state.programs,
+        tenant,
+        app,
+        state.graph_slots,
     )
+
+
+async def written(body: BaseModel) -> Response:
+    """The answer as JSON that is written off the event loop: it may have megabytes."""
+
+    def write() -> bytes:
+        return body.model_dump_json().encode("utf-8")
+
+    return Response(await asyncio.to_thread(write), media_type="application/json")
 
 
 SVG_HEADERS = {
@@ -127,11 +143,11 @@ async def list_interactions(
 @router.get("/{interaction_id:path}/graph", response_model=GraphOut)
 async def read_graph(
     interaction_id: str, service: Readable, query: Annotated[GraphQuery, Query()]
-) -> GraphOut | Response:
-    """Calls, what each follows, and how each is doing; ``format=svg`` draws it."""
-    graph = await service.graph(interaction_id)
+) -> Response:
+    """A page of the calls, what each follows, and how each is doing; ``format=svg`` draws them."""
+    graph = await service.graph(interaction_id, limit=query.limit, offset=query.offset)
     if query.format == "json":
-        return graph
+        return await written(graph)
     picture = await asyncio.to_thread(draw, graph)
     return Response(picture, media_type="image/svg+xml", headers=SVG_HEADERS)
 
@@ -160,10 +176,10 @@ async def close_interaction(interaction_id: str, service: Service) -> dict[str, 
     }
 
 
-@router.get("/{interaction_id:path}")
-async def read_interaction(interaction_id: str, service: Readable) -> InteractionOut:
+@router.get("/{interaction_id:path}", response_model=InteractionOut)
+async def read_interaction(interaction_id: str, service: Readable) -> Response:
     """One run; a program with the outputs that it has so far."""
-    return await service.get(interaction_id)
+    return await written(await service.get(interaction_id))
 
 
 @router.delete("/{interaction_id:path}")

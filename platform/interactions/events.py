@@ -65,11 +65,11 @@ class RunEvents:
                 now = await read()
                 if now.ended_at is None:
                     self._waiting.clear()  # it is in what was read: a live run is read in one step
-                yield self._event("interaction", now)
+                yield await self._run(now)
                 async for event in self._follow(now, keepalive_s):
                     yield event
                 if now.ended_at is None:
-                    yield self._event("interaction", await read())
+                    yield await self._run(await read())
             except FairServeError as error:
                 yield self._written("error", orjson.dumps(error.body()).decode())
 
@@ -127,6 +127,10 @@ class RunEvents:
             began_at = now.opened_at.timestamp()
             return self._event("call", node_of(news.record, news.state, began_at))
         return self._event("node" if isinstance(news, ProgramNodeOut) else "task", news)
+
+    async def _run(self, run: InteractionOut) -> bytes:
+        """The run as it stands, written off the event loop: the outputs of a program may be long."""
+        return await asyncio.to_thread(self._event, "interaction", run)
 
     def _event(self, kind: str, data: BaseModel) -> bytes:
         return self._written(kind, data.model_dump_json())

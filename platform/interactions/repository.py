@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, Select, func, select
 
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.ledger import Interaction, LedgerCall
@@ -61,13 +63,49 @@ def last_end(sessions: SessionFactory) -> datetime | None:
         return read_only(session).scalar(select(func.max(Interaction.ended_at)))
 
 
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+Query = TypeVar("Query", bound=Select[*tuple[Any, ...]])
+GRAPH_COLUMNS = (
+    LedgerCall.call_id,
+    LedgerCall.name,
+    LedgerCall.parents,
+    LedgerCall.agent,
+    LedgerCall.stage,
+    LedgerCall.outcome,
+    LedgerCall.model,
+    LedgerCall.served_model,
+    LedgerCall.worker,
+    LedgerCall.accepted_at,
+    LedgerCall.queue_delay_s,
+    LedgerCall.ttft_s,
+    LedgerCall.duration_s,
+    LedgerCall.input_tokens,
+    LedgerCall.system_tokens,
+    LedgerCall.cached_tokens,
+    LedgerCall.output_tokens,
+    LedgerCall.error,
+)
+
+
 def calls(
     sessions: SessionFactory, tenant: str, app: str, run_id: str, limit: int = MAX_CALLS
 ) -> list[LedgerCall]:
     """Ended calls of a run, the first accepted first. Refused ones are none of its graph."""
-    query = (
-        select(LedgerCall)
-        .where(
+    query = _of_run(select(LedgerCall), tenant, app, run_id, limit)
+    with sessions() as session:
+        return list(read_only(session).scalars(query))
+
+
+def graph_rows(sessions: SessionFactory, tenant: str, app: str, run_id: str) -> Sequence[AnyRow]:
+    """The same calls, with those columns that a graph needs: a third of the time of whole rows."""
+    query = _of_run(select(*GRAPH_COLUMNS), tenant, app, run_id, MAX_CALLS)
+    with sessions() as session:
+        return read_only(session).execute(query).all()
+
+
+def _of_run(query: Query, tenant: str, app: str, run_id: str, limit: int) -> Query:
+    return (
+        query.where(
             LedgerCall.interaction_id == run_id,
             # Not as plain columns: SQLite would take their index and look at all the tenant's calls.
             LedgerCall.tenant_id.concat("") == tenant,
@@ -77,5 +115,3 @@ def calls(
         .order_by(LedgerCall.accepted_at, LedgerCall.call_id)
         .limit(limit)
     )
-    with sessions() as session:
-        return list(read_only(session).scalars(query))

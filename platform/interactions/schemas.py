@@ -11,7 +11,9 @@ from fairserve.interactions.identity import MAX_ID_CHARS, client_run_id
 from fairserve.platform.control.port import RunView
 from fairserve.platform.db.ledger import Interaction
 from fairserve.platform.db.schemas import ObjectId, Paging, Strict, TenantQuery, UserId
+from fairserve.platform.interactions.graph_view import MAX_NODES
 from fairserve.platform.interactions.listing import ListedState
+from fairserve.platform.interactions.repository import MAX_CALLS
 from fairserve.platform.programs.schemas import NodeIn, ProgramOut
 
 
@@ -48,9 +50,11 @@ class InteractionQuery(Paging, OwnerQuery):
 
 
 class GraphQuery(OwnerQuery):
-    """How a run's graph is shown."""
+    """How a run's graph is shown, and which of its calls; a picture has at most 500."""
 
     format: Literal["json", "svg"] = "json"
+    limit: int = Field(MAX_NODES, ge=1, le=MAX_NODES)
+    offset: int = Field(0, ge=0, le=MAX_CALLS)
 
 
 class InteractionOut(BaseModel):

@@ -15,7 +15,7 @@ from fairserve.platform.db.session import unavailable
 from fairserve.platform.errors import ConflictError, NotFoundError
 from fairserve.platform.interactions import repository
 from fairserve.platform.interactions.events import RunEvents
-from fairserve.platform.interactions.graph_view import GraphOut, graph_of
+from fairserve.platform.interactions.graph_view import MAX_NODES, GraphOut, graph_of
 from fairserve.platform.interactions.opening import Opening, checked
 from fairserve.platform.interactions.schemas import InteractionOut, of_row, of_view
 from fairserve.platform.ledger import Ledger
@@ -23,6 +23,8 @@ from fairserve.platform.programs.repository import ProgramKey
 from fairserve.platform.programs.service import BY_CLIENT, Programs
 from fairserve.platform.programs.task_calls import Owner
 
+GRAPHS_AT_ONCE = 2
+"""Graphs of large runs take a processor's time; more requests wait, and calls do not wait for them."""
 FLUSH_S = 5.0
 """How long a view waits for the database to have what the journal has."""
 
@@ -38,7 +40,10 @@ class Interactions:
         programs: Programs,
         tenant: str,
         app: str,
+        graph_slots: asyncio.Semaphore,
     ) -> None:
+        """``graph_slots`` bounds how many graphs a server makes at a time."""
+        self._graph_slots = graph_slots
         self._control = control
         self._sessions = sessions
         self._ledger = ledger
@@ -91,23 +96,29 @@ class Interactions:
             found.program = await self._programs.view(key)
         return found
 
-    async def graph(self, run_id: str) -> GraphOut:
-        """The calls of a run. Raises NotFoundError, and UnavailableError while the database is away."""
+    async def graph(self, run_id: str, *, limit: int = MAX_NODES, offset: int = 0) -> GraphOut:
+        """A page of the calls of a run, and what holds of all of them.
+
+        Raises NotFoundError, and UnavailableError while the database is away.
+        """
         core_id = core_run_id(self._app, checked(run_id))
         live = await self._control.interaction_calls(core_id)
         # A call that ended a moment ago is in the journal only: it is to be in one of the two.
         if not await asyncio.to_thread(self._ledger.flush, FLUSH_S):
             raise unavailable()
         run = await self.get(run_id)
-        try:
-            ended = await asyncio.to_thread(
-                repository.calls, self._sessions, self._tenant, self._app, run_id
+
+        def build() -> GraphOut:
+            ended = repository.graph_rows(self._sessions, self._tenant, self._app, run_id)
+            return graph_of(
+                run_id, run.state, run.user, ended, live, run.program, limit=limit, offset=offset
             )
+
+        try:
+            async with self._graph_slots:
+                return await asyncio.to_thread(build)
         except OperationalError as error:
             raise unavailable() from error
-        return await asyncio.to_thread(
-            graph_of, run_id, run.state, run.user, ended, live, run.program
-        )
 
     async def close(self, run_id: str) -> int:
         """The run is complete; returns how many calls of it still run.

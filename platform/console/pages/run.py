@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.identity import core_run_id
 from fairserve.platform.console.formats import part
 from fairserve.platform.console.guard import AnyViewer, OwnForm, not_there, scoped
+from fairserve.platform.console.lists import Part
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
@@ -23,6 +25,7 @@ from fairserve.platform.interactions.admin_endpoints import cancel_any_interacti
 from fairserve.platform.interactions.drawing import draw
 from fairserve.platform.interactions.endpoints import service_of
 from fairserve.platform.interactions.graph_view import GraphOut
+from fairserve.platform.interactions.repository import MAX_CALLS
 from fairserve.platform.interactions.schemas import InteractionOut
 from fairserve.platform.interactions.service import Interactions
 
@@ -34,7 +37,10 @@ OF_RUN = "{tenant_id}/{app_id}/{run_id:path}"
 LOOK_S = 2.0
 REDRAW_S = 1.0
 """A run that changes faster is drawn so often."""
-MOST_LISTED = 500
+REST = 9.0
+"""After a large run was drawn, so many times as long as that took."""
+PER_PAGE = 500
+"""Calls of a page, as many as a picture has."""
 
 
 def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> Interactions:
@@ -49,11 +55,19 @@ def _runs(tenant_id: str, app_id: str, viewer: AnyViewer, request: Request) -> I
 
 
 Runs = Annotated[Interactions, Depends(_runs)]
+Offset = Annotated[int, Query(ge=0, le=MAX_CALLS)]
+"""Calls of the run before the page."""
 
 
 @router.get(f"/stream/{OF_RUN}")
 async def follow(
-    tenant_id: str, app_id: str, run_id: str, request: Request, viewer: AnyViewer, runs: Runs
+    tenant_id: str,
+    app_id: str,
+    run_id: str,
+    request: Request,
+    viewer: AnyViewer,
+    runs: Runs,
+    offset: Offset = 0,
 ) -> Response:
     """The page's moving part, drawn anew when something happens, until the run has ended."""
     control = request.app.state.control
@@ -62,13 +76,15 @@ async def follow(
     async def pieces() -> AsyncIterator[bytes]:
         with latest(partial(control.watch, core_run_id(app_id, run_id))) as news:
             while True:
-                run, graph = await runs.get(run_id), await runs.graph(run_id)
+                began_s = time.monotonic()
+                run = await runs.get(run_id)
+                graph = await runs.graph(run_id, limit=PER_PAGE, offset=offset)
                 text = await asyncio.to_thread(_part, viewer, tenant_id, app_id, run, graph)
                 yield event("run", text)
                 if run.ended_at is not None:
                     yield event("ended", "")
                     return
-                await asyncio.sleep(REDRAW_S)
+                await asyncio.sleep(max(REDRAW_S, REST * (time.monotonic() - began_s)))
                 while await news.next(LOOK_S) is None:
                     yield KEEP_ALIVE
 
@@ -96,12 +112,23 @@ async def cancel(
 
 @router.get(f"/{OF_RUN}")
 async def show(
-    tenant_id: str, app_id: str, run_id: str, request: Request, viewer: AnyViewer, runs: Runs
+    tenant_id: str,
+    app_id: str,
+    run_id: str,
+    request: Request,
+    viewer: AnyViewer,
+    runs: Runs,
+    offset: Offset = 0,
 ) -> Response:
-    """The run as it stands."""
-    run, graph = await runs.get(run_id), await runs.graph(run_id)
-    values = await asyncio.to_thread(_values, tenant_id, app_id, run, graph)
-    return page(request, viewer, "run", own=_own(tenant_id, app_id, run_id), **values)
+    """The run as it stands, and a page of its calls."""
+    run = await runs.get(run_id)
+    graph = await runs.graph(run_id, limit=PER_PAGE, offset=offset)
+
+    def draw_page() -> Response:
+        values = _values(tenant_id, app_id, run, graph)
+        return page(request, viewer, "run", own=_own(tenant_id, app_id, run_id), **values)
+
+    return await asyncio.to_thread(draw_page)
 
 
 def _own(*ids: str) -> str:
@@ -114,12 +141,16 @@ def _part(viewer: Viewer, tenant_id: str, app_id: str, run: InteractionOut, grap
 
 def _values(tenant_id: str, app_id: str, run: InteractionOut, graph: GraphOut) -> dict[str, Any]:
     picture = draw(graph)
+    shown = len(graph.nodes)
     return {
         "tenant_id": tenant_id,
         "app_id": app_id,
         "run": run,
         "graph": graph,
-        "listed": graph.nodes[:MOST_LISTED],
+        "calls": Part(
+            graph.offset, graph.limit, shown, graph.total, graph.offset + shown < graph.total
+        ),
+        "place": f"/console/interactions/{_own(tenant_id, app_id, run.id)}?",
         # The library escapes every text in it.
         "picture": Markup(picture[picture.index("<svg") :]),  # noqa: S704
     }

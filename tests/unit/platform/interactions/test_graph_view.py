@@ -5,12 +5,16 @@ from xml.etree import ElementTree
 
 import pytest
 from call_records import call_record
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fairserve.interactions.graph import InteractionGraph
 from fairserve.interactions.program import parse_program
 from fairserve.interactions.program_run import ProgramRun
 from fairserve.platform.control.client_views import CallView
 from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.interactions.drawing import COLOURS, MOST_DRAWN, draw
+from fairserve.platform.interactions.graph_shape import shape_of
 from fairserve.platform.interactions.graph_view import graph_of
 from fairserve.platform.programs.schemas import program_out
 
@@ -53,8 +57,8 @@ def live(name, state="running", parents=(), *, stage=1, at=0.0, call_id=None):
     return CallView(state, record)
 
 
-def graph(rows=(), views=()):
-    return graph_of("r", "under_way", "ann", list(rows), views)
+def graph(rows=(), views=(), **page):
+    return graph_of("r", "under_way", "ann", list(rows), views, **page)
 
 
 def test_calls_edges_and_the_critical_path():
@@ -118,6 +122,40 @@ def test_a_run_without_calls():
     found = graph()
     assert (found.nodes, found.stages, found.critical_path.calls) == ([], 0, [])
     assert "0 calls" in draw(found)
+
+
+def test_pages_are_the_whole_in_parts():
+    rows = [row("c0")]
+    rows += [row(f"c{n}", [f"c{n // 2}"], stage=2, at=1.0 + n) for n in range(1, 21)]
+    whole = graph(rows)
+    pages = [graph(rows, limit=5, offset=offset) for offset in range(0, 25, 5)]
+    assert [len(page.nodes) for page in pages] == [5, 5, 5, 5, 1]
+    assert [node for page in pages for node in page.nodes] == whole.nodes
+    assert [edge for page in pages for edge in page.edges] == whole.edges
+    assert [call for page in pages for call in page.critical_path.calls] == (
+        whole.critical_path.calls
+    )
+    for page in pages:
+        assert (page.total, page.stages, page.parallelism) == (21, whole.stages, whole.parallelism)
+        assert page.critical_path.length == len(whole.critical_path.calls)
+        assert page.critical_path.duration_s == whole.critical_path.duration_s
+    assert graph(rows, limit=5, offset=100).nodes == []
+
+
+@given(st.data())
+def test_the_shape_is_that_of_the_interaction_graph(data):
+    size = data.draw(st.integers(0, 12))
+    parents = [
+        sorted(data.draw(st.sets(st.integers(0, call - 1), max_size=3))) if call else []
+        for call in range(size)
+    ]
+    durations_s = [data.draw(st.integers(0, 3)) * 1.0 for _ in range(size)]
+    whole = InteractionGraph({str(n): [str(p) for p in each] for n, each in enumerate(parents)})
+    path = whole.critical_path({str(n): each for n, each in enumerate(durations_s)})
+    shape = shape_of(parents, durations_s)
+    assert shape.parallelism == whole.parallelism
+    assert [str(call) for call in shape.critical_path] == list(path.nodes)
+    assert shape.duration_s == path.length
 
 
 # --- the picture ------------------------------------------------------------------------------------
