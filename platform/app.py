@@ -50,6 +50,7 @@ from fairserve.platform.tenants import users
 from fairserve.platform.throttling import endpoints as throttling
 from fairserve.platform.throttling.preview import Previews
 from fairserve.platform.usage import endpoints as usage
+from fairserve.platform.usage.slots import ReportSlots
 from fairserve.platform.user_data import endpoints as user_data
 from fairserve.platform.webhooks import endpoints as webhooks
 
@@ -91,6 +92,7 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     )
     app.state.settings = settings
     app.state.previews = Previews()
+    app.state.report_slots = ReportSlots()
     for module in (completions, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console:

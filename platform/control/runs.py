@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.identity import client_run_id
@@ -35,12 +36,15 @@ class _Run:
 
 
 class LiveRuns:
-    """Runs by core id. All operations but :meth:`latest` are O(1)."""
+    """Runs by core id, and by owner in the order of their opening. All but :meth:`latest` is O(1)."""
 
     def __init__(self, activity: Activity | None = None) -> None:
         """``activity`` is told of runs that begin and end."""
         self._activity = activity
         self._runs: dict[str, _Run] = {}
+        self._of_tenant: dict[str, dict[str, _Run]] = {}
+        self._of_app: dict[str, dict[str, _Run]] = {}
+        """Owners without a live run have no entry."""
         self._ended: OrderedDict[str, RunView] = OrderedDict()
 
     def __len__(self) -> int:
@@ -58,8 +62,8 @@ class LiveRuns:
         tokens: int = 0,
     ) -> RunView:
         """A run was opened before its first call, or taken back with so many."""
-        self._begun(tenant)
-        run = self._runs[run_id] = _Run(tenant, app, user, at, at, calls, tokens=tokens)
+        run = _Run(tenant, app, user, at, at, calls, tokens=tokens)
+        self._begun(run_id, run)
         return _view(run_id, run)
 
     def call_accepted(self, call: Call, at: float) -> float:
@@ -67,8 +71,7 @@ class LiveRuns:
         run = self._runs.get(call.interaction_id)
         if run is None:
             run = _Run(call.tenant, call.app, call.user, opened_at=at, last_active_at=at)
-            self._runs[call.interaction_id] = run
-            self._begun(call.tenant)
+            self._begun(call.interaction_id, run)
             before = self._ended.pop(call.interaction_id, None)
             if before is not None:  # the call has reopened it
                 run.opened_at, run.calls, run.tokens = before.opened_at, before.calls, before.tokens
@@ -88,7 +91,7 @@ class LiveRuns:
     def ended(self, event: InteractionEnded, at: float) -> InteractionRecord:
         """The run is over; returns its row."""
         run_id = event.interaction_id
-        run = self._runs.pop(run_id, None)
+        run = self._pop(run_id)
         view = RunView(
             interaction_id=run_id,
             tenant=event.tenant,
@@ -139,24 +142,36 @@ class LiveRuns:
     ) -> list[RunView]:
         """Live runs, of a tenant, app and user where these are given, the latest opened first.
 
-        O(live runs).
+        O(limit); of one user O(live runs of its app, its tenant, or all).
         """
-        views: list[RunView] = []
-        for run_id in reversed(self._runs):
-            if len(views) >= limit:
-                break
-            run = self._runs[run_id]
-            if (
-                (app is None or run.app == app)
-                and (tenant is None or run.tenant == tenant)
-                and (user is None or run.user == user)
-            ):
-                views.append(_view(run_id, run))
-        return views
+        runs = self._runs
+        if app is not None:
+            runs = self._of_app.get(app, {})
+        elif tenant is not None:
+            runs = self._of_tenant.get(tenant, {})
+        found = (
+            _view(run_id, run)
+            for run_id, run in reversed(runs.items())
+            if tenant in (None, run.tenant) and user in (None, run.user)
+        )
+        return list(islice(found, limit))
 
-    def _begun(self, tenant: str) -> None:
+    def _begun(self, run_id: str, run: _Run) -> None:
+        self._runs[run_id] = run
+        self._of_tenant.setdefault(run.tenant, {})[run_id] = run
+        self._of_app.setdefault(run.app, {})[run_id] = run
         if self._activity is not None:
-            self._activity.run_begun(tenant)
+            self._activity.run_begun(run.tenant)
+
+    def _pop(self, run_id: str) -> _Run | None:
+        run = self._runs.pop(run_id, None)
+        if run is not None:
+            for owners, owner in ((self._of_tenant, run.tenant), (self._of_app, run.app)):
+                runs = owners[owner]
+                del runs[run_id]
+                if not runs:
+                    del owners[owner]
+        return run
 
 
 def _view(run_id: str, run: _Run) -> RunView:

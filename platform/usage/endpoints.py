@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fairserve.platform.auth import require_admin
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.usage import interactions, reports
-from fairserve.platform.usage.formats import MEDIA_TYPES, Ask, document
+from fairserve.platform.usage.formats import MAX_ANSWERED_ROWS, MEDIA_TYPES, Ask, document
 from fairserve.platform.usage.readers import Reader, asked_app, refuse_tenant_groups
 from fairserve.platform.usage.schemas import (
     Group,
@@ -18,6 +18,7 @@ from fairserve.platform.usage.schemas import (
     UsageReport,
     UsageRequest,
 )
+from fairserve.platform.usage.slots import ReportSlots
 
 router = APIRouter()
 
@@ -38,7 +39,7 @@ def read_usage(
     app_id = asked_app(session, principal, query)
     settings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)
-    return _answer(query, ask, "user" if app_id else "app")
+    return _answer(request, query, ask, "user" if app_id else "app", principal.tenant_id)
 
 
 @router.get(
@@ -53,7 +54,7 @@ def read_all_usage(
     """Usage of all tenants, or of one."""
     settings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=query.tenant, app_id=query.app)
-    return _answer(query, ask, "app" if query.tenant else "tenant")
+    return _answer(request, query, ask, "app" if query.tenant else "tenant", None)
 
 
 @router.get("/v1/usage/interactions")
@@ -73,6 +74,10 @@ def read_all_interactions(
     return interactions.page(session, query, tenant_id=query.tenant, app_id=query.app)
 
 
-def _answer(query: UsageRequest, ask: Ask, default_group: Group) -> Response:
-    found = document(query, query.format, ask, default_group)
+def _answer(
+    request: Request, query: UsageRequest, ask: Ask, default_group: Group, tenant_id: str | None
+) -> Response:
+    slots: ReportSlots = request.app.state.report_slots
+    with slots.one(tenant_id):
+        found = document(query, query.format, ask, default_group, MAX_ANSWERED_ROWS)
     return Response(found.content, media_type=found.media_type, headers=dict(found.headers))

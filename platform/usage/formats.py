@@ -10,6 +10,9 @@ from fairserve.platform.usage.plots import require_figures
 from fairserve.platform.usage.schemas import Format, Group, UsageQuery, UsageReport
 from fairserve.platform.usage.table import MAX_ROWS, require_pyarrow, to_csv, to_parquet
 
+MAX_ANSWERED_ROWS = 10_000
+"""Of a table that is the answer to a request: two seconds of a processor. Exports have ``MAX_ROWS``."""
+
 Ask = Callable[..., UsageReport]
 """Makes the report of a :class:`UsageQuery`."""
 
@@ -29,8 +32,14 @@ class Document(NamedTuple):
     headers: Mapping[str, str]
 
 
-def document(query: UsageQuery, format: Format, ask: Ask, default_group: Group) -> Document:
-    """The report. CSV and Parquet hold all rows, JSON and HTML a page of them.
+def document(
+    query: UsageQuery,
+    format: Format,
+    ask: Ask,
+    default_group: Group,
+    max_rows: int = MAX_ROWS,
+) -> Document:
+    """The report. CSV and Parquet hold all rows, ``max_rows`` at most, JSON and HTML a page of them.
 
     Raises InvalidRequestError where they are too many, or an extra is not installed.
     """
@@ -45,8 +54,9 @@ def document(query: UsageQuery, format: Format, ask: Ask, default_group: Group) 
         content = ask(query).model_dump_json().encode("utf-8")
     else:
         headers["Content-Disposition"] = f'attachment; filename="usage.{format}"'
-        everything = query.model_copy(update={"limit": MAX_ROWS, "offset": 0})
-        whole = ask(everything, max_groups=MAX_ROWS)
+        rows = min(max_rows, MAX_ROWS)
+        everything = query.model_copy(update={"limit": rows, "offset": 0})
+        whole = ask(everything, max_groups=rows)
         content = to_csv(whole) if format == "csv" else to_parquet(whole)
     return Document(content, MEDIA_TYPES[format], headers)
 

@@ -54,6 +54,7 @@ from fairserve.platform.usage.schemas import (
     WastedByCause,
 )
 from fairserve.platform.usage.selection import Selection
+from fairserve.platform.usage.table import MAX_ROWS
 from fairserve.platform.usage.zones import day_bounds, local_day, offsets, zone_named
 
 MAX_HOURS_DAYS = 100
@@ -88,7 +89,8 @@ def report(
         if max_groups is not None and total > max_groups:
             raise InvalidRequestError(
                 f"the report has {total:,} rows, and {max_groups:,} are allowed in this format;"
-                " narrow it by from, to or other filters",
+                " narrow it by from, to or other filters, or ask for it as an export, which may have"
+                f" {MAX_ROWS:,}",
                 param="format",
             )
         items = [UsageRow(**_named(selection, key, zone), **usage) for key, usage in page]

@@ -4,7 +4,9 @@ import base64
 import csv
 import io
 import re
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
@@ -18,12 +20,13 @@ from usage_histories import START, call_sums, calls, runs
 
 from fairserve.platform.db.identity import App, EndUser, Tenant, TokenProfile
 from fairserve.platform.settings import Settings
-from fairserve.platform.usage import fairness
+from fairserve.platform.usage import endpoints, fairness
 from fairserve.platform.usage.fairness import Measure, measure_of
 from fairserve.platform.usage.reports import report
 from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
 from fairserve.platform.usage.rollups import roll_up, roll_up_all
 from fairserve.platform.usage.schemas import UsageQuery
+from fairserve.platform.usage.slots import MAX_REPORTS_PER_TENANT
 
 OCTOBER = datetime(2026, 10, 24, 12, tzinfo=UTC).timestamp()
 
@@ -387,6 +390,48 @@ def test_too_many_rows_for_a_table_are_refused(management, monkeypatch):
         query = {"group_by": "user", "format": format}
         answer = management.call(tenant["api_key"], "GET", "/v1/usage", status=400, **query)
         assert "narrow it" in answer["error"]["message"]
+
+
+def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypatch):
+    tenant = management.tenant("acme")
+    fill(management.state.session_factory, evil_calls(tenant["id"], "app"))
+    monkeypatch.setattr("fairserve.platform.usage.endpoints.MAX_ANSWERED_ROWS", 3)
+    answer = management.call(
+        tenant["api_key"], "GET", "/v1/usage", status=400, group_by="user", format="csv"
+    )
+    assert "ask for it as an export" in answer["error"]["message"]
+    management.call(
+        tenant["api_key"], "POST", "/v1/usage/exports", status=202, group_by="user", format="csv"
+    )
+
+
+def test_few_reports_of_a_tenant_are_made_at_a_time(management, monkeypatch):
+    tenant, other = management.tenant("acme"), management.tenant("other")
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    real = endpoints.document
+
+    def held(*args):
+        begun.release()
+        assert go_on.wait(60)
+        return real(*args)
+
+    monkeypatch.setattr(endpoints, "document", held)
+    with ThreadPoolExecutor(MAX_REPORTS_PER_TENANT) as threads:
+        making = [
+            threads.submit(raw, management, tenant["api_key"])
+            for _ in range(MAX_REPORTS_PER_TENANT)
+        ]
+        try:
+            assert all(begun.acquire(timeout=60) for _ in making)
+            refused = raw(management, tenant["api_key"], status=429)
+            assert refused.headers["retry-after"] == "1"
+            assert refused.json()["error"]["code"] == "too_many_reports"
+            go_on.set()
+            raw(management, other["api_key"])
+        finally:
+            go_on.set()
+    assert {each.result().status_code for each in making} == {200}
+    raw(management, tenant["api_key"])
 
 
 def test_what_is_wrong_is_refused(management):

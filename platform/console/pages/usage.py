@@ -21,7 +21,7 @@ from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.usage import reports
-from fairserve.platform.usage.formats import document
+from fairserve.platform.usage.formats import MAX_ANSWERED_ROWS, document
 from fairserve.platform.usage.readers import refuse_tenant_groups
 from fairserve.platform.usage.schemas import (
     Group,
@@ -30,6 +30,7 @@ from fairserve.platform.usage.schemas import (
     UsageRequest,
     UsageRow,
 )
+from fairserve.platform.usage.slots import ReportSlots
 
 router = APIRouter(prefix="/console/usage")
 
@@ -52,8 +53,9 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     """The report of the asked days."""
     found = _asked(request, viewer, session)
     query, ask = found.query, found.ask
-    report = ask(query)
-    by_day = ask(query.model_copy(update={"group_by": ["day"], "limit": 1000, "offset": 0}))
+    with _slots(request).one(viewer.tenant_id):
+        report = ask(query)
+        by_day = ask(query.model_copy(update={"group_by": ["day"], "limit": 1000, "offset": 0}))
     shown = len(report.items)
     kept = {name: text for name, text in filters(request).items() if name != "offset"}
     kept.setdefault("from", str(query.first_day))
@@ -78,8 +80,14 @@ def show(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
 def download(request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     """The same as a file, or as a page to print."""
     query, ask, group = _asked(request, viewer, session)
-    found = document(query, query.format, ask, group)
+    with _slots(request).one(viewer.tenant_id):
+        found = document(query, query.format, ask, group, MAX_ANSWERED_ROWS)
     return Response(found.content, media_type=found.media_type, headers=dict(found.headers))
+
+
+def _slots(request: Request) -> ReportSlots:
+    slots: ReportSlots = request.app.state.report_slots
+    return slots
 
 
 def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:

@@ -48,3 +48,22 @@ def test_ended_runs_are_bounded(monkeypatch):
         runs.ended(ended(f"app/{number}"), float(number))
     assert runs.view("app/0") is None
     assert [runs.view(f"app/{number}").ended_at for number in (1, 2)] == [1.0, 2.0]
+
+
+def test_lists_look_at_the_runs_of_their_owner_only():
+    runs = LiveRuns()
+    owners = [("t", "app"), ("t", "second"), ("other", "third")]
+    for number in range(9):
+        tenant, app = owners[number % 3]
+        runs.opened(f"{app}/{number}", tenant, app, f"u{number % 2}", float(number))
+    of_app = [view.interaction_id for view in runs.latest(9, app="app")]
+    assert of_app == ["app/6", "app/3", "app/0"]
+    of_tenant = [view.interaction_id for view in runs.latest(3, tenant="t")]
+    assert of_tenant == ["second/7", "app/6", "second/4"]
+    assert [view.user for view in runs.latest(9, app="app", user="u1")] == ["u1"]
+    assert runs.latest(9, tenant="other", app="app") == []
+    assert [view.interaction_id for view in runs.latest(1)] == ["third/8"]
+    for number in (6, 3, 0):
+        runs.ended(ended(f"app/{number}"), 10.0)
+    assert runs.latest(9, app="app") == []
+    assert (len(runs), len(runs._of_app), len(runs._of_tenant)) == (6, 2, 2)
