@@ -16,6 +16,7 @@ import drawsvg
 from fairserve.platform.interactions.graph_view import GraphOut, NodeOut
 
 MOST_DRAWN = 500
+MOST_EDGES = 4_000
 WIDTH, HEIGHT = 176, 58
 GAP_X, GAP_Y, MARGIN, HEAD = 64, 18, 24, 60
 
@@ -36,7 +37,10 @@ Place = tuple[float, float]
 
 
 def draw(graph: GraphOut) -> str:
-    """An SVG document of at most ``MOST_DRAWN`` calls of the page; it says how many are left out."""
+    """An SVG document of at most ``MOST_DRAWN`` calls of the page, and of ``MOST_EDGES`` edges of theirs.
+
+    It says how many are left out.
+    """
     nodes = graph.nodes[:MOST_DRAWN]
     places = _places(nodes, graph.edges)
     columns = max((node.stage for node in nodes), default=1)
@@ -45,11 +49,11 @@ def draw(graph: GraphOut) -> str:
     height = HEAD + rows * (HEIGHT + GAP_Y) + MARGIN
     picture = drawsvg.Drawing(max(width, 560), height, font_family="system-ui, sans-serif")
     picture.append(drawsvg.Rectangle(0, 0, "100%", "100%", fill="#ffffff", class_="ground"))
-    _head(picture, graph, len(nodes))
+    edges = [edge for edge in graph.edges if edge[0] in places and edge[1] in places]
+    _head(picture, graph, len(nodes), max(0, len(edges) - MOST_EDGES))
     critical = set(zip(graph.critical_path.calls, graph.critical_path.calls[1:], strict=False))
-    for parent, child in graph.edges:
-        if parent in places and child in places:
-            _edge(picture, places[parent], places[child], strong=(parent, child) in critical)
+    for parent, child in edges[:MOST_EDGES]:
+        _edge(picture, places[parent], places[child], strong=(parent, child) in critical)
     for node in nodes:
         _node(picture, node, places[node.id])
     return str(picture.as_svg())
@@ -81,7 +85,7 @@ def _places(nodes: Sequence[NodeOut], edges: Sequence[tuple[str, str]]) -> dict[
     }
 
 
-def _head(picture: drawsvg.Drawing, graph: GraphOut, drawn: int) -> None:
+def _head(picture: drawsvg.Drawing, graph: GraphOut, drawn: int, edges_left_out: int) -> None:
     title = f"{_short(graph.id, 48)} - {graph.state}"
     head = drawsvg.Text(
         _plain(title), 15, MARGIN, 24, font_weight="bold", fill="#111827", class_="name"
@@ -89,6 +93,8 @@ def _head(picture: drawsvg.Drawing, graph: GraphOut, drawn: int) -> None:
     picture.append(head)
     left_out = graph.total - drawn
     more = f", {left_out} not drawn" if left_out else ""
+    if edges_left_out:
+        more += f", {edges_left_out} edges not drawn"
     text = (
         f"{graph.total} calls{more}, {graph.stages} stages, at most {graph.parallelism} side by"
         f" side, critical path {_seconds(graph.critical_path.duration_s)}"

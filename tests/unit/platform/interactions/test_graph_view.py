@@ -13,7 +13,7 @@ from fairserve.interactions.program import parse_program
 from fairserve.interactions.program_run import ProgramRun
 from fairserve.platform.control.client_views import CallView
 from fairserve.platform.db.ledger import LedgerCall
-from fairserve.platform.interactions.drawing import COLOURS, MOST_DRAWN, draw
+from fairserve.platform.interactions.drawing import COLOURS, MOST_DRAWN, MOST_EDGES, draw
 from fairserve.platform.interactions.graph_shape import shape_of
 from fairserve.platform.interactions.graph_view import graph_of
 from fairserve.platform.programs.schemas import program_out
@@ -216,6 +216,12 @@ def test_a_picture_is_bounded_and_says_so():
     document = draw(graph(rows))
     assert document.count("<title>") == MOST_DRAWN
     assert any("20 not drawn" in (each or "") for each in texts(document))
+    rows = [row(f"c{n}", [f"c{p}" for p in range(n)][:64], stage=n + 1, at=n) for n in range(100)]
+    found = graph(rows)
+    document = draw(found)
+    assert document.count("<path") == MOST_EDGES < len(found.edges)
+    left_out = len(found.edges) - MOST_EDGES
+    assert any(f"{left_out} edges not drawn" in (each or "") for each in texts(document))
 
 
 DECLARED = {
