@@ -37,7 +37,7 @@ Place = tuple[float, float]
 
 
 def draw(graph: GraphOut) -> str:
-    """An SVG document of at most ``MOST_DRAWN`` calls of the page, and of ``MOST_EDGES`` edges of theirs.
+    """An SVG document of the page, of ``MOST_DRAWN`` calls and ``MOST_EDGES`` edges at most.
 
     It says how many are left out.
     """
