@@ -1,7 +1,10 @@
 """Calls and the runs they belong to: what does not fit, cancelling, and what is shown of a run."""
 
+import asyncio
+
 import pytest
 
+from fairserve.platform.control import service
 from fairserve.platform.errors import (
     ConflictError,
     NotFoundError,
@@ -59,3 +62,23 @@ async def test_an_open_run_is_listed_until_it_is_closed(world):
     view = await world.control.interaction("app/r")  # until the ledger surely has it
     assert (view.state, view.calls, view.live_calls, view.tokens) == ("complete", 1, 0, 105)
     assert view.ended_at is not None
+
+
+async def test_many_live_calls_are_viewed_in_portions(world, monkeypatch):
+    monkeypatch.setattr(service, "VIEWED_AT_ONCE", 2)
+    tasks = [await world.submitted(f"c{n}", run="r", parents=()) for n in range(7)]
+    turns = 0
+
+    async def other_calls():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(other_calls())
+    views = await world.control.interaction_calls("app/r")
+    assert [view.record.call_id for view in views] == [f"row-r-c{n}" for n in range(7)]
+    assert turns >= 3, "others had their turns meanwhile"
+    for task in (others, *tasks):
+        task.cancel()
+    await asyncio.gather(others, *tasks, return_exceptions=True)
