@@ -17,8 +17,8 @@ level, whatever the quantum.
 
 Settled here: rounds pass only on the way to a client with a waiting call, so an empty queue does not
 forgive debts; a new node joins at the end of its ring and is visited in the next round; a pass that
-ended because a call did not fit continues with the same client. Where a client's path is the beginning of another's,
-the client and the level are two siblings.
+ended because a call did not fit continues with the same client. Where a client's path is the beginning
+of another's, the client and the level are two siblings.
 
 Bound (outputs reserved), at each level among siblings: with ``U = wp * longest prompt + wq * M`` a
 balance stays in ``(-U, quantum]`` and the service of backlogged siblings differs by at most
