@@ -20,7 +20,7 @@ from fairserve.platform.usage.schemas import Sums, UsageReport, UsageRow
 MAX_ROWS = 100_000
 """Of a table; JSON has pages instead."""
 NO_EXTRA = "this format needs: pip install 'fairserve[reports]'"
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = frozenset("=+-@＝＋－＠")  # noqa: RUF001  spreadsheets take the full-width forms, too
 
 Kind = Literal["text", "count", "number", "money", "day", "time"]
 
@@ -94,12 +94,21 @@ def to_csv(report: UsageReport) -> bytes:
 def cell(value: Any) -> Any:
     """A value as CSV holds it."""
     if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA) else value
+        return f"'{value}" if _is_formula(value) else value
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, Decimal):
         return f"{value:f}"
     return value
+
+
+def _is_formula(text: str) -> bool:
+    """Whether a spreadsheet may take the text for a formula.
+
+    Spreadsheets drop white space in front of a formula when they import a file, and some start a new
+    cell at a tab, a carriage return or a line feed.
+    """
+    return text[:1] in ("\t", "\r", "\n") or text.lstrip()[:1] in _FORMULA
 
 
 def to_parquet(report: UsageReport) -> bytes:

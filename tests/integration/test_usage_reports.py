@@ -301,7 +301,23 @@ def test_more_holders_than_may_be_weighed_have_no_shares(sessions, monkeypatch):
     assert found.items == whole.items
 
 
-EVIL = ["=cmd|' /C calc'!A0", "+1", "-1", "@x", '<script>alert("1")</script>', 'a,"b"\u2028', "$x$"]
+BARE = ["=cmd|' /C calc'!A0", "+1", "-1", "@x"]
+"""What a spreadsheet takes for a formula."""
+BEHIND_SPACE = [
+    "\t=1",
+    "\r=1",
+    "\n+1",
+    "\r\n-1",
+    " =1",
+    " \t@x",
+    "\u00a0=1",
+    "\uff1d1",
+    "\t",
+    "\rx",
+]
+"""The same, with what spreadsheets drop in front of it or start a new cell at."""
+FORMULAS = [*BARE, *BEHIND_SPACE]
+EVIL = [*FORMULAS, '<script>alert("1")</script>', 'a,"b"\u2028', "$x$"]
 
 
 def evil_calls(tenant, app):
@@ -341,7 +357,7 @@ def test_every_format_tells_the_same(management):
     rows = list(csv.DictReader(io.StringIO(text.text, newline="")))
     assert [int(row["calls"]) for row in rows] == [row["calls"] for row in plain["items"]]
     users = [row["user"] for row in rows]
-    assert not any(user.startswith(("=", "+", "-", "@")) for user in users)
+    assert {user[1:] for user in users if user.startswith("'")} == set(FORMULAS)
     assert {user.removeprefix("'") for user in users} == {row["user"] for row in plain["items"]}
     assert sorted(row["cost"] for row in rows if row["cost"] != "0.000000000")[1] == "1.000000001"
 
