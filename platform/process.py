@@ -80,6 +80,7 @@ class ServerProcess:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # client_address believes trusted_proxies, and nobody by default
             timeout_graceful_shutdown=int(settings.drain_timeout_s) + AFTER_DRAIN_S,
             timeout_keep_alive=75,
         )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from fairserve.platform.client_address import Network, parse_networks
 from fairserve.platform.option_pairs import parse_options
 from fairserve.platform.settings_console import ConsoleSettings
 
@@ -50,6 +51,12 @@ class Settings(ConsoleSettings):
 
     host: str = Field("127.0.0.1", description="Address that the API listens on.")
     port: int = Field(8000, ge=0, le=65535, description="Port of the API; 0 takes a free one.")
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Addresses and CIDR networks of the proxies in front of the server, separated by "
+        "commas. Only their X-Forwarded-For and X-Forwarded-Proto are believed.",
+        json_schema_extra={"default_text": "none"},
+    )
     data_dir: Path = Field(
         default_factory=default_data_dir,
         description="Folder of the embedded database, the journal, the recording, the generated "
@@ -340,7 +347,7 @@ class Settings(ConsoleSettings):
     def _empty_is_none(cls, value: Any) -> Any:
         return None if value == "" else value
 
-    @field_validator("worker_urls", "worker_kv_events", mode="before")
+    @field_validator("worker_urls", "worker_kv_events", "trusted_proxies", mode="before")
     @classmethod
     def _parse_list(cls, value: Any) -> Any:
         if not isinstance(value, str):
@@ -349,6 +356,12 @@ class Settings(ConsoleSettings):
         if text.startswith("["):
             return json.loads(text)
         return tuple(part.strip() for part in text.split(",")) if text else ()
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        parse_networks(value)
+        return value
 
     @field_validator("worker_kv_events")
     @classmethod
@@ -390,6 +403,11 @@ class Settings(ConsoleSettings):
         if self.secret_key_previous is not None and self.secret_key is None:
             raise ValueError("secret_key_previous needs secret_key")
         return self
+
+    @property
+    def proxy_networks(self) -> tuple[Network, ...]:
+        """``trusted_proxies`` as :mod:`fairserve.platform.client_address` takes them."""
+        return parse_networks(self.trusted_proxies)
 
     @property
     def effective_database_url(self) -> str:

@@ -30,6 +30,13 @@ class ConsoleSettings(BackgroundSettings):
         description="Wrong keys that one address may try to sign in with in five minutes; more are "
         "refused.",
     )
+    console_sign_ins_in_all: int = Field(
+        100,
+        ge=1,
+        le=1_000_000,
+        description="Wrong keys from all addresses in five minutes from which on each sign-in is "
+        "delayed by three seconds. None is refused for it.",
+    )
     console_streams: int = Field(
         200,
         ge=1,

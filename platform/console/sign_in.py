@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from fastapi import APIRouter, Request
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.platform.auth import Principal
+from fairserve.platform.client_address import client_address, client_scheme
 from fairserve.platform.console import sessions
 from fairserve.platform.console.guard import COOKIE, AnyViewer, OwnForm, check_site, read_form
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.state import ConsoleState
+from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.session import WriteSession
-from fairserve.platform.errors import AuthenticationError, FairServeError, PermissionDeniedError
+from fairserve.platform.errors import FairServeError, PermissionDeniedError, UnavailableError
+from fairserve.platform.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/console")
 
@@ -43,20 +50,28 @@ async def sign_in(request: Request) -> Response:
     form = await read_form(request)
     onward = form.get("next", "")
     console: ConsoleState = request.app.state.console
-    address = request.client.host if request.client else ""
+    factory: SessionFactory = request.app.state.session_factory
+    settings: Settings = request.app.state.settings
+    address = client_address(request.scope, settings.proxy_networks)
     try:
-        console.sign_ins.check(address)
-        principal = await _principal(request, form.get("key", "").strip())
-    except AuthenticationError as error:
-        console.sign_ins.wrong(address)
+        async with console.sign_ins.attempt(address):
+            principal = await _principal(request, form.get("key", "").strip())
+    except UnavailableError as error:
         return _form(request, onward, error)
     except FairServeError as error:
+        await _audit_failure(console, factory, address, error)
         return _form(request, onward, error)
-    factory: SessionFactory = request.app.state.session_factory
-    settings = request.app.state.settings
 
     def store() -> str:
         with factory.begin() as session:
+            audit.record(
+                session,
+                principal,
+                "console.sign_in",
+                principal.key_id,
+                tenant_id=principal.tenant_id,
+                after={"address": address},
+            )
             return sessions.begin(session, principal, settings, utc_now())
 
     token = await asyncio.to_thread(store)
@@ -67,7 +82,7 @@ async def sign_in(request: Request) -> Response:
         path="/console",
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https",
+        secure=client_scheme(request.scope, settings.proxy_networks) == "https",
     )
     return answer
 
@@ -87,6 +102,31 @@ async def _principal(request: Request, key: str) -> Principal:
         raise PermissionDeniedError("this is an app's key; allowed: an admin key or a tenant key")
     found: Principal = principal
     return found
+
+
+async def _audit_failure(
+    console: ConsoleState, factory: SessionFactory, address: str, error: FairServeError
+) -> None:
+    """Log a failed attempt, unless its address or all together have enough entries already."""
+    attempts = console.sign_in_failures.count(address)
+    if attempts is None:
+        return
+
+    def store() -> None:
+        with factory.begin() as session:
+            audit.record(
+                session,
+                None,
+                "console.sign_in_failed",
+                address or "unknown",
+                actor="unknown",
+                after={"reason": error.code, "attempts": attempts},
+            )
+
+    try:
+        await asyncio.to_thread(store)
+    except SQLAlchemyError:
+        logger.warning("a failed sign-in from %s is not in the audit log", address)
 
 
 def _form(request: Request, onward: str, error: FairServeError | None = None) -> Response:

@@ -1,53 +1,15 @@
-"""What the console keeps in memory: wrong sign-ins by address, how many live pages are open, and what
-they all show.
-"""
+"""State of the console in memory: wrong sign-ins, the number of open live pages, and what they show."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 
-from fairserve.platform.errors import RateLimitedError, UnavailableError
+from fairserve.platform.console.sign_in_limit import SignInFailures, SignInLimit
+from fairserve.platform.errors import UnavailableError
 from fairserve.platform.settings import Settings
-from fairserve.throttling.window import SlidingLog
 
-WINDOW_S = 300.0
-MAX_ADDRESSES = 10_000
 MAX_SHARED = 100
-
-
-class SignInLimit:
-    """Wrong keys of the last five minutes, by the address that they came from. Bounded."""
-
-    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit = limit
-        self._clock = clock
-        self._wrong = SlidingLog(WINDOW_S)
-
-    def check(self, address: str) -> None:
-        """Raises RateLimitedError while too many were wrong."""
-        now_s = self._clock()
-        if self._wrong.count(self._key(address), now_s) >= self._limit:
-            wait_s = self._wrong.free_after_s(
-                self._key(address), self._limit, now_s, record_now=False
-            )
-            after_s = max(1, round(wait_s + 0.5))
-            raise RateLimitedError(
-                f"too many wrong keys; try again in {after_s} s",
-                headers={"Retry-After": str(after_s)},
-            )
-
-    def wrong(self, address: str) -> None:
-        """A key was wrong."""
-        now_s = self._clock()
-        self._wrong.forget_idle(now_s)
-        self._wrong.record(self._key(address), self._limit, now_s)
-
-    def _key(self, address: str) -> str:
-        # A flood from very many addresses is counted as one, so that memory stays bounded.
-        known = self._wrong.count(address, self._clock()) > 0
-        return address if known or len(self._wrong) < MAX_ADDRESSES else "*"
 
 
 class Streams:
@@ -102,5 +64,6 @@ class ConsoleState:
 
     def __init__(self, settings: Settings) -> None:
         self.overviews = Shared()
-        self.sign_ins = SignInLimit(settings.console_sign_ins)
+        self.sign_ins = SignInLimit(settings.console_sign_ins, settings.console_sign_ins_in_all)
+        self.sign_in_failures = SignInFailures()
         self.streams = Streams(settings.console_streams)

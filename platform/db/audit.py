@@ -23,9 +23,10 @@ def record(
     tenant_id: str | None = None,
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
+    actor: str = "system",
 ) -> None:
     """Add an entry to the session; it is stored with the change itself, or not at all. Without a
-    ``principal`` the server did it by itself.
+    ``principal`` it was ``actor``, by default the server by itself.
     """
     for state in (before, after):
         assert state is None or not _SECRET_FIELDS & state.keys(), "a secret in the audit log"
@@ -33,7 +34,7 @@ def record(
         AuditEntry(
             id=new_id("au"),
             at=utc_now(),
-            actor="system" if principal is None else principal.key_prefix,
+            actor=actor if principal is None else principal.key_prefix,
             actor_key_id=None if principal is None else principal.key_id,
             tenant_id=tenant_id,
             action=action,

@@ -280,6 +280,11 @@ class ThreadServer(GatewayServer):
     def runs(self):
         return self._thread.is_alive()
 
+    @property
+    def application(self):
+        """The FastAPI application, whose loop is another thread's."""
+        return self._thread.server.config.app
+
     def log(self):
         return "its log is that of the test"
 

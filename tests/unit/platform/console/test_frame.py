@@ -9,9 +9,9 @@ from fairserve.platform.console import formats, overview_charts
 from fairserve.platform.console.assets import FOLDER, asset_url, assets
 from fairserve.platform.console.rendering import _json_block
 from fairserve.platform.console.sign_in import HOME, _local
-from fairserve.platform.console.state import MAX_ADDRESSES, Shared, SignInLimit, Streams
+from fairserve.platform.console.state import Shared, Streams
 from fairserve.platform.console.streams import event
-from fairserve.platform.errors import RateLimitedError, UnavailableError
+from fairserve.platform.errors import UnavailableError
 
 
 @pytest.mark.parametrize(
@@ -76,32 +76,6 @@ def test_a_data_block_ends_nowhere_within():
 )
 def test_a_sign_in_leads_into_the_console(onward, place):
     assert _local(onward) == place
-
-
-def test_wrong_keys_are_counted_by_address():
-    now = [0.0]
-    limit = SignInLimit(3, clock=lambda: now[0])
-    for _ in range(3):
-        limit.check("a")
-        limit.wrong("a")
-    with pytest.raises(RateLimitedError) as refused:
-        limit.check("a")
-    assert refused.value.headers == {"Retry-After": "300"}
-    limit.check("b")
-    now[0] = 299.0
-    with pytest.raises(RateLimitedError):
-        limit.check("a")
-    now[0] = 300.5
-    limit.check("a")
-
-
-def test_a_flood_from_very_many_addresses_is_counted_as_one():
-    limit = SignInLimit(3, clock=lambda: 0.0)
-    for number in range(MAX_ADDRESSES + 3):
-        limit.wrong(str(number))
-    assert len(limit._wrong) <= MAX_ADDRESSES + 1
-    with pytest.raises(RateLimitedError):
-        limit.check("another")
 
 
 def test_live_pages_are_bounded():

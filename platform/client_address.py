@@ -1,0 +1,98 @@
+"""Address and scheme of the client of a request, as reported by trusted proxies only.
+
+A proxy appends the address that it was reached from to ``X-Forwarded-For``, and a client may begin that
+list with whatever it likes. So the list counts only if the connection comes from a trusted proxy, and
+it is read from its end: the first address that is not a trusted proxy is the client.
+
+Weakness: a trusted proxy that forwards the header unchanged lets its clients choose their address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+
+from starlette.types import Scope
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+IPV6_BLOCK_BITS = 64
+"""Length of the IPv6 prefix that one subscriber usually has."""
+
+
+def parse_networks(texts: Collection[str]) -> tuple[Network, ...]:
+    """Parse addresses and CIDR networks. Raises ValueError for what is neither."""
+    try:
+        return tuple(ip_network(text.strip()) for text in texts)
+    except ValueError:
+        raise ValueError(
+            "each must be an address or a CIDR network without host bits, such as 10.0.0.0/8"
+        ) from None
+
+
+def client_address(scope: Scope, trusted_proxies: Collection[Network]) -> str:
+    """Return the address of the client; empty if the connection has none (a Unix socket)."""
+    peer = (scope.get("client") or ("",))[0]
+    address = _parsed(peer)
+    if address is None or not _is_trusted(address, trusted_proxies):
+        return peer if address is None else str(address)
+    for text in reversed(_values(scope, b"x-forwarded-for")):
+        hop = _parsed(_without_port(text))
+        if hop is None:
+            break
+        address = hop
+        if not _is_trusted(address, trusted_proxies):
+            break
+    return str(address)
+
+
+def client_scheme(scope: Scope, trusted_proxies: Collection[Network]) -> str:
+    """Return the scheme that the client used: ``https`` if a trusted proxy says so."""
+    peer = _parsed((scope.get("client") or ("",))[0])
+    if peer is not None and _is_trusted(peer, trusted_proxies):
+        values = _values(scope, b"x-forwarded-proto")
+        if values and values[-1].lower() in ("http", "https"):
+            return values[-1].lower()
+    return str(scope.get("scheme", "http"))
+
+
+def address_block(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
+    parsed = _parsed(address)
+    if not isinstance(parsed, IPv6Address):
+        return address
+    return str(IPv6Network((int(parsed), IPV6_BLOCK_BITS), strict=False))  # drops the host bits
+
+
+def _values(scope: Scope, name: bytes) -> list[str]:
+    """The comma separated values of a header in order, however many lines it has."""
+    lines = (value.decode("latin-1") for key, value in scope["headers"] if key == name)
+    return [part.strip() for line in lines for part in line.split(",")]
+
+
+def _without_port(text: str) -> str:
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
+
+
+def _parsed(text: str) -> Address | None:
+    """The address; None for a text that is none. An IPv4 address mapped into IPv6 is IPv4."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def _is_trusted(address: Address, trusted_proxies: Collection[Network]) -> bool:
+    return any(address in network for network in trusted_proxies)

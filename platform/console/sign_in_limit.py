@@ -1,0 +1,135 @@
+"""Bounds on wrong keys at the sign-in: one for each address, and one over all addresses.
+
+An address with too many wrong keys is rejected for a while. When all addresses together have too many,
+nobody is rejected, but every attempt waits before its key is looked at: who guesses from many addresses
+is slowed down, and who has a right key gets in after the wait. An IPv6 client counts by its /64 network.
+
+Weakness: attempts beyond ``MAX_WAITING`` at a time do not wait. What protects keys then is their 256
+random bits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from fairserve.platform.client_address import address_block
+from fairserve.platform.errors import AuthenticationError, RateLimitedError
+from fairserve.throttling.window import SlidingLog
+
+WINDOW_S = 300.0
+DELAY_S = 3.0
+"""Wait of an attempt while all addresses together have too many wrong keys."""
+MAX_ADDRESSES = 10_000
+"""Addresses that are counted at a time; the wrong keys of others count in all only."""
+MAX_WAITING = 1_000
+"""Attempts that wait at a time."""
+MAX_ENTRIES = 20
+"""Entries of the audit log about failed attempts within ``WINDOW_S``."""
+_ALL = ""
+
+
+class SignInLimit:
+    """Wrong keys of the last five minutes. To be used on the event loop. Bounded."""
+
+    def __init__(
+        self,
+        limit: int,
+        limit_in_all: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._limit = limit
+        self._limit_in_all = limit_in_all
+        self._clock = clock
+        self._sleep = sleep
+        self._wrong = SlidingLog(WINDOW_S)
+        """By address."""
+        self._wrong_in_all = SlidingLog(WINDOW_S)
+        self._attempts: Counter[str] = Counter()
+        """Attempts in progress by address."""
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def attempt(self, address: str) -> AsyncIterator[None]:
+        """Wait if need be, then let the block check a key; its AuthenticationError counts.
+
+        Raises RateLimitedError while the address has too many wrong keys. Attempts in progress count,
+        so that many at once are no way around the limit.
+        """
+        block = address_block(address)
+        self._check(block)
+        self._attempts[block] += 1
+        try:
+            await self._delay()
+            yield
+        except AuthenticationError:
+            self._record(block)
+            raise
+        finally:
+            self._attempts[block] -= 1
+            if not self._attempts[block]:
+                del self._attempts[block]
+
+    def _check(self, block: str) -> None:
+        now_s = self._clock()
+        wrong = self._wrong.count(block, now_s)
+        if wrong + self._attempts[block] < self._limit:
+            return
+        # Attempts in progress end soon; a limit that is used up frees after its oldest wrong key.
+        wait_s = self._wrong.free_after_s(block, self._limit, now_s, record_now=False)
+        after_s = max(1, round(wait_s + 0.5))
+        raise RateLimitedError(
+            f"too many wrong keys; try again in {after_s} s", headers={"Retry-After": str(after_s)}
+        )
+
+    async def _delay(self) -> None:
+        in_all = self._wrong_in_all.count(_ALL, self._clock())
+        if in_all < self._limit_in_all or self._waiting >= MAX_WAITING:
+            return
+        self._waiting += 1
+        try:
+            await self._sleep(DELAY_S)
+        finally:
+            self._waiting -= 1
+
+    def _record(self, block: str) -> None:
+        now_s = self._clock()
+        self._wrong_in_all.record(_ALL, self._limit_in_all, now_s)
+        self._wrong.forget_idle(now_s)
+        if self._wrong.count(block, now_s) or len(self._wrong) < MAX_ADDRESSES:
+            self._wrong.record(block, self._limit, now_s)
+
+
+class SignInFailures:
+    """Which failed attempts get an entry in the audit log, and how many each entry stands for.
+
+    Within five minutes an address gets one entry, and all addresses ``MAX_ENTRIES``. Attempts without an
+    entry of their own are counted in the next entry.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._entries = SlidingLog(WINDOW_S)
+        """By address, and in all."""
+        self._attempts = 0
+        """Since the last entry."""
+
+    def count(self, address: str) -> int | None:
+        """Count a failed attempt; returns the number to log, or None if there is no entry for it."""
+        now_s = self._clock()
+        self._attempts += 1
+        block = address_block(address) or "unknown"
+        if self._entries.count(block, now_s):
+            return None
+        if self._entries.count(_ALL, now_s) >= MAX_ENTRIES:
+            return None
+        self._entries.forget_idle(now_s)
+        self._entries.record(block, 1, now_s)
+        self._entries.record(_ALL, MAX_ENTRIES, now_s)
+        attempts, self._attempts = self._attempts, 0
+        return attempts
