@@ -3,7 +3,8 @@
 A key is looked up by its keyed hash, off the event loop; it is as good as unknown while its app or
 tenant is suspended or deleted. Answers are cached for 30 s, so that a revocation on one replica reaches
 the others within that time, and this process at once. While the database does not answer, keys seen in
-the last five minutes stay valid and all others get 503.
+the last five minutes stay valid and all others get 503. Streams of events ask again while they last
+(:meth:`Authenticator.confirm`).
 Weakness: a key revoked elsewhere during such an outage of ours is honoured for those minutes.
 """
 
@@ -20,7 +21,7 @@ from hmac import compare_digest
 from typing import Annotated
 
 from fastapi import Depends, Request
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from fairserve.platform.db.base import utc_now
@@ -38,6 +39,8 @@ from fairserve.platform.errors import (
 CACHE_TTL_S = 30.0
 CACHE_ENTRIES = 10_000
 STALE_S = 300.0
+CONFIRM_TTL_S = 1.0
+"""How long the streams of one key share the answer to whether it still works."""
 MAX_KEY_CHARS = 256
 
 
@@ -86,6 +89,8 @@ class Authenticator:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Entry] = OrderedDict()
         self._unknown: OrderedDict[str, float] = OrderedDict()
+        self._confirmed: OrderedDict[str, float] = OrderedDict()
+        """By key id, when the key was last known to work."""
         self._generation = 0
 
     async def authenticate(self, key: str) -> Principal:
@@ -103,6 +108,14 @@ class Authenticator:
         """The same for a caller that may block."""
         digest = self._digest(key)
         return self._cached(digest) or self._look_up(key, digest)
+
+    async def confirm(self, principal: Principal) -> None:
+        """Check that the key of a principal still works. Raises AuthenticationError if it does not.
+
+        While the database does not answer, it works for five minutes more.
+        """
+        if not self._recently_confirmed(principal.key_id):
+            await asyncio.to_thread(self._confirm, principal.key_id)
 
     def forget(
         self,
@@ -126,6 +139,7 @@ class Authenticator:
                 ):
                     del self._known[digest]
             self._unknown.clear()
+            self._confirmed.clear()
 
     def _digest(self, key: str) -> str:
         if not key or len(key) > MAX_KEY_CHARS or not key.isascii():
@@ -173,9 +187,37 @@ class Authenticator:
             if len(self._known) > self._max_entries:
                 self._known.popitem(last=False)
 
-    def _read(self, key: str) -> _Entry | None:
-        candidates = self.hasher.candidates(key)
-        looked_up_s = self._monotonic_s()
+    def _recently_confirmed(self, key_id: str) -> bool:
+        with self._lock:
+            confirmed_s = self._confirmed.get(key_id)
+        return confirmed_s is not None and self._monotonic_s() - confirmed_s < CONFIRM_TTL_S
+
+    def _confirm(self, key_id: str) -> None:
+        if self._recently_confirmed(key_id):
+            return  # by another stream, while this one waited for a thread
+        with self._lock:
+            generation = self._generation
+        now_s = self._monotonic_s()
+        try:
+            row = self._working_key(ApiKey.id == key_id)
+        except SQLAlchemyError:
+            with self._lock:
+                # Of a key that was never confirmed the five minutes begin now.
+                confirmed_s = self._confirmed.setdefault(key_id, now_s)
+            if now_s - confirmed_s >= self._stale_s:
+                raise _invalid_key() from None
+            return
+        if row is None or (row.expires_at is not None and row.expires_at <= self._now()):
+            raise _invalid_key()
+        with self._lock:
+            if generation == self._generation:
+                self._confirmed[key_id] = now_s
+                self._confirmed.move_to_end(key_id)
+                if len(self._confirmed) > self._max_entries:
+                    self._confirmed.popitem(last=False)
+
+    def _working_key(self, which: ColumnElement[bool]) -> ApiKey | None:
+        """The key, unless it is revoked or its tenant or app is suspended or deleted."""
         with self._sessions() as session:
             row = (
                 read_only(session)
@@ -189,16 +231,23 @@ class Authenticator:
                     )
                     .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
                     .outerjoin(App, App.id == ApiKey.app_id)
-                    .where(ApiKey.key_hash.in_(candidates))
+                    .where(which)
                 )
                 .first()
             )
         if row is None:
             return None
         found, *stopped_at = row
-        if not any(compare_digest(found.key_hash, candidate) for candidate in candidates):
+        stopped = any(time is not None for time in (found.revoked_at, *stopped_at))
+        return None if stopped else found
+
+    def _read(self, key: str) -> _Entry | None:
+        candidates = self.hasher.candidates(key)
+        looked_up_s = self._monotonic_s()
+        found = self._working_key(ApiKey.key_hash.in_(candidates))
+        if found is None:
             return None
-        if any(time is not None for time in (found.revoked_at, *stopped_at)):
+        if not any(compare_digest(found.key_hash, candidate) for candidate in candidates):
             return None
         self._note_use(found, candidates[0])
         return _Entry(

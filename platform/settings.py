@@ -211,6 +211,13 @@ class Settings(ConsoleSettings):
         le=3600,
         description="Interval of the comments sent to a streaming client while its call is queued.",
     )
+    stream_check_s: float = Field(
+        5.0,
+        gt=0,
+        le=5,
+        description="Interval at which the key or sign-in behind an open stream of events is checked "
+        "again; the stream ends if it no longer holds.",
+    )
     lease_s: float = Field(
         60.0,
         gt=0,

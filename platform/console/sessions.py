@@ -86,30 +86,10 @@ def find(sessions: SessionFactory, token: str, settings: Settings, now: datetime
     if not token or len(token) > MAX_TOKEN_CHARS:
         return None
     session_id = _id_of(token)
-    with sessions() as session:
-        row = (
-            read_only(session)
-            .execute(
-                select(ConsoleSession, ApiKey, Tenant)
-                .join(ApiKey, ApiKey.id == ConsoleSession.key_id)
-                .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
-                .where(ConsoleSession.id == session_id)
-            )
-            .first()
-        )
+    row = _open_session(sessions, session_id, settings, now)
     if row is None:
         return None
-    found, key, tenant = row
-    if not _holds(found, key, tenant, settings, now):
-        return None
-    if now - found.seen_at >= SEEN_STEP:
-        with sessions.begin() as session:
-            session.execute(
-                update(ConsoleSession)
-                .where(ConsoleSession.id == session_id)
-                .values(seen_at=now)
-                .execution_options(synchronize_session=False)
-            )
+    _, key, tenant = row
     return Viewer(
         Principal(key.scope, key.tenant_id, key.app_id, key.id, key.prefix),
         None if tenant is None else tenant.name,
@@ -121,18 +101,8 @@ def find(sessions: SessionFactory, token: str, settings: Settings, now: datetime
 def still_holds(
     sessions: SessionFactory, viewer: Viewer, settings: Settings, now: datetime
 ) -> bool:
-    """Whether the session of a page that stays open goes on; it counts as seen."""
-    with sessions.begin() as session:
-        row = session.execute(
-            select(ConsoleSession, ApiKey, Tenant)
-            .join(ApiKey, ApiKey.id == ConsoleSession.key_id)
-            .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
-            .where(ConsoleSession.id == viewer.session_id)
-        ).first()
-        if row is None or not _holds(*row, settings, now):
-            return False
-        row[0].seen_at = now
-    return True
+    """Whether the session of a page that stays open has not ended; the page counts as a look at it."""
+    return _open_session(sessions, viewer.session_id, settings, now) is not None
 
 
 def end(session: Session, session_id: str) -> None:
@@ -144,6 +114,34 @@ def delete_over(session: Session, settings: Settings, now: datetime) -> int:
     """Delete sessions that are over; returns how many. The caller commits."""
     result = session.execute(delete(ConsoleSession).where(or_(*_over(settings, now))))
     return int(getattr(result, "rowcount", 0))
+
+
+def _open_session(
+    sessions: SessionFactory, session_id: str, settings: Settings, now: datetime
+) -> tuple[ConsoleSession, ApiKey, Tenant | None] | None:
+    """A session that has not ended, with its key and tenant. The look at it is stored, to the minute."""
+    with sessions() as session:
+        row = (
+            read_only(session)
+            .execute(
+                select(ConsoleSession, ApiKey, Tenant)
+                .join(ApiKey, ApiKey.id == ConsoleSession.key_id)
+                .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
+                .where(ConsoleSession.id == session_id)
+            )
+            .first()
+        )
+    if row is None or not _holds(*row, settings, now):
+        return None
+    if now - row[0].seen_at >= SEEN_STEP:
+        with sessions.begin() as session:
+            session.execute(
+                update(ConsoleSession)
+                .where(ConsoleSession.id == session_id)
+                .values(seen_at=now)
+                .execution_options(synchronize_session=False)
+            )
+    return row[0], row[1], row[2]
 
 
 def _over(settings: Settings, now: datetime) -> tuple[ColumnElement[bool], ...]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Generic, TypeVar
 
 from fastapi import Request
+from sqlalchemy.exc import OperationalError
 from starlette.responses import StreamingResponse
 
 from fairserve.platform.console import sessions
+from fairserve.platform.console.guard import SignInNeededError
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.session import unavailable
+from fairserve.platform.errors import FairServeError
+from fairserve.platform.live_stream import while_allowed
 
-CHECK_S = 30.0
-"""How often the session is looked up again."""
 KEEP_ALIVE = b": still here\n\n"
 MEDIA_TYPE = "text/event-stream"
 
@@ -32,37 +35,43 @@ def event(name: str, data: str | bytes) -> bytes:
 
 
 def stream(request: Request, viewer: Viewer, source: Source) -> StreamingResponse:
-    """An answer that goes on with what ``source`` yields. It yields something, :data:`KEEP_ALIVE` at
-    least, every two seconds: then the session is looked at, and whether the server stops.
+    """An answer that continues with what ``source`` yields. It yields something, :data:`KEEP_ALIVE` at
+    least, every two seconds, to find out whether the browser is still there and the server runs on. The
+    session is checked every ``stream_check_s``.
 
     Raises UnavailableError if too many pages are live.
     """
     state = request.app.state
     state.console.streams.check()
 
+    def check_session() -> None:
+        try:
+            if not sessions.still_holds(state.session_factory, viewer, state.settings, utc_now()):
+                raise SignInNeededError("signed out")
+        except OperationalError as error:
+            raise unavailable() from error
+
     async def events() -> AsyncIterator[bytes]:
         with state.console.streams.one():
-            checked_s = time.monotonic()
             yield b"retry: 3000\n\n"
             async with aclosing(source()) as pieces:  # type: ignore[type-var]
                 async for piece in pieces:
-                    if time.monotonic() - checked_s >= CHECK_S:
-                        checked_s = time.monotonic()
-                        if not await asyncio.to_thread(
-                            sessions.still_holds,
-                            state.session_factory,
-                            viewer,
-                            state.settings,
-                            utc_now(),
-                        ):
-                            yield event("over", "signed out")
-                            return
                     yield piece
                     if state.draining.is_set():
                         return
 
+    def ending(error: FairServeError) -> bytes:
+        # Without the event the browser connects again, as after any end.
+        return event("over", error.message) if isinstance(error, SignInNeededError) else KEEP_ALIVE
+
+    answer = while_allowed(
+        events(),
+        partial(asyncio.to_thread, check_session),
+        state.settings.stream_check_s,
+        ending,
+    )
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(events(), media_type=MEDIA_TYPE, headers=headers)
+    return StreamingResponse(answer, media_type=MEDIA_TYPE, headers=headers)
 
 
 class Latest(Generic[News]):

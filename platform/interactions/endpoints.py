@@ -14,12 +14,13 @@ from pydantic import BaseModel
 from sqlalchemy.exc import OperationalError
 
 from fairserve.interactions.program import ProgramLimits
-from fairserve.platform.auth import AppPrincipal, Principal
+from fairserve.platform.auth import AppPrincipal, Authenticator, CurrentPrincipal, Principal
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import ObjectId
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.errors import InvalidRequestError
 from fairserve.platform.interactions.drawing import draw
+from fairserve.platform.interactions.events import error_event
 from fairserve.platform.interactions.graph_view import GraphOut
 from fairserve.platform.interactions.listing import RunFilter, list_runs
 from fairserve.platform.interactions.opening import read_opening
@@ -35,6 +36,8 @@ from fairserve.platform.interactions.schemas import (
     of_view,
 )
 from fairserve.platform.interactions.service import Interactions
+from fairserve.platform.live_stream import while_allowed
+from fairserve.platform.settings import Settings
 from fairserve.platform.usage.readers import Reader, asked_app
 
 router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
@@ -158,10 +161,20 @@ async def read_graph(
     responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def follow_interaction(
-    interaction_id: str, request: Request, service: Readable
+    interaction_id: str, request: Request, service: Readable, principal: CurrentPrincipal
 ) -> StreamingResponse:
-    """Server-sent events: the run as it stands, then what becomes of it, to its end."""
-    events = await service.follow(interaction_id, request.app.state.settings.keepalive_s)
+    """Server-sent events: the run as it stands, then what becomes of it, to its end.
+
+    The stream also ends, with an ``error``, soon after the key stops working.
+    """
+    settings: Settings = request.app.state.settings
+    authenticator: Authenticator = request.app.state.authenticator
+    events = while_allowed(
+        await service.follow(interaction_id, settings.keepalive_s),
+        lambda: authenticator.confirm(principal),
+        settings.stream_check_s,
+        error_event,
+    )
     return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS)
 
 

@@ -5,7 +5,8 @@
 ``call``        a call in a new state, as a node of the graph
 ``node``        a node of a program in a new state, with its output once it has one
 ``task``        an instance of a node with ``map`` in a new state
-``error``       the follower was too slow, the server stops, or something failed; follow again
+``error``       the follower was too slow, the server stops, or something failed: follow again; or the
+                key no longer works
 =============== =================================================================================
 
 The stream ends with the run. It is not kept: who comes back begins with the run as it stands then.
@@ -35,6 +36,12 @@ from fairserve.platform.programs.service import Programs
 MAX_WAITING = 1_000
 """Events that a follower may not have read yet."""
 KEEP_ALIVE = b": still here\n\n"
+
+
+def error_event(error: FairServeError) -> bytes:
+    """The event that ends a stream from outside; it has no number."""
+    return b"event: error\ndata: " + orjson.dumps(error.body()) + b"\n\n"
+
 
 Read = Callable[[], Awaitable[InteractionOut]]
 

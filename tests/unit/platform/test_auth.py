@@ -327,3 +327,54 @@ def test_a_revoked_configured_admin_key_stays_revoked(sessions, hasher, authenti
     keys.ensure_admin_key(sessions, hasher, configured)
     with pytest.raises(AuthenticationError):
         authenticator.authenticate_sync(configured)
+
+
+def confirm(authenticator, principal):
+    asyncio.run(authenticator.confirm(principal))
+
+
+def test_streams_of_a_key_share_a_look(authenticator, sessions, clock, app_key):
+    principal = authenticator.authenticate_sync(app_key.plain)
+    opened = sessions.opened
+    for _ in range(5):
+        confirm(authenticator, principal)
+    assert sessions.opened == opened + 1
+    clock.now_s += 1
+    confirm(authenticator, principal)
+    assert sessions.opened == opened + 2
+
+
+@pytest.mark.parametrize("ends", ["revoked_at", "expires_at"])
+def test_a_stream_notices_that_its_key_has_ended(authenticator, sessions, clock, app_key, ends):
+    principal = authenticator.authenticate_sync(app_key.plain)
+    confirm(authenticator, principal)
+    change(sessions, app_key, **{ends: NOW})
+    clock.now_s += 1
+    with pytest.raises(AuthenticationError):
+        confirm(authenticator, principal)
+
+
+def test_a_revocation_here_is_noticed_at_the_next_look(authenticator, sessions, app_key):
+    principal = authenticator.authenticate_sync(app_key.plain)
+    confirm(authenticator, principal)
+    change(sessions, app_key, revoked_at=NOW)
+    authenticator.forget(key_id=principal.key_id)
+    with pytest.raises(AuthenticationError):
+        confirm(authenticator, principal)
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_stream_survives_a_short_outage(authenticator, sessions, clock, app_key, confirmed):
+    principal = authenticator.authenticate_sync(app_key.plain)
+    if confirmed:
+        confirm(authenticator, principal)
+    sessions.broken = True
+    clock.now_s += 1
+    confirm(authenticator, principal)
+    clock.now_s += 298
+    confirm(authenticator, principal)
+    clock.now_s += 2
+    with pytest.raises(AuthenticationError):
+        confirm(authenticator, principal)
+    sessions.broken = False
+    confirm(authenticator, principal)
