@@ -42,6 +42,7 @@ from fairserve.platform.exports import endpoints as exports
 from fairserve.platform.interactions import admin_endpoints as all_interactions
 from fairserve.platform.interactions import endpoints as interactions
 from fairserve.platform.jobs import endpoints as jobs
+from fairserve.platform.keys import endpoints as admin_keys
 from fairserve.platform.prices import endpoints as prices
 from fairserve.platform.profiles import endpoints as profiles
 from fairserve.platform.settings import Settings
@@ -59,6 +60,7 @@ access_log = logging.getLogger("fairserve.access")
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 MANAGEMENT = (
+    admin_keys,
     all_interactions,
     apps,
     audit,

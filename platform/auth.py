@@ -123,8 +123,10 @@ class Authenticator:
         key_id: str | None = None,
         app_id: str | None = None,
         tenant_id: str | None = None,
+        admin: bool = False,
     ) -> None:
-        """Drop what is cached of a key, an app's keys or a tenant's; call it after the commit.
+        """Drop what is cached of a key, or of all keys of an app, of a tenant or for admins; call it
+        after the commit.
 
         Lookups under way were maybe read before the commit: their answers are not cached.
         """
@@ -136,6 +138,7 @@ class Authenticator:
                     (key_id is not None and principal.key_id == key_id)
                     or (app_id is not None and principal.app_id == app_id)
                     or (tenant_id is not None and principal.tenant_id == tenant_id)
+                    or (admin and principal.scope == "admin")
                 ):
                     del self._known[digest]
             self._unknown.clear()

@@ -1,4 +1,4 @@
-"""``fairserve key``: the keys of an app, or a tenant's own. A new key is printed once."""
+"""``fairserve key``: keys of an app, a tenant's own, or the admin keys. A new key is printed once."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ def add_commands(actions: Actions) -> None:
         metavar="SECONDS",
         help="how long the others still work (default: not at all)",
     )
+    rename = _add(actions, "rename", "change what people call a key", _rename)
+    rename.add_argument("key", metavar="KEY", help="its id, key_...")
+    rename.add_argument("name", metavar="NAME", help="what people call it")
     revoke = _add(actions, "revoke", "revoke a key", _revoke)
     revoke.add_argument("key", metavar="KEY", help="its id, key_...")
 
@@ -49,6 +52,7 @@ def _add(actions: Actions, name: str, text: str, act: Act) -> OneLineParser:
     owner = parser.add_mutually_exclusive_group(required=True)
     owner.add_argument("--app", metavar="ID", help="keys of this app")
     owner.add_argument("--tenant-id", metavar="ID", help="keys of this tenant, for admin keys")
+    owner.add_argument("--admin", action="store_true", help="the admin keys, for admin keys")
     parser.add_argument("--tenant", metavar="ID", help="whose app, for an admin key")
     return parser
 
@@ -69,6 +73,10 @@ def _rotate(client: Client, arguments: argparse.Namespace) -> None:
     show(arguments, _call(client, arguments, "POST", "rotate", body=body))
 
 
+def _rename(client: Client, arguments: argparse.Namespace) -> None:
+    show(arguments, _call(client, arguments, "PATCH", arguments.key, body={"name": arguments.name}))
+
+
 def _revoke(client: Client, arguments: argparse.Namespace) -> None:
     show(arguments, _call(client, arguments, "DELETE", arguments.key))
 
@@ -81,7 +89,9 @@ def _call(
     body: dict[str, Any] | None = None,
     **query: Any,
 ) -> Any:
-    if arguments.app is None:
+    if arguments.admin:
+        path = path_of("admin", "keys", *more)
+    elif arguments.app is None:
         path = path_of("admin", "tenants", arguments.tenant_id, "keys", *more)
     else:
         path = path_of("v1", "apps", arguments.app, "keys", *more)

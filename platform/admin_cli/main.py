@@ -24,7 +24,7 @@ REFUSED = 1
 NOUNS = {
     "tenant": ("tenants: who pays", tenants.add_commands),
     "app": ("a tenant's apps, with their token profiles and limits", apps.add_commands),
-    "key": ("API keys of apps and tenants", keys.add_commands),
+    "key": ("API keys of apps, tenants and admins", keys.add_commands),
     "price": ("what the tokens of models cost", prices.add_commands),
     "user": ("settings and data of end users", users.add_commands),
     "webhook": ("where a tenant is told of events", webhooks.add_commands),

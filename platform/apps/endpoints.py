@@ -25,7 +25,7 @@ from fairserve.platform.db.schemas import (
     TenantQuery,
 )
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.keys.schemas import KeyCreate, KeyRotate
+from fairserve.platform.keys.schemas import KeyCreate, KeyPatch, KeyRotate
 from fairserve.platform.keys.service import shown_once
 from fairserve.platform.settings import Settings
 from fairserve.platform.settings_parts import learning_options
@@ -141,6 +141,13 @@ def list_keys(
         limit=query.limit,
         offset=query.offset,
     )
+
+
+@router.patch("/v1/apps/{app_id}/keys/{key_id}")
+def change_key(app_id: str, key_id: str, body: KeyPatch, apps: WritableApps, _: Named) -> KeyOut:
+    """Rename a key."""
+    ring = apps.keys_of(app_id, change=True, live=True)
+    return KeyOut.model_validate(ring.rename(key_id, body.name))
 
 
 @router.delete("/v1/apps/{app_id}/keys/{key_id}")

@@ -215,7 +215,8 @@ class Apps:
                 )
 
     def _key_ring(self, app: App) -> KeyRing:
-        return KeyRing(self._session, self._principal, self._authenticator, app.tenant_id, app.id)
+        owner = keys.KeyOwner(app.tenant_id, app.id)
+        return KeyRing(self._session, self._principal, self._authenticator, owner)
 
     def _declared(self, app: App) -> None:
         """Its owner says what its calls use; what was learned of them stands."""

@@ -14,6 +14,8 @@ NOTES: Mapping[str, str] = {
     "draining": "The worker finishes its calls and takes no more.",
     "undrained": "The worker takes calls again.",
     "job": "The job runs soon.",
+    "key_renamed": "The key is renamed.",
+    "key_revoked": "The key is revoked.",
     "profile": "The profile is changed.",
     "export": "The report is being made.",
 }

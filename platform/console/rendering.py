@@ -27,10 +27,11 @@ ADMIN_PAGES = (
     ("interactions", "Interactions", "/console/interactions"),
     ("usage", "Usage", "/console/usage"),
     ("cluster", "Cluster", "/console/cluster"),
+    ("keys", "Keys", "/console/keys"),
     ("audit", "Audit", "/console/audit"),
 )
 """Name, title and place, in the order of the navigation."""
-ONLY_ADMIN = frozenset({"throttling", "cluster"})
+ONLY_ADMIN = frozenset({"throttling", "cluster", "keys"})
 
 
 def page(

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from fairserve.platform.console import sign_in, static_files
 from fairserve.platform.console.pages import (
+    admin_keys,
     apps,
     audit,
     client,
@@ -34,6 +35,7 @@ PARTS = (
     run,
     usage,
     cluster,
+    admin_keys,
     audit,
 )
 

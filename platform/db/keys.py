@@ -36,10 +36,17 @@ class IssuedKey:
 
 
 class KeyOwner(NamedTuple):
-    """Whose keys: a tenant's own, or those of one of its apps."""
+    """Owner of keys: a tenant, one of its apps, or the deployment, whose keys are the admin keys."""
 
     tenant_id: str | None
     app_id: str | None = None
+
+    @property
+    def scope(self) -> KeyScope:
+        """What such keys are for."""
+        if self.tenant_id is None:
+            return "admin"
+        return "tenant" if self.app_id is None else "app"
 
 
 def generate_key(scope: KeyScope) -> str:
@@ -114,6 +121,16 @@ def count_valid(session: Session, owner: KeyOwner, now: datetime) -> int:
         *_of(owner), ApiKey.revoked_at.is_(None), unexpired
     )
     return session.scalar(statement) or 0
+
+
+def lasting(session: Session, owner: KeyOwner, *, lock: bool = False) -> list[str]:
+    """Ids of an owner's keys that are not revoked and never expire; ``lock`` keeps them so."""
+    statement = select(ApiKey.id).where(
+        *_of(owner), ApiKey.revoked_at.is_(None), ApiKey.expires_at.is_(None)
+    )
+    if lock:
+        statement = statement.with_for_update()
+    return list(session.scalars(statement.order_by(ApiKey.id)))
 
 
 def end_others(session: Session, keep: ApiKey, at: datetime, *, now: datetime) -> list[str]:

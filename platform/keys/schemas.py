@@ -17,6 +17,13 @@ class KeyCreate(Strict):
     expires_at: AwareDatetime | None = None
 
 
+class KeyPatch(Strict):
+    """A change of a key."""
+
+    name: Name
+    """What people call it."""
+
+
 class KeyRotate(Strict):
     """``grace_s``: how long the old keys still work."""
 

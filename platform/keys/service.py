@@ -1,4 +1,8 @@
-"""The keys of one owner, a tenant or an app: add, list, revoke, and rotate with an overlap."""
+"""The keys of one owner: add, list, name, revoke, and rotate with an overlap.
+
+An owner is a tenant, an app, or the deployment, whose keys are the admin keys. One admin key at least
+works and never expires, so that operators cannot lock themselves out.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +27,28 @@ MAX_KEYS = 100
 
 
 class KeyRing:
-    """The keys of a tenant, or with ``app_id`` of one of its apps. For changes, lock its row."""
+    """The keys of one owner. For changes, the caller locks the row of the tenant or app."""
 
     def __init__(
         self,
         session: Session,
         principal: Principal,
         authenticator: Authenticator,
-        tenant_id: str,
-        app_id: str | None = None,
+        owner: keys.KeyOwner,
     ) -> None:
         self._session = session
         self._principal = principal
         self._authenticator = authenticator
-        self._tenant_id = tenant_id
-        self._app_id = app_id
-        self._owner = keys.KeyOwner(tenant_id, app_id)
+        self._owner = owner
 
     def issue(self, name: str = "", expires_at: datetime | None = None) -> keys.IssuedKey:
         """A key, whatever there is already."""
         key = keys.issue(
             self._session,
             self._authenticator.hasher,
-            "tenant" if self._app_id is None else "app",
-            tenant_id=self._tenant_id,
-            app_id=self._app_id,
+            self._owner.scope,
+            tenant_id=self._owner.tenant_id,
+            app_id=self._owner.app_id,
             name=name,
             expires_at=expires_at,
         )
@@ -58,6 +59,7 @@ class KeyRing:
         """A further key."""
         if body.expires_at is not None and body.expires_at <= utc_now():
             raise InvalidRequestError("expires_at is in the past", param="expires_at")
+        self._lock_admin_keys()
         self._require_room()
         return self.issue(body.name or "", body.expires_at)
 
@@ -66,12 +68,25 @@ class KeyRing:
         rows = keys.page(self._session, self._owner, limit=limit, offset=offset)
         return rows, keys.count(self._session, self._owner)
 
+    def rename(self, key_id: str, name: str) -> ApiKey:
+        """Change what people call a key."""
+        row = self._get(key_id)
+        if row.name != name:
+            before = _audited(row)
+            row.name = name
+            self._audit("key.change", row.id, before=before, after=_audited(row))
+        return row
+
     def revoke(self, key_id: str) -> ApiKey:
-        """Revoke a key; doing it again changes nothing."""
-        row = self._session.get(ApiKey, key_id)
-        if row is None or keys.owner_of(row) != self._owner:
-            raise NotFoundError("there is no such key", param="key_id")
+        """Revoke a key; doing it again changes nothing. Raises ConflictError for the last admin key."""
+        lasting = self._lock_admin_keys()
+        row = self._get(key_id)
         if row.revoked_at is None:
+            if self._owner.scope == "admin" and not set(lasting) - {key_id}:
+                raise ConflictError(
+                    "no other admin key works without an end; make one first: POST /admin/keys",
+                    code="last_admin_key",
+                )
             before = _audited(row)
             row.revoked_at = utc_now()
             self._audit("key.revoke", row.id, before=before, after=_audited(row))
@@ -80,22 +95,43 @@ class KeyRing:
 
     def rotate(self, grace_s: float) -> keys.IssuedKey:
         """A new key; the others end now, or after ``grace_s``."""
+        self._lock_admin_keys()
         if grace_s > 0:
             self._require_room()
         key = self.issue()
         now = utc_now()
         ended = keys.end_others(self._session, key.row, now + timedelta(seconds=grace_s), now=now)
         after = {"key": key.row.id, "grace_s": grace_s}
-        target = self._app_id or self._tenant_id
+        target = self._owner.app_id or self._owner.tenant_id or self._owner.scope
         self._audit("key.rotate", target, before={"ended": ended}, after=after)
         after_commit(self._session, self._forget)
         return key
 
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _get(self, key_id: str) -> ApiKey:
+        row = self._session.get(ApiKey, key_id)
+        if row is None or keys.owner_of(row) != self._owner:
+            raise NotFoundError("there is no such key", param="key_id")
+        return row
+
+    def _lock_admin_keys(self) -> list[str]:
+        """Ids of the admin keys without an end, locked; empty for other owners.
+
+        Nobody else ends one of them before this request has committed.
+        """
+        if self._owner.scope != "admin":
+            return []
+        return keys.lasting(self._session, self._owner, lock=True)
+
     def _forget(self) -> None:
-        if self._app_id is None:
-            self._authenticator.forget(tenant_id=self._tenant_id)
-        else:
-            self._authenticator.forget(app_id=self._app_id)
+        match self._owner.scope:
+            case "admin":
+                self._authenticator.forget(admin=True)
+            case "tenant":
+                self._authenticator.forget(tenant_id=self._owner.tenant_id)
+            case "app":
+                self._authenticator.forget(app_id=self._owner.app_id)
 
     def _require_room(self) -> None:
         if keys.count_valid(self._session, self._owner, utc_now()) >= MAX_KEYS:
@@ -115,7 +151,7 @@ class KeyRing:
             self._principal,
             action,
             target,
-            tenant_id=self._tenant_id,
+            tenant_id=self._owner.tenant_id,
             before=before,
             after=after,
         )

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response, status
 from fairserve.platform.auth import AdminPrincipal
 from fairserve.platform.db.schemas import KeyOut, NamedPaging, NewKeyOut, Page, Paging
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.keys.schemas import KeyCreate, KeyRotate
+from fairserve.platform.keys.schemas import KeyCreate, KeyPatch, KeyRotate
 from fairserve.platform.keys.service import shown_once
 from fairserve.platform.tenants.schemas import (
     TenantCreate,
@@ -123,6 +123,15 @@ def list_tenant_keys(
         limit=query.limit,
         offset=query.offset,
     )
+
+
+@router.patch("/{tenant_id}/keys/{key_id}")
+def change_tenant_key(
+    tenant_id: str, key_id: str, body: KeyPatch, tenants: WritableTenants
+) -> KeyOut:
+    """Rename a key."""
+    ring = tenants.keys_of(tenant_id, change=True, live=True)
+    return KeyOut.model_validate(ring.rename(key_id, body.name))
 
 
 @router.delete("/{tenant_id}/keys/{key_id}")

@@ -167,7 +167,9 @@ class Tenants:
         contract_service.change(self._session, self._control, holder, body)
 
     def _key_ring(self, tenant: Tenant) -> KeyRing:
-        return KeyRing(self._session, self._principal, self._authenticator, tenant.id)
+        return KeyRing(
+            self._session, self._principal, self._authenticator, keys.KeyOwner(tenant.id)
+        )
 
     def _tell(self, tenant: Tenant) -> None:
         event = tenant_changed(tenant)

@@ -25,11 +25,13 @@ CHANGES = [
     ("POST", "/admin/tenants", {"name": "new", "contract": CONTRACT}, "tenant.create"),
     ("PATCH", "/admin/tenants/{tenant_id}", {"suspended": False, "weight": 2}, "tenant.change"),
     ("POST", "/admin/tenants/{tenant_id}/keys", {"name": "ci"}, "key.create"),
+    ("PATCH", "/admin/tenants/{tenant_id}/keys/{tenant_key_id}", {"name": "of ci"}, "key.change"),
     ("POST", "/admin/tenants/{tenant_id}/keys/rotate", {"grace_s": 60}, "key.rotate"),
     ("DELETE", "/admin/tenants/{tenant_id}/keys/{tenant_key_id}", None, "key.revoke"),
     ("POST", "/v1/apps", {"name": "new", "profile": PROFILE}, "app.create"),
     ("PATCH", "/v1/apps/{app_id}", {"user_contract": CONTRACT}, "app.change"),
     ("POST", "/v1/apps/{app_id}/keys", {"name": "ci"}, "key.create"),
+    ("PATCH", "/v1/apps/{app_id}/keys/{key_id}", {"name": "of ci"}, "key.change"),
     ("POST", "/v1/apps/{app_id}/keys/rotate", {"grace_s": 60}, "key.rotate"),
     ("DELETE", "/v1/apps/{app_id}/keys/{key_id}", None, "key.revoke"),
     ("DELETE", "/admin/interactions/{app_id}/{interaction_id}", None, "interaction.cancel"),
@@ -62,6 +64,10 @@ CHANGES = [
     ("DELETE", "/admin/usage/exports/{export_id}", None, "export.delete"),
     ("DELETE", "/admin/tenants/{tenant_id}", None, "tenant.delete"),
     ("POST", "/admin/tenants/{tenant_id}/restore", None, "tenant.restore"),
+    ("POST", "/admin/keys", {"name": "anna"}, "key.create"),
+    ("PATCH", "/admin/keys/{admin_key_id}", {"name": "of anna"}, "key.change"),
+    ("DELETE", "/admin/keys/{admin_key_id}", None, "key.revoke"),
+    ("POST", "/admin/keys/rotate", {"grace_s": 60}, "key.rotate"),
 ]
 
 CHANGE_NOTHING = {("POST", "/admin/throttling/preview")}
@@ -73,7 +79,9 @@ def test_every_route_that_changes_something_is_walked(management):
         for path, methods in management.app.openapi()["paths"].items()
         for method in methods.keys() - {"get"}
     }
-    walked = {(method, path.replace("tenant_key_id", "key_id")) for method, path, _, _ in CHANGES}
+    walked = {
+        (method, re.sub("(tenant|admin)_key_id", "key_id", path)) for method, path, _, _ in CHANGES
+    }
     of_calls = {
         (method, path)
         for method, path in found
@@ -118,6 +126,8 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
         management.bodies.append(answer.text)
         if action in ("price.create", "webhook.create", "export.create"):
             places[f"{action.partition('.')[0]}_id"] = answer.json()["id"]
+        if path == "/admin/keys":
+            places["admin_key_id"] = answer.json()["id"]
         if action == "webhook.test":
             places["event_id"] = answer.json()["event_id"]
             give_up(management)
@@ -130,7 +140,7 @@ def test_every_change_has_a_row_and_no_row_has_a_secret(management):
     log = json.dumps(management.call(management.admin, "GET", "/admin/audit", limit=1000))
     told = "".join(management.bodies)
     keys = set(re.findall(r'"(?:api_key|secret)":"([^"]+)"', told))
-    assert len(keys) == 8 + 2
+    assert len(keys) == 10 + 2
     with management.state.session_factory() as session:
         secrets = {*keys, management.admin, *session.scalars(select(ApiKey.key_hash))}
     for secret in secrets:

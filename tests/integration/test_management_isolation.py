@@ -31,6 +31,8 @@ WEBHOOK = {"url": "https://1.1.1.1/", "events": ["calls.throttled"]}
 BODIES = {
     ("POST", "/admin/tenants"): {"name": "new"},
     ("PATCH", "/admin/tenants/{tenant_id}"): {"name": "taken over"},
+    ("PATCH", "/admin/tenants/{tenant_id}/keys/{key_id}"): {"name": "taken over"},
+    ("PATCH", "/v1/apps/{app_id}/keys/{key_id}"): {"name": "taken over"},
     ("POST", "/v1/apps"): {"name": "new", "profile": PROFILE},
     ("PATCH", "/v1/apps/{app_id}"): {"name": "taken over"},
     ("PUT", "/admin/users/{tenant_id}/{user:path}"): {"blocked": True},
@@ -162,7 +164,7 @@ def find_no_app(management, two, method, path):
     )
     if "{key_id}" in path:
         mixed = path.replace("{app_id}", app["id"]).replace("{key_id}", foreign["key"]["id"])
-        management.call(one["api_key"], method, mixed, status=404)
+        management.call(one["api_key"], method, mixed, body, status=404)
 
 
 def test_another_ones_export_or_refusal_does_not_exist(management, two):

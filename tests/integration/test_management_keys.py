@@ -120,6 +120,17 @@ def test_a_key_is_revoked_once(ring):
     assert ring.works(ring.other["api_key"])
 
 
+def test_a_key_is_renamed(ring):
+    second = ring.new(name="ci")
+    renamed = ring.call("PATCH", f"/{second['id']}", {"name": " build server "})
+    assert renamed["name"] == "build server"
+    assert ring.call("GET")["items"][1]["name"] == "build server"
+    assert ring.works(second["api_key"])
+    ring.call("PATCH", f"/{ring.other['key']['id']}", {"name": "x"}, status=404)
+    error = ring.call("PATCH", f"/{second['id']}", {"name": "a\nb"}, status=400)["error"]
+    assert error["param"] == "name"
+
+
 def test_only_keys_that_work_count_for_the_bound(ring, monkeypatch):
     monkeypatch.setattr(service, "MAX_KEYS", 2)
     second = ring.new()

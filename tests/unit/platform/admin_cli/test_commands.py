@@ -127,6 +127,11 @@ REQUESTS = [
         "key rotate --app app_1 --tenant tn_1 --grace 60",
         ("POST", f"{APP}/keys/rotate", {"tenant": "tn_1"}, {"grace_s": 60}),
     ),
+    ("key create --admin --name anna", ("POST", "/admin/keys", {}, {"name": "anna"})),
+    ("key rotate --admin", ("POST", "/admin/keys/rotate", {}, {"grace_s": 0.0})),
+    ("key revoke key_1 --admin", ("DELETE", "/admin/keys/key_1", {}, None)),
+    ("key rename key_1 anna --admin", ("PATCH", "/admin/keys/key_1", {}, {"name": "anna"})),
+    ("key rename key_1 ci --app app_1", ("PATCH", f"{APP}/keys/key_1", {}, {"name": "ci"})),
     ("key revoke key_1 --app app_1", ("DELETE", f"{APP}/keys/key_1", {}, None)),
     (
         "key revoke key_1 --tenant-id tn_1",
@@ -179,6 +184,7 @@ def test_a_command_is_one_request(api, tmp_path, monkeypatch, capsys, words, exp
         ("app profile app_1 --history --limit 2", f"{APP}/profile/history", {"limit": "2"}),
         ("key list --app app_1 --offset 5", f"{APP}/keys", {"offset": "5"}),
         ("key list --tenant-id tn_1", "/admin/tenants/tn_1/keys", {}),
+        ("key list --admin", "/admin/keys", {}),
         ("user list", "/admin/users", {}),
         (
             "user list --tenant tn_1 --blocked --user a",

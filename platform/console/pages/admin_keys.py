@@ -1,0 +1,112 @@
+"""Admin keys, for operators: who has one, when it was used last, and how to end one that leaked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+
+from fastapi import APIRouter, Request
+from sqlalchemy.orm import Session
+from starlette.responses import RedirectResponse, Response
+
+from fairserve.platform.console import forms
+from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
+from fairserve.platform.console.lists import asked, part_of, place
+from fairserve.platform.console.rendering import page
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.keys import IssuedKey
+from fairserve.platform.db.schemas import Paging
+from fairserve.platform.db.session import read_session
+from fairserve.platform.keys.endpoints import admin_keys, list_admin_keys
+from fairserve.platform.keys.schemas import KeyCreate, KeyPatch
+from fairserve.platform.keys.service import KeyRing
+
+PLACE = "/console/keys"
+
+router = APIRouter(prefix=PLACE)
+
+
+@router.get("")
+def show(request: Request, viewer: AdminViewer) -> Response:
+    """All admin keys, revoked ones included."""
+    return _page(request, viewer)
+
+
+@router.post("")
+def create(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
+    """Make a further key, and show it, once."""
+    values = {
+        "name": forms.given(form.get("name")),
+        "expires_at": forms.given(form.get("expires_at")),
+    }
+    body = forms.read(KeyCreate, {name: value for name, value in values.items() if value})
+    if isinstance(body, dict):
+        return _page(request, viewer, given=form, wrong=body)
+    return _issue(request, viewer, form, lambda ring: ring.add(body))
+
+
+@router.post("/rotate")
+def rotate(request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
+    """Make a key in place of all others, and show it, once. This sign-in ends with its key."""
+    return _issue(request, viewer, form, lambda ring: ring.rotate(0.0))
+
+
+@router.post("/{key_id}")
+def change(key_id: str, request: Request, viewer: AdminViewer, form: OwnForm) -> Response:
+    """Rename or revoke a key."""
+    if form.get("action") == "revoke":
+        wrong, done = _store(request, viewer, lambda ring: ring.revoke(key_id)), "key_revoked"
+    else:
+        body = forms.read(KeyPatch, {"name": form.get("name", "")})
+        if isinstance(body, dict):
+            return _page(request, viewer, wrong={"": f"The name is not allowed. {body['name']}"})
+        wrong = _store(request, viewer, lambda ring: ring.rename(key_id, body.name))
+        done = "key_renamed"
+    if wrong:
+        return _page(request, viewer, wrong=wrong)
+    return RedirectResponse(f"{PLACE}?done={done}", status_code=303)
+
+
+def _issue(
+    request: Request, viewer: Viewer, form: Mapping[str, str], make: Callable[[KeyRing], IssuedKey]
+) -> Response:
+    made: list[IssuedKey] = []
+    wrong = _store(request, viewer, lambda ring: made.append(make(ring)))
+    if wrong:
+        return _page(request, viewer, given=form, wrong=wrong)
+    return _page(request, viewer, plain=made[0].plain)
+
+
+def _store(request: Request, viewer: Viewer, act: Callable[[KeyRing], object]) -> forms.Wrong:
+    def change(session: Session) -> None:
+        act(admin_keys(request, session, acting_for(viewer)))
+
+    return forms.store(request, change)
+
+
+def _page(
+    request: Request,
+    viewer: Viewer,
+    *,
+    plain: str | None = None,
+    given: Mapping[str, str] | None = None,
+    wrong: forms.Wrong | None = None,
+) -> Response:
+    with contextmanager(read_session)(request) as session:
+        found = list_admin_keys(
+            admin_keys(request, session, acting_for(viewer)), asked(request, Paging)
+        )
+    return page(
+        request,
+        viewer,
+        "admin_keys",
+        status=400 if wrong else 200,
+        keys=found.items,
+        now=utc_now(),
+        part=part_of(found),
+        place=place(request),
+        plain=plain,
+        given=given or {},
+        wrong=wrong or {},
+    )
