@@ -9,12 +9,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from fairserve.platform.errors import InvalidRequestError
+from fairserve.platform.user_ids import normal_user_id
 
 MAX_SAMPLES = 128
-MAX_USER_CHARS = 200
 MAX_METADATA_KEYS = 16
 MAX_TOKENS_LIMIT = 1 << 31
 
@@ -44,6 +51,11 @@ class StreamOptions(BaseModel):
     include_obfuscation: bool | None = None
 
 
+def _user(text: str) -> str:
+    """The one spelling of the user's id; an empty text names nobody."""
+    return normal_user_id(text) if text else text
+
+
 class CompletionBody(BaseModel):
     """What both kinds of requests have in common."""
 
@@ -58,7 +70,7 @@ class CompletionBody(BaseModel):
     stop: NonEmpty | list[NonEmpty] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: Annotated[str, Field(max_length=MAX_USER_CHARS)] | None = None
+    user: Annotated[str, AfterValidator(_user)] | None = None
     metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -163,7 +175,8 @@ def invalid(error: ValidationError) -> InvalidRequestError:
     problem = error.errors(include_url=False)[0]
     kind, text = problem["type"], problem["msg"]
     if kind == "value_error":
-        param, bar, rest = text.removeprefix("Value error, ").partition("|")
+        text = text.removeprefix("Value error, ")
+        param, bar, rest = text.partition("|")
         if bar:
             return InvalidRequestError(f"{param}: {rest}", param=param)
     location: list[str | int] = []

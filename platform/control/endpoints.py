@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import TypeAdapter
 
 from fairserve.platform.auth import require_admin
@@ -16,6 +16,7 @@ from fairserve.platform.control.port import ControlPort
 from fairserve.platform.control.schemas import ClientOut, ClientQuery, LiveQuery
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import ids_named
+from fairserve.platform.db.schemas import UserId
 from fairserve.platform.errors import NotFoundError
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
@@ -48,7 +49,9 @@ async def list_clients(request: Request, query: Annotated[ClientQuery, Query()])
 
 
 @router.get("/clients/{tenant_id}/{app_id}/{user:path}")
-async def read_client(tenant_id: str, app_id: str, user: str, request: Request) -> ClientOut:
+async def read_client(
+    tenant_id: str, app_id: str, user: Annotated[UserId, Path()], request: Request
+) -> ClientOut:
     """One of them: service by time, weights, counters and credits by level, limits, calls under way."""
     control: ControlPort = request.app.state.control
     found = await control.client(tenant_id, app_id, user)

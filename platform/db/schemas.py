@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
+from fairserve.platform.user_ids import normal_user_id
 
 MAX_PAGE = 1000
 NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]*$"
@@ -27,9 +28,11 @@ NamePart = Annotated[str, StringConstraints(max_length=NAME_CHARS, pattern=NO_CO
 """What is looked for in names; empty: nothing."""
 
 UserId = Annotated[
-    str, StringConstraints(min_length=1, max_length=NAME_CHARS, pattern=NO_CONTROL_CHARACTERS)
+    str,
+    AfterValidator(normal_user_id),
+    Field(json_schema_extra={"minLength": 1, "maxLength": NAME_CHARS}),
 ]
-"""An end user's id as the tenant writes it: nothing is stripped."""
+"""An end user's id in its one spelling."""
 
 ModelName = Annotated[
     str,

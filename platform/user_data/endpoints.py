@@ -1,6 +1,6 @@
 """``/v1/user-data``: what is kept about one end user, for the person's tenant or an operator.
 
-Ids of users hold any characters, so they come as a query. Of an unknown user nothing is kept and
+Ids of users hold slashes, so they come as a query. Of an unknown user nothing is kept and
 nothing erased, which is answered as for one who was erased before.
 """
 
@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 
 from fairserve.platform.auth import TenantPrincipal
-from fairserve.platform.db.upsert import fitting_text
 from fairserve.platform.user_data.schemas import ErasureOut, UserDataQuery
 from fairserve.platform.user_data.service import UserData
 
@@ -43,7 +42,7 @@ Whose = Annotated[UserDataQuery, Query()]
 def export_user(service: Service, query: Whose) -> StreamingResponse:
     """Settings, contracts, interactions, calls, refusals, programs and audit entries of a user."""
     return StreamingResponse(
-        service.export(fitting_text(query.user, None)),
+        service.export(query.user),
         media_type="application/json",
         headers={"Cache-Control": "no-store"},
     )
@@ -52,4 +51,4 @@ def export_user(service: Service, query: Whose) -> StreamingResponse:
 @router.delete("")
 async def erase_user(service: Service, query: Whose) -> ErasureOut:
     """Erase a user: what is about the person is deleted, and usage stays under a pseudonym."""
-    return await service.erase(fitting_text(query.user, None))
+    return await service.erase(query.user)

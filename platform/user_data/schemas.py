@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from fairserve.platform.db.base import NAME_CHARS
-from fairserve.platform.db.schemas import TenantQuery
+from fairserve.platform.db.schemas import TenantQuery, UserId
 
 
 class UserDataQuery(TenantQuery):
-    """Whose data. ``user`` holds any characters, as calls may name their users by."""
+    """User whose data it is."""
 
-    user: Annotated[str, Field(min_length=1, max_length=NAME_CHARS)]
+    user: UserId
 
 
 class ErasedRows(BaseModel):

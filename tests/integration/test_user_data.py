@@ -276,15 +276,14 @@ def test_every_table_that_names_users_is_among_the_kinds():
 
 @databases.ON_POSTGRESQL
 def test_any_id_that_a_call_may_name(world):
-    """As the ledger holds it: without NUL, which is no character of a text in PostgreSQL."""
-    for number, user in enumerate(("a\nb\tc", "x" * 200, "\x00nul", "ä/ö?&=#%00+ ", "😀")):
+    for number, user in enumerate(("a b", "x" * 200, "ä/ö?&=#%00+", "😀")):
         (call, *_), _ = world.records(world.one, world.app, user)
         world.write([replace(call, call_id=f"c{number}")])
         assert len(world.export(user=user)["calls"]) == 1, user
         assert world.erase(user=user)["erased"]["calls"] == 1
         world.write([replace(call, call_id=f"c{number}")])
         assert world.export(user=user)["calls"] == []
-    for bad in ({"user": ""}, {"user": "x" * 201}, {}):
+    for bad in ({"user": ""}, {"user": "x" * 201}, {"user": "\x00nul"}, {}):
         world.management.rejected(world.one["api_key"], "GET", "/v1/user-data", param="user", **bad)
 
 

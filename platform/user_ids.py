@@ -1,0 +1,59 @@
+"""The one spelling of an end user's id, wherever it enters: calls, the management API, the console.
+
+Ids that look the same must be the same user, or a blocked user comes back with a space behind its name.
+So an id is in Unicode's normal form C and without surrounding white space, and characters that nobody
+sees are rejected. Letters stay as they are: ids differ by case.
+
+Weakness: look-alikes of different scripts (a Latin and a Cyrillic "a") are different users.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from fairserve.platform.db.base import NAME_CHARS
+
+_UNSEEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Control characters, format characters (zero-width and bidirectional ones), halves of surrogate pairs,
+line and paragraph separators."""
+_UNSEEN_RANGES = (
+    (0x034F, 0x034F),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x2800, 0x2800),
+    (0x3164, 0x3164),
+    (0xFE00, 0xFE0F),
+    (0xFFA0, 0xFFA0),
+    (0xE0100, 0xE01EF),
+)
+"""Letters and marks that are drawn as nothing: joiners, fillers, variation selectors."""
+
+
+def normal_user_id(text: str) -> str:
+    """Return an id in its one spelling.
+
+    Raises ValueError, with what is wrong and what is allowed, for an id that is blank or too long, or
+    that has a character that nobody sees.
+    """
+    if not (text.isascii() and text.isprintable()):
+        text = unicodedata.normalize("NFC", text)
+        for position, character in enumerate(text, start=1):
+            if _is_unseen(character):
+                raise ValueError(
+                    f"has U+{ord(character):04X} at position {position}; control, zero-width and"
+                    " bidirectional characters are not allowed: remove it"
+                )
+    text = text.strip()
+    if not text:
+        raise ValueError("is blank; name a user")
+    if len(text) > NAME_CHARS:
+        raise ValueError(f"has {len(text)} characters; must have at most {NAME_CHARS}")
+    return text
+
+
+def _is_unseen(character: str) -> bool:
+    code = ord(character)
+    return unicodedata.category(character) in _UNSEEN_CATEGORIES or any(
+        first <= code <= last for first, last in _UNSEEN_RANGES
+    )
