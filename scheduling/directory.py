@@ -69,13 +69,16 @@ class Directory:
         return DEFAULT_PROFILE if entry is None else entry.profile
 
     def limits(self, app: str, tenant: str, user: str) -> Limits:
-        """The app's limits, with the user's own where they are set."""
+        """The app's limits, with the user's own where they are set.
+
+        A user whose settings an operator changed is never new to an app.
+        """
         entry = self._apps.get(app)
         limits = NO_LIMITS if entry is None else entry.limits
         own = self._users.get((tenant, user))
-        if own is None or own.rpm is None:
+        if own is None or (own.rpm is None and limits.new_users is None):
             return limits
-        return Limits(user_rpm=own.rpm, app_rpm=limits.app_rpm)
+        return Limits(limits.user_rpm if own.rpm is None else own.rpm, limits.app_rpm)
 
     def arrival(self, owner: tuple[str, str, str], *, overloaded: bool, under_way: bool) -> Arrival:
         """What the throttle is told of a call; ``owner`` is its tenant, app and user."""

@@ -18,9 +18,11 @@ class Limits:
 
     user_rpm: int | None = None
     app_rpm: int | None = None
+    new_users: int | None = None
+    """Users per minute whom the app has not shown before."""
 
     def __post_init__(self) -> None:
-        for name in ("user_rpm", "app_rpm"):
+        for name in ("user_rpm", "app_rpm", "new_users"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= 1_000_000:
                 raise ValueError(f"{name} is {value}; allowed: 1 to 1000000, or null")

@@ -5,6 +5,8 @@ app neither use up a user's limit here nor free it. Only while the cluster is ov
 call outside an interaction in progress, a count over its limit blocks: the user's first, else the app's.
 Departure, named: the immunity of an interaction is bounded (``Arrival.under_way``, from the tracker), or
 a client would put all its calls into one never-ending run.
+Addition, off by default (``Limits.new_users``): under overload an app begins runs of so many new users a
+minute (:mod:`fairserve.throttling.new_users`), because invented users never reach a limit per user.
 
 Weakness: limits count calls, not tokens; and an honest newcomer to an app whose other users flood is
 blocked by the app's limit.
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairserve.throttling.base import ADMITTED, Arrival, Decision, LimitUse, Scope
+from fairserve.throttling.new_users import NewUsers
 from fairserve.throttling.window import SlidingLog
 
 
@@ -36,6 +39,7 @@ class OitThrottle:
     def __init__(self, options: OitOptions = OitOptions()) -> None:
         self.options = options
         self._arrivals = SlidingLog(options.window_s)
+        self._new_users = NewUsers()
 
     @staticmethod
     def _keys(arrival: Arrival) -> list[tuple[Scope, str, int]]:
@@ -64,12 +68,35 @@ class OitThrottle:
                     retry_after_s=self._arrivals.free_after_s(key, limit, now_s, record_now=True),
                     certain=scope == "user",
                 )
-        return ADMITTED
+        return self._check_new_user(arrival, now_s)
+
+    def _check_new_user(self, arrival: Arrival, now_s: float) -> Decision:
+        """Block a new user for whom the app has no place in this minute."""
+        limit, app = arrival.limits.new_users, arrival.app
+        if limit is None or not self._new_users.is_new(app, arrival.user, now_s):
+            return ADMITTED
+        count = self._new_users.count(app, now_s) + 1
+        if count <= limit:
+            return ADMITTED
+        return Decision(
+            admitted=False,
+            reason="overloaded_new_users_limit",
+            scope="app",
+            limit=limit,
+            window_s=self._new_users.window_s,
+            count=count,
+            retry_after_s=self._new_users.free_after_s(app, limit, now_s),
+        )
 
     def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
         """Throttled arrivals count too (Algorithm 1 line 19 comes before the check)."""
         for _, key, limit in self._keys(arrival):
             self._arrivals.record(key, limit, now_s)
+        limit_of_new = arrival.limits.new_users
+        if limit_of_new is not None:
+            self._new_users.called(
+                arrival.app, arrival.user, limit_of_new, now_s, admitted=decision.admitted
+            )
 
     def use(self, arrival: Arrival, now_s: float) -> LimitUse | None:
         """Arrivals in the app against the user's limit, which binds under overload only."""
@@ -79,11 +106,16 @@ class OitThrottle:
     def forget_idle(self, now_s: float) -> None:
         """Drop idle keys."""
         self._arrivals.forget_idle(now_s)
+        self._new_users.forget_idle(now_s)
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Ages of the arrivals."""
-        return {"arrivals": self._arrivals.snapshot(now_s)}
+        """Ages of the arrivals, and of the last calls of known users."""
+        return {
+            "arrivals": self._arrivals.snapshot(now_s),
+            "new_users": self._new_users.snapshot(now_s),
+        }
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot."""
         self._arrivals.restore(state["arrivals"], now_s)
+        self._new_users.restore(state["new_users"], now_s)

@@ -90,6 +90,14 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             default=argparse.SUPPRESS,
             help=f"calls per minute of {whose}",
         )
+    overload.add_argument(
+        "--new-users-per-minute",
+        type=WHOLE,
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help="users per minute whom the app has not shown for a day (none: 30 with a --user-rpm and"
+        " without an --app-rpm, else no limit)",
+    )
     add_contract(parser, "limits of the app as a whole, which always hold")
     add_contract(parser, "limits of each of its users, which always hold", "user_")
 
@@ -99,7 +107,7 @@ def _body(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.profile is not None:
         body["profile"] = read_json(arguments.profile)
     for field, found in (
-        ("limits", given(arguments, "user_rpm", "app_rpm")),
+        ("limits", given(arguments, "user_rpm", "app_rpm", "new_users_per_minute")),
         ("contract", contract_of(arguments)),
         ("user_contract", contract_of(arguments, "user_")),
     ):

@@ -11,18 +11,18 @@ from sqlalchemy.orm import Session, selectinload
 
 from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.platform.apps.limits import limits_in_force
 from fairserve.platform.contracts.repository import all_contracts
 from fairserve.platform.contracts.service import contract_changed
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App, EndUser, Tenant
 from fairserve.platform.profiles.repository import profiles_in_force
 from fairserve.scheduling.events import AppChanged, Event, TenantChanged, UserChanged
-from fairserve.throttling.base import Limits
 
 
 def app_changed(app: App, profile: AppProfile) -> AppChanged:
     """The event that tells control of an app, and of the profile that holds."""
-    return AppChanged(app.id, profile, Limits(app.limits.user_rpm, app.limits.app_rpm), app.weight)
+    return AppChanged(app.id, profile, limits_in_force(app.limits), app.weight)
 
 
 def tenant_changed(tenant: Tenant) -> TenantChanged:

@@ -51,10 +51,14 @@ class ProfileBody(Strict):
 
 
 class LimitsBody(Strict):
-    """Calls per minute that hold under overload; null or absent is no limit."""
+    """Calls and new users per minute that hold under overload; null or absent is no limit."""
 
     user_rpm: int | None = Field(None, ge=1, le=1_000_000)
     app_rpm: int | None = Field(None, ge=1, le=1_000_000)
+    new_users_per_minute: int | None = Field(None, ge=1, le=1_000_000)
+    """Users whom the app has not shown for a day. Null is the default: 30 with a ``user_rpm`` and
+    without an ``app_rpm``, else no limit.
+    """
 
 
 class AppCreate(Strict):
@@ -107,6 +111,10 @@ class LimitsOut(BaseModel):
 
     user_rpm: int | None
     app_rpm: int | None
+    new_users_per_minute: int | None
+    """As it was set."""
+    new_users_in_force: int | None
+    """What was set, or the default."""
 
 
 class AppOut(BaseModel):

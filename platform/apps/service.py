@@ -98,7 +98,7 @@ class Apps:
             name=body.name,
             weight=1.0 if body.weight is None else body.weight,
             created_at=utc_now(),
-            limits=AppLimits(user_rpm=body.limits.user_rpm, app_rpm=body.limits.app_rpm),
+            limits=AppLimits(**body.limits.model_dump()),
         )
         _set_profile(app, body.profile.profile(self._default_idle_timeout_s))
         self._session.add(app)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from fairserve.platform.apps.limits import new_users_in_force
 from fairserve.platform.apps.schemas import AppOut, LimitsOut, ProfileOut
 from fairserve.platform.contracts import repository as contracts
 from fairserve.platform.contracts.repository import Holder
@@ -56,7 +57,12 @@ def _out(app: App, contract: ContractOut, user_contract: ContractOut, kept: time
         name=app.name,
         profile=ProfileOut.model_validate(profile, from_attributes=True),
         profile_mode=app.profile_mode,
-        limits=LimitsOut(user_rpm=app.limits.user_rpm, app_rpm=app.limits.app_rpm),
+        limits=LimitsOut(
+            user_rpm=app.limits.user_rpm,
+            app_rpm=app.limits.app_rpm,
+            new_users_per_minute=app.limits.new_users_per_minute,
+            new_users_in_force=new_users_in_force(app.limits),
+        ),
         weight=app.weight,
         contract=contract,
         user_contract=user_contract,

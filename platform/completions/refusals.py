@@ -29,6 +29,8 @@ _SPENT = {
 }
 _TEXTS = {
     "contract_rpm": "call number {count} of this {scope} within {window} s; allowed: {limit}",
+    "overloaded_new_users_limit": "new user number {count} of this {scope} within {window} s; allowed:"
+    " {limit} while the workers are overloaded",
     "contract_tpm": "{count} tokens of this {scope} within {window} s, with the longest answer to this"
     " call; allowed: {limit}",
     "contract_parallel": "call number {count} of this {scope} at a time; allowed: {limit}",

@@ -96,6 +96,8 @@ class AppLimits(Base):
     app_id: Mapped[str] = mapped_column(ForeignKey("apps.id", ondelete="CASCADE"), primary_key=True)
     user_rpm: Mapped[int | None]
     app_rpm: Mapped[int | None]
+    new_users_per_minute: Mapped[int | None]
+    """Null: the default of :func:`fairserve.platform.apps.limits.new_users_in_force`."""
 
 
 class ApiKey(Base):

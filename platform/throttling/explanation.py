@@ -61,6 +61,13 @@ REASONS: Mapping[str, Reason] = {
         )
         for scope, whom in (("user", "this user"), ("app", "the app as a whole"))
     },
+    "overloaded_new_users_limit": Reason(
+        "The app may begin runs of {limit:,} new users within {window_s:g} s: this would have been"
+        " number {count:,}, and the app had not shown this user for a day.",
+        "As many new users as the app may show within a minute had begun runs.",
+        load="cause",
+        spares_runs=True,
+    ),
     "contract_rpm": Reason(
         "A contract allows this {holder} {limit:,} calls within any {window_s:g} s: this would have been"
         " number {count:,}.",

@@ -5,6 +5,7 @@ holds of the tenants, apps and users in them. Rows are read in pages, users look
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from fairserve.platform.db.operations import ThrottlingSetting
 from fairserve.platform.profiles.repository import profiles_in_force
 from fairserve.platform.throttling.preview_input import RefusedCall, ServedCall
 from fairserve.scheduling.directory import Setting
+from fairserve.scheduling.events import AppChanged
 
 PAGE_ROWS = 1000
 LOOKED_UP = 500
@@ -137,12 +139,17 @@ def settings_of(
             .order_by(App.id)
         ).all()
         profiles = profiles_in_force(session, apps, learning)
-        events += [app_changed(app, profiles[app.id]) for app in apps]
+        events += [_replayed(app_changed(app, profiles[app.id])) for app in apps]
         contracts |= of_apps(session, names)
     for pairs in _portions(users):
         events += [user_changed(user) for user in _end_users(session, pairs)]
         contracts |= of_users(session, pairs)
     return events + [contract_changed(contracts[holder]) for holder in sorted(contracts)]
+
+
+def _replayed(app: AppChanged) -> AppChanged:
+    """Without the bound on new users: a replay knows nobody, and would reject whom the server knows."""
+    return replace(app, limits=replace(app.limits, new_users=None))
 
 
 def _end_users(session: Session, pairs: Collection[tuple[str, str]]) -> Sequence[EndUser]:

@@ -18,7 +18,8 @@ _LEFT_OUT = {
 }
 ALWAYS_LEFT_OUT = (
     "runs that began before the window, or are under way",
-    "budgets, limits and time-outs of the queue, failures, and learning of profiles meanwhile",
+    "budgets, limits of new users, limits and time-outs of the queue, failures, and learning of profiles"
+    " meanwhile",
 )
 _GOOD, _FAIR, _POOR = "good", "fair", "poor"
 

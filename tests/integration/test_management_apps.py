@@ -77,7 +77,12 @@ def test_changes_of_an_app_are_kept_and_posted(management):
     app = management.new_app(tenant, limits={"user_rpm": 10, "app_rpm": 50})
     path, key = f"/v1/apps/{app['id']}", tenant["api_key"]
     changed = management.call(key, "PATCH", path, {"limits": {"user_rpm": None}})
-    assert changed["limits"] == {"user_rpm": None, "app_rpm": 50}
+    assert changed["limits"] == {
+        "user_rpm": None,
+        "app_rpm": 50,
+        "new_users_per_minute": None,
+        "new_users_in_force": None,
+    }
     changed = management.call(key, "PATCH", path, {"profile": PROFILE, "name": "renamed"})
     assert (changed["name"], len(changed["profile"]["stages"])) == ("renamed", 2)
     assert management.control.events[-1].profile.calls_per_interaction == 4

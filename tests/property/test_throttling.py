@@ -7,6 +7,7 @@ from histories import histories
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fairserve.throttling import new_users
 from fairserve.throttling.base import Arrival, Limits
 from fairserve.throttling.overload import OverloadDetector, Watermarks
 from fairserve.throttling.registry import THROTTLES
@@ -77,6 +78,74 @@ def test_calls_to_one_app_neither_use_nor_free_the_limit_of_another(history, nam
         event = arrival(user, user_rpm=APP_LIMITS[app], app=app)
         assert take(together, event, now_s) == take(apart[app], event, now_s)
         assert together.use(event, now_s) == apart[app].use(event, now_s)
+
+
+LIMIT_OF_NEW = 2
+
+
+def of_new(user, overloaded=True, under_way=False, app="app"):
+    limits = Limits(None, None, LIMIT_OF_NEW)
+    return Arrival(f"u{user}", app, limits, overloaded, under_way)
+
+
+@given(histories(st.tuples(gaps_s, st.integers(0, 9), st.booleans(), st.booleans()), 80))
+def test_an_app_shows_so_many_new_users_a_minute_and_known_ones_notice_nothing(history):
+    throttle, known, places, now_s = THROTTLES["oit"](), set(), [], 0.0
+    for gap_s, user, overloaded, under_way in history:
+        now_s += gap_s
+        event = of_new(user, overloaded, under_way)
+        free = sum(now_s - time < 60 for time in places) < LIMIT_OF_NEW
+        decision = take(throttle, event, now_s)
+        assert decision.admitted == (user in known or free or not overloaded or under_way)
+        if not decision.admitted:
+            assert (decision.reason, decision.scope) == ("overloaded_new_users_limit", "app")
+            assert (decision.limit, decision.count) == (LIMIT_OF_NEW, LIMIT_OF_NEW + 1)
+            later_s = now_s + decision.retry_after_s
+            assert throttle.check(event, later_s + 1e-6).admitted
+            assert not throttle.check(event, later_s - 1e-3).admitted
+        elif user not in known and free:
+            known.add(user)
+            places.append(now_s)
+        if any(abs(now_s - time - 60) < 1e-6 for time in places):
+            continue  # ages are rounded: a place may leave the window just before or after
+        other = THROTTLES["oit"]()
+        other.restore(json.loads(json.dumps(throttle.snapshot(now_s))), now_s)
+        for each in range(10):
+            assert other.check(of_new(each), now_s).admitted == (
+                throttle.check(of_new(each), now_s).admitted
+            )
+
+
+def test_apps_have_their_own_new_users():
+    throttle = THROTTLES["oit"]()
+    admitted = [take(throttle, of_new(n, app=app), 0.0).admitted for n in range(3) for app in "ab"]
+    assert admitted == [True] * 4 + [False] * 2
+
+
+def test_a_user_is_new_again_after_a_day_without_a_call():
+    throttle = THROTTLES["oit"]()
+    for user in (1, 2):
+        assert take(throttle, of_new(user), 0.0).admitted
+    assert take(throttle, of_new(1), new_users.RETENTION_S - 1).admitted
+    now_s = new_users.RETENTION_S + 1
+    throttle.forget_idle(now_s)
+    assert len(throttle._new_users) == 1
+    assert take(throttle, of_new(3), now_s).admitted
+    assert take(throttle, of_new(4), now_s).admitted
+    assert [throttle.check(of_new(user), now_s).admitted for user in (1, 2)] == [True, False]
+
+
+def test_users_that_are_remembered_are_bounded(monkeypatch):
+    monkeypatch.setattr(new_users, "MAX_USERS", 30)
+    monkeypatch.setattr(new_users, "_ROOM", 10)
+    known = new_users.NewUsers()
+    known.called("small", "ann", 100, 0.0, admitted=True)
+    for number in range(100):
+        known.called("large", f"u{number}", 1000, 1.0, admitted=True)
+        assert len(known) <= 30
+    assert not known.is_new("small", "ann", 1.0), "the largest app forgets"
+    assert not known.is_new("large", "u99", 1.0)
+    assert known.is_new("large", "u0", 1.0)
 
 
 def test_a_fixed_limit_of_rpm_counts_a_user_across_apps():

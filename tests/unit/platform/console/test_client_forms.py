@@ -109,7 +109,7 @@ def test_limits_that_do_not_go_together_are_told_at_their_field():
 def test_an_apps_form_sets_its_weight_for_operators_only():
     form = {"action": "save", "name": "new", "weight": "3", "user_rpm": "40", "app_rpm": ""}
     patch = apps.patch_of(form, weigh=True)
-    limits = {"user_rpm": 40, "app_rpm": None}
+    limits = {"user_rpm": 40, "app_rpm": None, "new_users_per_minute": None}
     assert isinstance(patch, AppPatch)
     assert patch.model_dump(exclude_unset=True) == {"name": "new", "weight": 3, "limits": limits}
     patch = apps.patch_of(form, weigh=False)

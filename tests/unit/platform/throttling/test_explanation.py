@@ -126,6 +126,16 @@ CASES = {
             AGAIN,
         ],
     ),
+    "overloaded_new_users_limit": (
+        RATE | {"scope": "app"},
+        [
+            "The app may begin runs of 20 new users within 60 s: this would have been number 21, and the"
+            " app had not shown this user for a day.",
+            OVERLOAD,
+            NEW_RUN,
+            AGAIN,
+        ],
+    ),
     "contract_rpm": (
         RATE,
         [
