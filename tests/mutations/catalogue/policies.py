@@ -477,6 +477,14 @@ _THROTTLING = (
         (*_THROTTLING_TESTS, *_UNIT),
     ),
     Mutation(
+        "app-shows-more-new-users-than-it-may",
+        "throttling",
+        "throttling/oit.py",
+        "if count <= limit:",
+        "if count <= limit + 1:",
+        ("tests/property/test_throttling.py",),
+    ),
+    Mutation(
         "oit-does-not-count-rejected-arrivals",
         "throttling",
         "throttling/oit.py",

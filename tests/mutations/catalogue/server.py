@@ -432,8 +432,8 @@ _CONSOLE = (
         "revoked-key-is-valid",
         "console",
         "platform/auth.py",
-        "if any(time is not None for time in (found.revoked_at, *stopped_at)):",
-        "if any(time is not None for time in stopped_at):",
+        "stopped = any(time is not None for time in (found.revoked_at, *stopped_at))",
+        "stopped = any(time is not None for time in stopped_at)",
         (*_AUTH, "tests/integration/*management_keys*.py"),
     ),
     Mutation(
@@ -449,9 +449,53 @@ _CONSOLE = (
         "key-read-before-its-revocation-is-cached",
         "console",
         "platform/auth.py",
-        "if generation == self._generation:",
-        "if generation <= self._generation:",
+        """            if generation == self._generation:
+                self._store(digest, entry)""",
+        """            if generation <= self._generation:
+                self._store(digest, entry)""",
         _AUTH,
+    ),
+    Mutation(
+        "event-stream-outlives-its-key",
+        "console",
+        "platform/interactions/endpoints.py",
+        "lambda: authenticator.confirm(principal),",
+        "lambda: asyncio.sleep(0),",
+        ("tests/integration/test_gateway/test_event_streams.py",),
+    ),
+    Mutation(
+        "last-admin-key-can-be-revoked",
+        "console",
+        "platform/keys/service.py",
+        'if self._owner.scope == "admin" and not set(lasting) - {key_id}:',
+        'if self._owner.scope == "admin" and not lasting:',
+        ("tests/integration/test_management_admin_keys.py",),
+    ),
+    Mutation(
+        "client-chooses-its-address",
+        "console",
+        "platform/client_address.py",
+        """    if address is None or not _is_trusted(address, trusted_proxies):
+        return peer""",
+        """    if address is None:
+        return peer""",
+        ("tests/unit/platform/test_client_address.py",),
+    ),
+    Mutation(
+        "attempts-at-once-pass-the-sign-in-limit",
+        "console",
+        "platform/console/sign_in_limit.py",
+        "if wrong + self._attempts[block] < self._limit:",
+        "if wrong < self._limit:",
+        ("tests/unit/platform/console/test_sign_in_limit.py",),
+    ),
+    Mutation(
+        "blocked-user-returns-with-a-space",
+        "console",
+        "platform/user_ids.py",
+        "    text = text.strip()\n",
+        "",
+        ("tests/integration/test_gateway/test_user_ids.py",),
     ),
     Mutation(
         "tenant-key-acts-for-the-tenant-it-names",

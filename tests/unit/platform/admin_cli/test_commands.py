@@ -93,13 +93,14 @@ REQUESTS = [
         ),
     ),
     (
-        "app set app_1 --user-rpm 5 --app-rpm none --user-rpm-limit 6 --user-soft-end warn",
+        "app set app_1 --user-rpm 5 --app-rpm none --new-users-per-minute 9"
+        " --user-rpm-limit 6 --user-soft-end warn",
         (
             "PATCH",
             APP,
             {},
             {
-                "limits": {"user_rpm": 5, "app_rpm": None},
+                "limits": {"user_rpm": 5, "app_rpm": None, "new_users_per_minute": 9},
                 "user_contract": {"rpm_limit": 6, "soft_end": "warn"},
             },
         ),
