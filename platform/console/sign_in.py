@@ -53,6 +53,7 @@ async def sign_in(request: Request) -> Response:
     factory: SessionFactory = request.app.state.session_factory
     settings: Settings = request.app.state.settings
     address = client_address(request.scope, settings.proxy_networks)
+    _warn_of_proxy(request, console, settings)
     try:
         async with console.sign_ins.attempt(address):
             principal = await _principal(request, form.get("key", "").strip())
@@ -102,6 +103,17 @@ async def _principal(request: Request, key: str) -> Principal:
         raise PermissionDeniedError("this is an app's key; allowed: an admin key or a tenant key")
     found: Principal = principal
     return found
+
+
+def _warn_of_proxy(request: Request, console: ConsoleState, settings: Settings) -> None:
+    """Log, once, that there seems to be a proxy whose headers are ignored."""
+    ignored = not settings.trusted_proxies and "x-forwarded-for" in request.headers
+    if ignored and not console.warned_of_proxy:
+        console.warned_of_proxy = True
+        logger.warning(
+            "a sign-in came with X-Forwarded-For, and trusted_proxies is empty: the header is ignored."
+            " If there is a proxy in front of the server, name it in trusted_proxies"
+        )
 
 
 async def _audit_failure(

@@ -66,4 +66,6 @@ class ConsoleState:
         self.overviews = Shared()
         self.sign_ins = SignInLimit(settings.console_sign_ins, settings.console_sign_ins_in_all)
         self.sign_in_failures = SignInFailures()
+        self.warned_of_proxy = False
+        """Whether the log has that headers of a proxy are ignored."""
         self.streams = Streams(settings.console_streams)

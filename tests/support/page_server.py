@@ -95,6 +95,7 @@ class PageServer(LiveServer):
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)

@@ -54,12 +54,13 @@ def entries(server, **query):
     return found["items"]
 
 
-def test_a_client_cannot_choose_its_address(connect, by_default):
+def test_a_client_cannot_choose_its_address(connect, by_default, caplog):
     """By default nobody is a proxy, not even a neighbour on the same machine."""
     client = connect("127.0.0.1", by_default)
     found = [sign_in(client, x_forwarded_for=f"10.0.0.{number}") for number in range(40)]
     assert [answer.status_code for answer in found] == [401] * 10 + [429] * 30
     assert int(found[-1].headers["retry-after"]) > 0
+    assert caplog.text.count("trusted_proxies is empty") == 1
     other = sign_in(connect("127.0.0.9", by_default), ADMIN_KEY, x_forwarded_proto="https")
     assert other.status_code == 303
     assert "secure" not in other.headers["set-cookie"].lower()
