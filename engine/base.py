@@ -6,6 +6,10 @@ classes, because the platform treats them differently: nothing was generated and
 tried
 (:class:`WorkerUnavailableError`), the worker refused the request itself
 (:class:`WorkerRejectedError`), the stream broke (:class:`WorkerStreamError`).
+
+A call that failed after its worker had it may have caused that failure itself: it is tried at two
+workers at most, and counts against a worker only together with calls of other tenants
+(:mod:`fairserve.engine.circuit`).
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ class WorkerRequest:
     call_id: str
     client_id: str
     """Whom the worker's local scheduler is fair to."""
+    tenant: str = ""
+    """The tenant whose call it is; empty: the platform's own."""
     weight: float = 1.0
     cache_salt: str = ""
     """Prompts with different salts share no cached prefix."""
@@ -131,23 +137,38 @@ class WorkerMetrics:
     block_tokens: int | None = None
 
 
+FailureCause = Literal["worker", "busy", "unknown", "failed"]
+"""Why a call failed: ``worker`` is the worker's fault for certain; ``busy`` it takes no call now;
+``unknown`` it had the call and gave no answer; ``failed`` it had the call and answered with an error.
+All but the first may be the doing of the call itself.
+"""
+
+
 class WorkerError(Exception):
-    """A worker did not do what it was asked."""
+    """A worker did not do what it was asked. The text is for operators, and names addresses."""
 
 
 class WorkerUnavailableError(WorkerError):
     """The worker has not begun to answer: the same call may be sent to another one.
 
     ``unreachable`` is set where nobody listens at its address; ``pause_s`` where it is well and asks
-    for a pause of so many seconds (429).
+    for a pause of so many seconds (429). ``said`` is the worker's message, fit for the call's client.
     """
 
     def __init__(
-        self, message: str, *, unreachable: bool = False, pause_s: float | None = None
+        self,
+        message: str,
+        *,
+        unreachable: bool = False,
+        pause_s: float | None = None,
+        cause: FailureCause = "worker",
+        said: str = "",
     ) -> None:
         super().__init__(message)
         self.unreachable = unreachable
         self.pause_s = pause_s
+        self.cause: FailureCause = cause
+        self.said = said
 
 
 @dataclass(eq=False)
@@ -162,7 +183,15 @@ class WorkerRejectedError(WorkerError):
 
 
 class WorkerStreamError(WorkerError):
-    """The worker had begun to answer and broke off, or sent an error in its stream."""
+    """The worker had begun to answer and broke off, or sent an error in its stream.
+
+    ``cause`` and ``said`` as in :class:`WorkerUnavailableError`.
+    """
+
+    def __init__(self, message: str, *, cause: FailureCause = "unknown", said: str = "") -> None:
+        super().__init__(message)
+        self.cause: FailureCause = cause
+        self.said = said
 
 
 class WorkerStream(Protocol):

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Mapping
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -27,6 +28,7 @@ from fairserve.engine.base import (
     WorkerRequest,
     WorkerUnavailableError,
 )
+from fairserve.engine.upstream_message import is_about_our_account, public_message
 from fairserve.engine.worker_metrics import kv_endpoints_of, read_metrics
 from fairserve.engine.worker_stream import HttpWorkerStream, describe
 
@@ -42,9 +44,10 @@ LOOK_S = 5.0
 PAUSE_S = 1.0
 """After a 429 that says nothing of when to come back."""
 
-_RETRYABLE_4XX = frozenset({408, 425, 429})
-_OURS_4XX = frozenset({401, 402, 407})
+_OURS_4XX = frozenset({401, 402, 403, 407})
 """They are about our token or account there: no client may hear of that."""
+_BUSY = frozenset({408, 425, 503})
+"""The worker does not take a call now, whatever it asks."""
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
 _SECRET_URL = re.compile(r"//[^/@\s]*@")
 
@@ -74,11 +77,14 @@ class HttpWorkerClient:
         self._session = session
         self._begin_s = begin_s
         self._headers: dict[str, str] = {}
+        self._private: tuple[str, ...] = (urlsplit(base_url).hostname or "",)
+        """Texts that no client may read in the worker's errors."""
         self._well_until_s = 0.0
 
     def authorize(self, api_key: str) -> None:
         """Send this bearer token from now on; empty: none."""
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._private = (self._private[0], api_key)
 
     async def open(self, request: WorkerRequest) -> HttpWorkerStream:
         """Send a call; see :class:`fairserve.engine.base.WorkerClient`."""
@@ -97,27 +103,46 @@ class HttpWorkerClient:
                     allow_redirects=False,
                 )
                 if response.status == 200:
-                    return HttpWorkerStream(response)
+                    return HttpWorkerStream(response, self._private)
                 error = _error_of(await _read_some(response, MAX_ERROR_BYTES), response.status)
-        except aiohttp.ClientConnectorError as failure:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
             raise WorkerUnavailableError(f"no connection: {failure}", unreachable=True) from failure
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
+        except TimeoutError as failure:
             if response is not None:
                 response.close()
-            raise WorkerUnavailableError(describe(failure)) from failure
+            text = f"no answer within {self._begin_s:g} s"
+            raise WorkerUnavailableError(text, cause="unknown") from failure
+        except (aiohttp.ClientError, OSError, ValueError) as failure:
+            if response is not None:
+                response.close()
+            raise WorkerUnavailableError(describe(failure), cause="unknown") from failure
         except BaseException:
             if response is not None:
                 response.close()
             raise
         status, headers = response.status, response.headers
         response.close()
+        raise self._error(status, headers, error)
+
+    def _error(
+        self, status: int, headers: Mapping[str, str], error: dict[str, Any]
+    ) -> WorkerUnavailableError | WorkerRejectedError:
+        """The error of an answer that is not 200; ``error`` is the object in its body."""
+        message = error["message"]
+        text = f"it answered {status}: {message}"
         if status in _OURS_4XX:
-            raise WorkerUnavailableError(f"it does not take our token or account ({status})")
-        if 400 <= status < 500 and status not in _RETRYABLE_4XX:
-            raise WorkerRejectedError(status, error)
-        raise WorkerUnavailableError(
-            f"it answered {status}: {error.get('message', '')}",
-            pause_s=_pause_of(headers) if status == 429 else None,
+            text = f"it does not take our token or account ({status})"
+            # 403 is also what a filter in front of a worker answers to what a call says.
+            return WorkerUnavailableError(text, cause="unknown" if status == 403 else "worker")
+        if status == 429:
+            return WorkerUnavailableError(text, cause="busy", pause_s=_pause_of(headers))
+        if is_about_our_account(message):
+            return WorkerUnavailableError(text, cause="unknown")
+        said = public_message(message, self._private)
+        if 400 <= status < 500 and status not in _BUSY:
+            return WorkerRejectedError(status, {**error, "message": said})
+        return WorkerUnavailableError(
+            text, cause="busy" if status in _BUSY else "failed", said=said
         )
 
     # --- looks at it ------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ class PreparedCall:
             body=self.body,
             call_id=self.record_id,
             client_id=grant.client_id,
+            tenant=self.call.tenant,
             weight=grant.weight,
             cache_salt=self.call.salt,
             token_ids=self.call.token_ids,

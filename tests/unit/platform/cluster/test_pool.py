@@ -184,7 +184,7 @@ async def test_calls_that_fail_while_it_is_looked_at_lose_it_all_the_same(world,
     def fail_now():
         world.while_asked = lambda: None
         for _ in range(3):
-            member.watched.failed(member.circuit.life, WorkerUnavailableError("500"))
+            member.watched.failed(member.circuit.life, WorkerUnavailableError("500"), "")
         assert world.state() == "open circuit"
         assert member.circuit.opened == 1
 
