@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from fairserve.engine.request_fields import ServerKind, passed_on
 from fairserve.interactions.call import NO_TOKENS, TokenIds
 
 CompletionPath = Literal["/v1/chat/completions", "/v1/completions"]
@@ -29,12 +30,10 @@ class WorkerRequest:
 
     path: CompletionPath
     body: Mapping[str, Any]
-    """The client's JSON body without what only the platform understands."""
+    """The client's JSON body, of which the worker gets the fields that it honours."""
     call_id: str
     client_id: str
     """Whom the worker's local scheduler is fair to."""
-    tenant: str = ""
-    """The tenant whose call it is; empty: the platform's own."""
     weight: float = 1.0
     cache_salt: str = ""
     """Prompts with different salts share no cached prefix."""
@@ -44,6 +43,8 @@ class WorkerRequest:
     """Of one sample; for that queue, too."""
     expected_output_tokens: int = 0
     """What its app's profile says that it generates, over all samples; 0: nothing."""
+    tenant: str = ""
+    """The tenant whose call it is; empty: the platform's own."""
 
     @property
     def sequences(self) -> int:
@@ -51,13 +52,13 @@ class WorkerRequest:
         samples = self.body.get("n")
         return samples if isinstance(samples, int) and samples > 0 else 1
 
-    def wire_body(self) -> dict[str, Any]:
+    def wire_body(self, kind: ServerKind = "vllm") -> dict[str, Any]:
         """The body in vLLM's dialect: always streaming, with the usage in every chunk.
 
         A client that asked for one answer gets it from the merged chunks; the stream is what tells
         the schedulers how far the call is.
         """
-        body = dict(self.body)
+        body = passed_on(self.path, kind, self.body)
         body["stream"] = True
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         body["vllm_xargs"] = {
@@ -75,14 +76,10 @@ class WorkerRequest:
     def plain_body(self) -> dict[str, Any]:
         """The body for any other OpenAI-compatible server: streaming, with the usage at the end.
 
-        Raises WorkerRejectedError where the client asks for what no such server can do. Its caches are
-        not isolated: a salt of the platform's own has no effect there.
+        Its caches are not isolated: a salt has no effect there.
         """
-        if "cache_salt" in self.body:
-            text = "cache_salt: the worker that serves this model cannot isolate caches"
-            error = {"message": text, "param": "cache_salt", "code": "unsupported_parameter"}
-            raise WorkerRejectedError(400, error)
-        return {**self.body, "stream": True, "stream_options": {"include_usage": True}}
+        body = passed_on(self.path, "openai", self.body)
+        return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +116,8 @@ class WorkerFacts:
     """The one of ``models`` that it is to serve here."""
     version: str | None = None
     """What ``/version`` answers; None if it does not."""
+    kind: ServerKind = "vllm"
+    """Which fields of a request it honours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from fairserve.engine.base import (
     WorkerRequest,
     WorkerUnavailableError,
 )
+from fairserve.engine.request_fields import ServerKind
 from fairserve.engine.upstream_message import is_about_our_account, public_message
 from fairserve.engine.worker_metrics import kv_endpoints_of, read_metrics
 from fairserve.engine.worker_stream import HttpWorkerStream, describe
@@ -74,6 +75,8 @@ class HttpWorkerClient:
     ) -> None:
         self.base_url = base_url
         self.dialect: Dialect = dialect
+        self.kind: ServerKind = dialect
+        """Which fields of a request it honours; our own worker says that it is one (:meth:`facts`)."""
         self._session = session
         self._begin_s = begin_s
         self._headers: dict[str, str] = {}
@@ -88,7 +91,8 @@ class HttpWorkerClient:
 
     async def open(self, request: WorkerRequest) -> HttpWorkerStream:
         """Send a call; see :class:`fairserve.engine.base.WorkerClient`."""
-        body = request.wire_body() if self.dialect == "vllm" else request.plain_body()
+        vllm = self.dialect == "vllm"
+        body = request.wire_body(self.kind) if vllm else request.plain_body()
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(self._begin_s):
@@ -198,6 +202,8 @@ class HttpWorkerClient:
         chosen = model or names[0]
         text, version = b"", None
         if self.dialect == "vllm":
+            ours = models[chosen].get("owned_by") == "fairserve"
+            self.kind = "embedded" if ours else "vllm"
             text, version = await self._text("/metrics", 5.0), await self._version()
         return WorkerFacts(
             models=names,
@@ -206,6 +212,7 @@ class HttpWorkerClient:
             kv_events=kv_endpoints_of(text, self.base_url),
             model=chosen,
             version=version,
+            kind=self.kind,
         )
 
     async def _listing(self) -> dict[str, dict[str, Any]]:

@@ -78,7 +78,10 @@ class Producer:
     async def _stream(self, sink: Sink) -> None:
         prepared = self._relay.prepared
         writer = ChunkWriter(
-            prepared.answer_id, prepared.answer_name, include_usage=prepared.include_usage
+            prepared.answer_id,
+            prepared.answer_name,
+            include_usage=prepared.include_usage,
+            continuous_usage=prepared.continuous_usage,
         )
         waiting: asyncio.Task[None] | None = asyncio.create_task(self._keep_alive(sink))
         try:
