@@ -38,6 +38,8 @@ class FieldRule:
     """Values that ask for nothing, beside null: no server has to honour them."""
     described: bool = False
     """It describes the call to the platform: any value is taken, and no server gets it."""
+    internal: bool = False
+    """It is the platform's to set, or acts on the worker itself: no call may have it."""
 
 
 _COMMON: Mapping[str, FieldRule] = {
@@ -81,6 +83,25 @@ _COMMON: Mapping[str, FieldRule] = {
     "length_penalty": FieldRule(_NOBODY, (1,)),
     "echo": FieldRule(_NOBODY, (False,)),
     "prompt_logprobs": FieldRule(_NOBODY),
+    # not for clients
+    **dict.fromkeys(
+        (
+            "chat_template",
+            "data_parallel_rank",
+            "ec_transfer_params",
+            "extra_args",
+            "kv_transfer_params",
+            "logits_processors",
+            "media_io_kwargs",
+            "mm_processor_kwargs",
+            "priority",
+            "prompt_embeds",
+            "request_id",
+            "session_id",
+            "vllm_xargs",
+        ),
+        FieldRule(_NOBODY, internal=True),
+    ),
 }
 
 CHAT_FIELDS: Mapping[str, FieldRule] = {
@@ -211,10 +232,13 @@ def _demands(
         if rule is None:
             raise RequestFieldError(
                 field,
-                f"{shown(field)} is not a field that calls may have; leave it out"
-                " (docs/guide/apps.md lists the fields)",
+                f"{shown(field)} is unknown; leave it out (docs/guide/apps.md lists the fields that"
+                " calls may have)",
                 "unknown_parameter",
             )
+        if rule.internal:
+            text = f"{field} is not for clients to set; leave it out"
+            raise RequestFieldError(field, text, "invalid_value")
         if value is None or rule.described or rule.kinds == _EVERY or _is_neutral(rule, value):
             continue
         if not rule.kinds:

@@ -234,8 +234,8 @@ def _able_kinds(body: CompletionBody, model: ServedModel) -> frozenset[str]:
         able &= demand.kinds
         if not able & (model.kinds or SERVER_KINDS):
             raise UnsupportedFieldError(
-                f"{demand.field}: no worker of {model.names[0]!r} honours it together with what else"
-                " the call asks for; leave it out, or choose another model",
+                f"{demand.field}: the workers of {model.names[0]!r} cannot honour it together with"
+                " the other fields of this call; leave it out, or choose another model",
                 param=demand.field,
             )
     return frozenset() if able == SERVER_KINDS else able

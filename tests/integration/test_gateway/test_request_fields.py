@@ -85,12 +85,12 @@ def test_what_asks_for_nothing_reaches_no_worker_that_does_not_know_it(plain):
 @pytest.mark.parametrize(
     ("field", "code"),
     [
-        ({"kv_transfer_params": {"do_remote_decode": True}}, "unknown_parameter"),
-        ({"extra_args": {}}, "unknown_parameter"),
-        ({"vllm_xargs": {"client_id": "other"}}, "unknown_parameter"),
-        ({"mm_processor_kwargs": {"num_crops": 10**6}}, "unknown_parameter"),
-        ({"priority": -5}, "unknown_parameter"),
-        ({"chat_template": "{{ x }}"}, "unknown_parameter"),
+        ({"kv_transfer_params": {"do_remote_decode": True}}, "invalid_value"),
+        ({"extra_args": {}}, "invalid_value"),
+        ({"vllm_xargs": {"client_id": "other"}}, "invalid_value"),
+        ({"mm_processor_kwargs": {"num_crops": 10**6}}, "invalid_value"),
+        ({"priority": -5}, "invalid_value"),
+        ({"chat_template": "{{ x }}"}, "invalid_value"),
         ({"documents": [{"text": "long"}]}, "unknown_parameter"),
         ({"best_of": 8}, "unsupported_parameter"),
         ({"use_beam_search": True}, "unsupported_parameter"),
