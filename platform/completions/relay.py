@@ -57,7 +57,8 @@ class _End:
     """How an attempt ended, as control is told."""
 
     outcome: CallOutcome = "cancelled"
-    error: str = "client disconnected"
+    error: str | None = None
+    """None: why the client left."""
     delivered: bool = False
 
 
@@ -78,6 +79,8 @@ class Relay:
         self.meter = UsageMeter(prepared.call.prompt_tokens, prepared.call.system_tokens)
         self.merger: Merger | None = None
         """The whole answer so far, of a call that is not streamed or may be continued."""
+        self.why_left: Callable[[], str] = lambda: "client disconnected"
+        """Says why nobody reads the answer any more, when nobody does."""
         self._control = control
         self._workers = workers
         self._clock = clock
@@ -177,7 +180,7 @@ class Relay:
                         end.outcome,
                         self.meter.usage(),
                         ttft_s=self._ttft_s,
-                        error=end.error,
+                        error=self.why_left() if end.error is None else end.error,
                         delivered=end.delivered or self.delivered,
                         **self._said(end.outcome),
                     )

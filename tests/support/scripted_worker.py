@@ -27,7 +27,8 @@ class ScriptedWorker:
     several, ``meet`` here: none goes on before all have come; ``hold`` waits for
     :meth:`release` once it has begun, ``stall`` before; ``die`` breaks the connection before
     anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
-    answers 503; ``refuse`` 400; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason that is
+    answers 503; ``refuse`` 400; ``flood`` sends chunks of 64 KiB until it is
+    cancelled; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason that is
     the operator's.
     """
 
@@ -127,6 +128,9 @@ class ScriptedWorker:
         if word == "hold":
             self.holding.append(said)
             await held.wait()
+        if word == "flood":
+            for count in range(1, 1000):
+                await self._send(response, {"content": "x" * 65536}, count)
         if word == "meet":
             await self._meet(int(said.split()[0]))
         if word == "use":
