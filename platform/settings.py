@@ -215,8 +215,8 @@ class Settings(ConsoleSettings):
         30.0,
         gt=0,
         le=3600,
-        description="A client that takes nothing of its answer for this long, or makes its call wait for "
-        "this long in all, loses its connection; its call is cancelled and recorded as such.",
+        description="A client that takes nothing of its answer for this long, or makes its call wait "
+        "for this long in all, loses its connection; its call is cancelled and recorded as such.",
     )
     lease_s: float = Field(
         60.0,

@@ -245,8 +245,6 @@ def test_bodies_that_are_no_objects(body):
     ("kind", "body", "rules"), [("chat", CHAT, CHAT_FIELDS), ("completion", TEXT, TEXT_FIELDS)]
 )
 def test_every_field_that_the_platform_sends_here_is_known(kind, body, rules):
-    for name in [name for name, rule in rules.items() if "embedded" in rule.kinds]:
-        try:
-            parse(kind, body | {name: object()})
-        except RequestError as error:
-            assert error.code != "unknown_parameter", name
+    sent = [name for name, rule in rules.items() if "embedded" in rule.kinds]
+    parse(kind, dict.fromkeys(sent) | body)
+    assert len(sent) > 10

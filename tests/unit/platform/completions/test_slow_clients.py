@@ -77,7 +77,7 @@ async def test_a_connection_that_takes_nothing_is_given_up():
     connection = Connection(timeout_s=0.01)
     async with running(connection) as task:
         await connection.sink.start(200, {})
-        with pytest.raises(SlowClientError, match="did not read its answer for 0.01 s"):
+        with pytest.raises(SlowClientError, match=r"did not read its answer for 0\.01 s"):
             await task
     assert connection.sink.lost
 
