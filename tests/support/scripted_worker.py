@@ -27,9 +27,8 @@ class ScriptedWorker:
     several, ``meet`` here: none goes on before all have come; ``hold`` waits for
     :meth:`release` once it has begun, ``stall`` before; ``die`` breaks the connection before
     anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
-    answers 503; ``refuse`` 400; ``flood`` sends chunks of 64 KiB until it is
-    cancelled; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason that is
-    the operator's.
+    answers 503; ``refuse`` 400; ``flood`` sends chunks of 64 KiB until it is cancelled; ``later`` answers
+    429; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason that is the operator's.
     """
 
     def __init__(self, kv_blocks=64, model="scripted"):
@@ -106,6 +105,10 @@ class ScriptedWorker:
         if word == "refuse":
             error = {"message": "no tools here", "param": "tools", "code": "unsupported_parameter"}
             return web.json_response({"error": error}, status=400)
+        if word == "later":
+            headers = {"Retry-After": "9999"}
+            error = {"message": "Request too large for gpt-x in organization org-1a2b"}
+            return web.json_response({"error": error}, status=429, headers=headers)
         if word in ERRORS:
             status, message = ERRORS[word]
             return web.json_response({"error": {"message": message}}, status=status)

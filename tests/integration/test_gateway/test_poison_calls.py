@@ -1,6 +1,9 @@
 """Calls that make workers fail: one tenant's neither take workers from others nor hide their cause."""
 
+import json
+
 import pytest
+from processes import eventually
 from scripted_worker import ScriptedWorker
 
 PATH = "/v1/chat/completions"
@@ -22,10 +25,24 @@ def alone(start_server):
     worker.close()
 
 
+@pytest.fixture(scope="module")
+def plain(start_server, tmp_path_factory):
+    """A server whose worker speaks plain OpenAI, so that a queue stands before it."""
+    worker = ScriptedWorker()
+    path = tmp_path_factory.mktemp("fleet") / "fleet.json"
+    entry = {"id": "w", "url": worker.url, "kind": "openai", "model": "scripted"}
+    path.write_text(json.dumps({"workers": [entry]}))
+    yield start_server("--fleet-file", str(path))
+    worker.close()
+
+
+def body(text):
+    return {"model": "scripted", "messages": [{"role": "user", "content": text}], "max_tokens": 9}
+
+
 def call(gateway, text, key=None, run=None):
-    body = {"model": "scripted", "messages": [{"role": "user", "content": text}], "max_tokens": 9}
     headers = {"X-Interaction-Id": run} if run else {}
-    return gateway.post(PATH, body, key, headers=headers)
+    return gateway.post(PATH, body(text), key, headers=headers)
 
 
 def new_tenant(gateway, name):
@@ -75,6 +92,18 @@ def test_errors_of_our_own_account_are_not_passed_on(alone, word):
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (503, "unavailable")
     assert error["message"] == "no worker could begin with the call"
+
+
+def test_a_pause_that_one_tenant_s_call_brought_about_is_not_for_others(plain):
+    with plain.asking(PATH, body("later too large")):
+        eventually(lambda: queue(plain)["paused_s"] > 0)
+    other = new_tenant(plain, "other")
+    assert call(plain, "ok", other).status_code == 200
+    assert queue(plain)["paused_s"] > 0, "it was served during the pause"
+
+
+def queue(gateway):
+    return gateway.cluster()["workers"][0]["local_queue"]
 
 
 def test_failures_of_several_tenants_open_the_circuit(alone):
