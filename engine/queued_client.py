@@ -1,9 +1,9 @@
 """A worker behind a local queue: ``open`` waits for the call's turn, the stream is charged as it comes.
 
 A call that is cancelled while it waits leaves the queue; one that was sent is cancelled by its client.
-Where the server asks for a pause (429), the call goes back to the platform and the others of its tenant
-wait so long, a minute at most, and those of all tenants once two of them were asked. Belongs to one event
-loop.
+Where the server asks for a pause (429), the call goes back to the platform and the others of its
+tenant wait so long, a minute at most, and those of all tenants once two of them were asked. Belongs to
+one event loop.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class ScriptedWorker:
     several, ``meet`` here: none goes on before all have come; ``hold`` waits for
     :meth:`release` once it has begun, ``stall`` before; ``die`` breaks the connection before
     anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
-    answers 503; ``refuse`` 400; ``flood`` sends chunks of 64 KiB until it is cancelled; ``later`` answers
-    429; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason that is the operator's.
+    answers 503; ``refuse`` 400; ``flood`` sends chunks of 64 KiB until it is cancelled; ``later``
+    answers 429; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason of the operator's.
     """
 
     def __init__(self, kv_blocks=64, model="scripted"):
