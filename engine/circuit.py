@@ -97,7 +97,7 @@ class Circuit:
         return True
 
     def _counted_failures(self) -> int:
-        """Calls in a row that count against the worker: of one tenant half of those needed at most."""
+        """Return how many failed calls count: of one tenant at most half of those needed."""
         calls = self.options.calls
         most = min((calls + 1) // 2, calls - 1)
         return sum(

@@ -131,7 +131,7 @@ class HttpWorkerClient:
     def _error(
         self, status: int, headers: Mapping[str, str], error: dict[str, Any]
     ) -> WorkerUnavailableError | WorkerRejectedError:
-        """The error of an answer that is not 200; ``error`` is the object in its body."""
+        """Return the error of an answer that is not 200; ``error`` is the object in its body."""
         message = error["message"]
         text = f"it answered {status}: {message}"
         if status in _OURS_4XX:

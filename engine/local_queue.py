@@ -118,12 +118,12 @@ class LocalQueue:
             self.resume_s = max(self.resume_s, until_s)
 
     def next_resume_s(self, now_s: float) -> float:
-        """When a pause ends next; infinite if there is none."""
+        """Return when a pause ends next; infinite if there is none."""
         if now_s < self.resume_s:
             return self.resume_s
         ends_s = (end_s for end_s in self._tenant_pauses.values() if end_s > now_s)
         return min(ends_s, default=math.inf)
 
     def paused_s(self, now_s: float) -> float:
-        """Rest of the longest pause, of all calls or of one tenant's."""
+        """Return the rest of the longest pause, of all calls or of one tenant's."""
         return max(0.0, max(self.resume_s, *self._tenant_pauses.values(), -math.inf) - now_s)

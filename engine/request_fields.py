@@ -30,7 +30,7 @@ _NOBODY: Kinds = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """Where one field goes."""
+    """Says which kinds of server get one field."""
 
     kinds: Kinds
     """The kinds of server that get it."""
@@ -165,7 +165,7 @@ STREAM_OPTION_KINDS: Mapping[str, Kinds] = {"continuous_usage_stats": _DIALECT}
 
 
 class RequestFieldError(ValueError):
-    """A field that goes to no server. ``field`` is its path, such as ``messages[0].audio``."""
+    """Reports a field that goes to no server; ``field`` is its path, such as ``messages[0].audio``."""
 
     def __init__(self, field: str, message: str, code: str) -> None:
         super().__init__(message)
@@ -175,14 +175,14 @@ class RequestFieldError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FieldDemand:
-    """A field that only some kinds of server honour."""
+    """Names a field that only some kinds of server honour."""
 
     field: str
     kinds: Kinds
 
 
 def fields_of(path: str) -> Mapping[str, FieldRule]:
-    """The table for an endpoint."""
+    """Return the table for an endpoint."""
     return CHAT_FIELDS if path == "/v1/chat/completions" else TEXT_FIELDS
 
 
@@ -274,14 +274,14 @@ def _part_demands(parts: list[Any], where: str) -> Iterator[FieldDemand]:
 
 
 def _is_neutral(rule: FieldRule, value: Any) -> bool:
-    """Equality that keeps true apart from 1."""
+    """Compare so that true is not 1."""
     return any(
         isinstance(each, bool) == isinstance(value, bool) and each == value for each in rule.neutral
     )
 
 
 def shown(value: Any) -> str:
-    """A value of a client's as a message shows it: short, on one line."""
+    """Return a client's value as a message shows it: short, on one line."""
     text = value if isinstance(value, str) else repr(value)
     text = "".join(c if c.isprintable() else "?" for c in text[:61])
     return text if len(text) <= 60 else text[:57] + "..."

@@ -98,7 +98,7 @@ class HttpWorkerStream:
     def _broken(
         self, why: str, cause: FailureCause = "unknown", message: str = ""
     ) -> WorkerStreamError | WorkerUnavailableError:
-        """The error of a stream that ends here; ``message`` is the worker's own where it sent one."""
+        """Close the stream and return its error; ``message`` is the worker's own where it sent one."""
         self._response.close()
         if is_about_our_account(message):
             cause, message = "unknown", ""

@@ -145,8 +145,10 @@ class Feed:
         return excluded
 
     def _candidates(self, workers: WorkerSet, live: LiveCall) -> WorkerSet:
-        """Those of the workers that may take a call: of a kind that can serve it, and not where it has
-        failed while another such worker serves.
+        """Return those of the workers that may take a call.
+
+        They are of a kind that can serve it, and it has not failed there, unless no other such worker
+        serves.
         """
         serving = self._pool.serving()
         if live.call.kinds:

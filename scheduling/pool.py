@@ -185,7 +185,7 @@ class Pool:
         return self._light & ~self._open
 
     def able(self, kinds: Collection[str]) -> int:
-        """The mask of the workers that can serve calls which need one of these kinds."""
+        """Return the mask of the workers that can serve calls which need one of these kinds."""
         mask = self._of_kind[""]
         for kind in kinds:
             mask |= self._of_kind[kind]

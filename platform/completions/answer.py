@@ -32,7 +32,7 @@ ABORT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """How far a client may lag behind its answer; see the settings of the same names."""
+    """Bounds how far a client may lag behind its answer; see the settings of the same names."""
 
     client_buffer_bytes: int = 256 * 1024
     client_write_timeout_s: float = 30.0

@@ -153,6 +153,7 @@ class Relay:
             if self._stopped is not None:
                 end = _End(self._stopped.outcome, self._stopped.reason)
                 raise self._stop_error() from failure
+            logger.info("an attempt at worker %s failed: %s", grant.worker_id, failure)
             text = public_message(str(failure))
             end = _End("failed", f"{grant.worker_id}: {text}")
             if self._ttft_s is None:
@@ -196,7 +197,7 @@ class Relay:
             self._upstream_error = failure.said or "the worker gave no reason"
 
     def _no_answer(self, failure: WorkerUnavailableError | WorkerStreamError) -> FairServeError:
-        """The error of a call that is not retried any more."""
+        """Return the error of a call that is not retried any more."""
         if self._upstream_error and self._failures >= MAX_FAILURES:
             return UpstreamError(
                 f"the call failed at {MAX_FAILURES} attempts and is not retried;"

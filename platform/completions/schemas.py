@@ -49,8 +49,8 @@ class StreamOptions(BaseModel):
 
 
 class StructuredOutputs(BaseModel):
-    """vLLM's ``structured_outputs``, without what a client could use to hold up a worker: regular
-    expressions and grammars of its own.
+    """Checks vLLM's ``structured_outputs``. What a client could use to hold up a worker is not allowed:
+    regular expressions and grammars of its own.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -61,7 +61,7 @@ class StructuredOutputs(BaseModel):
 
 
 class TemplateOptions(BaseModel):
-    """``chat_template_kwargs``: the options of common templates that only switch thinking."""
+    """Checks ``chat_template_kwargs``: only the options of common templates that switch thinking."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -70,7 +70,7 @@ class TemplateOptions(BaseModel):
 
 
 class JsonSchema(BaseModel):
-    """``response_format.json_schema``."""
+    """Checks ``response_format.json_schema``."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -81,7 +81,7 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """``response_format``."""
+    """Checks ``response_format``."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

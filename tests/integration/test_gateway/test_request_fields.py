@@ -6,6 +6,9 @@ import pytest
 from processes import eventually
 from scripted_worker import ScriptedWorker
 from sse import data_of
+from torch_worker import shared_worker
+
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME as MODEL
 
 PATH = "/v1/chat/completions"
 CHOSEN = {
@@ -43,6 +46,17 @@ def plain(start_server, tmp_path_factory):
     path.write_text(json.dumps({"workers": [entry]}))
     server = start_server("--fleet-file", str(path))
     server.worker = worker
+    yield server
+    worker.close()
+
+
+@pytest.fixture(scope="module")
+def beside(start_server):
+    """A server with the embedded engine and a scripted vLLM for one model."""
+    worker = ScriptedWorker(model=MODEL)
+    server = start_server("--worker-urls", f"{shared_worker().url},{worker.url}")
+    server.worker = worker
+    eventually(lambda: all(each["ready"] for each in server.cluster()["workers"]))
     yield server
     worker.close()
 
@@ -158,11 +172,17 @@ def test_the_running_usage_of_a_stream(mixed):
     assert bodies(mixed.workers["vllm"], "ok usage")
 
 
+def test_the_embedded_engine_is_no_candidate_for_what_only_vllm_honours(beside):
+    for number in range(4):
+        answer = call(beside, f"ok {number}", model=MODEL, repetition_penalty=1.2)
+        assert (answer.status_code, answer.headers["x-fairserve-worker"]) == (200, "w1")
+    assert len(beside.worker.bodies) == 4
+
+
 def test_the_embedded_engine_gets_what_it_honours(server):
     """It refuses by itself what it does not know, so what it takes was meant for it."""
     messages = [{"role": "user", "content": "x", "annotations": []}]
-    model = server.request("GET", "/v1/models", server.app_key).json()["data"][0]["id"]
     extra = {"top_k": 5, "repetition_penalty": 1, "skip_special_tokens": True, "tools": []}
-    assert call(server, model=model, messages=messages, **extra).status_code == 200
-    answer = call(server, model=model, repetition_penalty=1.5)
+    assert call(server, model=MODEL, messages=messages, **extra).status_code == 200
+    answer = call(server, model=MODEL, repetition_penalty=1.5)
     assert refused(answer) == ("repetition_penalty", "unsupported_parameter")
