@@ -6,6 +6,10 @@ classes, because the platform treats them differently: nothing was generated and
 tried
 (:class:`WorkerUnavailableError`), the worker refused the request itself
 (:class:`WorkerRejectedError`), the stream broke (:class:`WorkerStreamError`).
+
+A call that failed after its worker had it may have caused that failure itself: it is tried at two
+workers at most, and counts against a worker only together with calls of other tenants
+(:mod:`fairserve.engine.circuit`).
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from fairserve.engine.request_fields import ServerKind, passed_on
 from fairserve.interactions.call import NO_TOKENS, TokenIds
 
 CompletionPath = Literal["/v1/chat/completions", "/v1/completions"]
@@ -25,7 +30,7 @@ class WorkerRequest:
 
     path: CompletionPath
     body: Mapping[str, Any]
-    """The client's JSON body without what only the platform understands."""
+    """The client's JSON body, of which the worker gets the fields that it honours."""
     call_id: str
     client_id: str
     """Whom the worker's local scheduler is fair to."""
@@ -38,6 +43,8 @@ class WorkerRequest:
     """Of one sample; for that queue, too."""
     expected_output_tokens: int = 0
     """What its app's profile says that it generates, over all samples; 0: nothing."""
+    tenant: str = ""
+    """The tenant whose call it is; empty: the platform's own."""
 
     @property
     def sequences(self) -> int:
@@ -45,13 +52,13 @@ class WorkerRequest:
         samples = self.body.get("n")
         return samples if isinstance(samples, int) and samples > 0 else 1
 
-    def wire_body(self) -> dict[str, Any]:
+    def wire_body(self, kind: ServerKind = "vllm") -> dict[str, Any]:
         """The body in vLLM's dialect: always streaming, with the usage in every chunk.
 
         A client that asked for one answer gets it from the merged chunks; the stream is what tells
         the schedulers how far the call is.
         """
-        body = dict(self.body)
+        body = passed_on(self.path, kind, self.body)
         body["stream"] = True
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         body["vllm_xargs"] = {
@@ -69,14 +76,10 @@ class WorkerRequest:
     def plain_body(self) -> dict[str, Any]:
         """The body for any other OpenAI-compatible server: streaming, with the usage at the end.
 
-        Raises WorkerRejectedError where the client asks for what no such server can do. Its caches are
-        not isolated: a salt of the platform's own has no effect there.
+        Its caches are not isolated: a salt has no effect there.
         """
-        if "cache_salt" in self.body:
-            text = "cache_salt: the worker that serves this model cannot isolate caches"
-            error = {"message": text, "param": "cache_salt", "code": "unsupported_parameter"}
-            raise WorkerRejectedError(400, error)
-        return {**self.body, "stream": True, "stream_options": {"include_usage": True}}
+        body = passed_on(self.path, "openai", self.body)
+        return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ class WorkerFacts:
     """The one of ``models`` that it is to serve here."""
     version: str | None = None
     """What ``/version`` answers; None if it does not."""
+    kind: ServerKind = "vllm"
+    """Which fields of a request it honours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +136,38 @@ class WorkerMetrics:
     block_tokens: int | None = None
 
 
+FailureCause = Literal["worker", "busy", "unknown", "failed"]
+"""Why a call failed: ``worker`` is the worker's fault for certain; ``busy`` it takes no call now;
+``unknown`` it had the call and gave no answer; ``failed`` it had the call and answered with an error.
+All but the first may be the doing of the call itself.
+"""
+
+
 class WorkerError(Exception):
-    """A worker did not do what it was asked."""
+    """A worker did not do what it was asked. The text is for operators, and names addresses."""
 
 
 class WorkerUnavailableError(WorkerError):
     """The worker has not begun to answer: the same call may be sent to another one.
 
     ``unreachable`` is set where nobody listens at its address; ``pause_s`` where it is well and asks
-    for a pause of so many seconds (429).
+    for a pause of so many seconds (429). ``said`` is the worker's message, fit for the call's client.
     """
 
     def __init__(
-        self, message: str, *, unreachable: bool = False, pause_s: float | None = None
+        self,
+        message: str,
+        *,
+        unreachable: bool = False,
+        pause_s: float | None = None,
+        cause: FailureCause = "worker",
+        said: str = "",
     ) -> None:
         super().__init__(message)
         self.unreachable = unreachable
         self.pause_s = pause_s
+        self.cause: FailureCause = cause
+        self.said = said
 
 
 @dataclass(eq=False)
@@ -162,7 +182,15 @@ class WorkerRejectedError(WorkerError):
 
 
 class WorkerStreamError(WorkerError):
-    """The worker had begun to answer and broke off, or sent an error in its stream."""
+    """The worker had begun to answer and broke off, or sent an error in its stream.
+
+    ``cause`` and ``said`` as in :class:`WorkerUnavailableError`.
+    """
+
+    def __init__(self, message: str, *, cause: FailureCause = "unknown", said: str = "") -> None:
+        super().__init__(message)
+        self.cause: FailureCause = cause
+        self.said = said
 
 
 class WorkerStream(Protocol):

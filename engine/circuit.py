@@ -10,12 +10,18 @@ or it has been closed for a while.
 Calls of an earlier life of the worker say nothing of this one: who reports gives the ``life`` in which
 the call was sent. Failures of calls while the circuit is not closed do not count twice.
 
-Weakness: a worker that fails every second call never opens it; the calls are tried elsewhere.
+A call may fail because of what it asks. So failures that a call can have caused itself open the circuit
+only if they are those of two tenants or more, and of one tenant count at most half of those needed:
+no tenant alone takes a worker away from the others.
+
+Weakness: a worker that fails every second call never opens it, nor one that fails all calls, passes its
+looks and has a single tenant; the calls are tried elsewhere.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,7 +63,8 @@ class Circuit:
         """Grows whenever it is closed again."""
         self.until_s = -math.inf
         """The end of the pause, while it is open."""
-        self._failed_calls = 0
+        self._failed_calls: Counter[str] = Counter()
+        """Calls in a row that failed, by tenant; under "" those that no call can have caused."""
         self._failed_looks = 0
         self._pause_s = 0.0
         """The last one; 0 where the next is the first."""
@@ -68,24 +75,34 @@ class Circuit:
     def call_began(self, life: int) -> None:
         """A call that was sent in this life has begun to be answered."""
         if life == self.life and self.state == "closed":
-            self._failed_calls = 0
+            self._failed_calls.clear()
             self._pause_s = 0.0
 
     def call_failed(
-        self, life: int, reason: str, now_s: float, *, unreachable: bool = False
+        self, life: int, reason: str, now_s: float, *, tenant: str = "", unreachable: bool = False
     ) -> bool:
-        """A call did not begin; whether that opens the circuit. ``unreachable``: nobody listens there,
-        which one call knows as well as many.
+        """A call did not begin; whether that opens the circuit.
+
+        ``tenant`` is set where the tenant's call may be the cause. ``unreachable``: nobody listens
+        there, which one call knows as well as many.
         """
         if life != self.life or self.state != "closed":
             return False
-        self._failed_calls += 1
-        if self._failed_calls < self.options.calls and not unreachable:
+        self._failed_calls[tenant] += 1
+        if not unreachable and self._counted_failures() < self.options.calls:
             return False
         if not unreachable:
-            reason = f"{self._failed_calls} calls in a row did not begin: {reason}"
+            reason = f"{self._failed_calls.total()} calls in a row did not begin: {reason}"
         self._open(reason, now_s)
         return True
+
+    def _counted_failures(self) -> int:
+        """Return how many failed calls count: of one tenant at most half of those needed."""
+        calls = self.options.calls
+        most = min((calls + 1) // 2, calls - 1)
+        return sum(
+            min(failed, most) if tenant else failed for tenant, failed in self._failed_calls.items()
+        )
 
     # --- looks ------------------------------------------------------------------------------------
 
@@ -102,7 +119,7 @@ class Circuit:
         if self.state == "half open":
             self.state = "closed"
             self.life += 1
-            self._failed_calls = 0
+            self._failed_calls.clear()
             self._closed_s = now_s
 
     def look_failed(self, reason: str, now_s: float) -> bool:
@@ -126,4 +143,5 @@ class Circuit:
         self._pause_s = doubled_s or options.first_pause_s
         self.state, self.reason, self.until_s = "open", reason, now_s + self._pause_s
         self.opened += 1
-        self._failed_calls = self._failed_looks = 0
+        self._failed_calls.clear()
+        self._failed_looks = 0

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Mapping
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
@@ -27,6 +28,8 @@ from fairserve.engine.base import (
     WorkerRequest,
     WorkerUnavailableError,
 )
+from fairserve.engine.request_fields import ServerKind
+from fairserve.engine.upstream_message import is_about_our_account, public_message
 from fairserve.engine.worker_metrics import kv_endpoints_of, read_metrics
 from fairserve.engine.worker_stream import HttpWorkerStream, describe
 
@@ -42,9 +45,10 @@ LOOK_S = 5.0
 PAUSE_S = 1.0
 """After a 429 that says nothing of when to come back."""
 
-_RETRYABLE_4XX = frozenset({408, 425, 429})
-_OURS_4XX = frozenset({401, 402, 407})
+_OURS_4XX = frozenset({401, 402, 403, 407})
 """They are about our token or account there: no client may hear of that."""
+_BUSY = frozenset({408, 425, 503})
+"""The worker does not take a call now, whatever it asks."""
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
 _SECRET_URL = re.compile(r"//[^/@\s]*@")
 
@@ -71,18 +75,24 @@ class HttpWorkerClient:
     ) -> None:
         self.base_url = base_url
         self.dialect: Dialect = dialect
+        self.kind: ServerKind = dialect
+        """Which fields of a request it honours; our own worker says that it is one (:meth:`facts`)."""
         self._session = session
         self._begin_s = begin_s
         self._headers: dict[str, str] = {}
+        self._private: tuple[str, ...] = (urlsplit(base_url).hostname or "",)
+        """Texts that no client may read in the worker's errors."""
         self._well_until_s = 0.0
 
     def authorize(self, api_key: str) -> None:
         """Send this bearer token from now on; empty: none."""
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._private = (self._private[0], api_key)
 
     async def open(self, request: WorkerRequest) -> HttpWorkerStream:
         """Send a call; see :class:`fairserve.engine.base.WorkerClient`."""
-        body = request.wire_body() if self.dialect == "vllm" else request.plain_body()
+        vllm = self.dialect == "vllm"
+        body = request.wire_body(self.kind) if vllm else request.plain_body()
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(self._begin_s):
@@ -97,27 +107,46 @@ class HttpWorkerClient:
                     allow_redirects=False,
                 )
                 if response.status == 200:
-                    return HttpWorkerStream(response)
+                    return HttpWorkerStream(response, self._private)
                 error = _error_of(await _read_some(response, MAX_ERROR_BYTES), response.status)
-        except aiohttp.ClientConnectorError as failure:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
             raise WorkerUnavailableError(f"no connection: {failure}", unreachable=True) from failure
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
+        except TimeoutError as failure:
             if response is not None:
                 response.close()
-            raise WorkerUnavailableError(describe(failure)) from failure
+            text = f"no answer within {self._begin_s:g} s"
+            raise WorkerUnavailableError(text, cause="unknown") from failure
+        except (aiohttp.ClientError, OSError, ValueError) as failure:
+            if response is not None:
+                response.close()
+            raise WorkerUnavailableError(describe(failure), cause="unknown") from failure
         except BaseException:
             if response is not None:
                 response.close()
             raise
         status, headers = response.status, response.headers
         response.close()
+        raise self._error(status, headers, error)
+
+    def _error(
+        self, status: int, headers: Mapping[str, str], error: dict[str, Any]
+    ) -> WorkerUnavailableError | WorkerRejectedError:
+        """Return the error of an answer that is not 200; ``error`` is the object in its body."""
+        message = error["message"]
+        text = f"it answered {status}: {message}"
         if status in _OURS_4XX:
-            raise WorkerUnavailableError(f"it does not take our token or account ({status})")
-        if 400 <= status < 500 and status not in _RETRYABLE_4XX:
-            raise WorkerRejectedError(status, error)
-        raise WorkerUnavailableError(
-            f"it answered {status}: {error.get('message', '')}",
-            pause_s=_pause_of(headers) if status == 429 else None,
+            text = f"it does not take our token or account ({status})"
+            # 403 is also what a filter in front of a worker answers to what a call says.
+            return WorkerUnavailableError(text, cause="unknown" if status == 403 else "worker")
+        if status == 429:
+            return WorkerUnavailableError(text, cause="busy", pause_s=_pause_of(headers))
+        if is_about_our_account(message):
+            return WorkerUnavailableError(text, cause="unknown")
+        said = public_message(message, self._private)
+        if 400 <= status < 500 and status not in _BUSY:
+            return WorkerRejectedError(status, {**error, "message": said})
+        return WorkerUnavailableError(
+            text, cause="busy" if status in _BUSY else "failed", said=said
         )
 
     # --- looks at it ------------------------------------------------------------------------------
@@ -173,6 +202,8 @@ class HttpWorkerClient:
         chosen = model or names[0]
         text, version = b"", None
         if self.dialect == "vllm":
+            ours = models[chosen].get("owned_by") == "fairserve"
+            self.kind = "embedded" if ours else "vllm"
             text, version = await self._text("/metrics", 5.0), await self._version()
         return WorkerFacts(
             models=names,
@@ -181,6 +212,7 @@ class HttpWorkerClient:
             kv_events=kv_endpoints_of(text, self.base_url),
             model=chosen,
             version=version,
+            kind=self.kind,
         )
 
     async def _listing(self) -> dict[str, dict[str, Any]]:

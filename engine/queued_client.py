@@ -1,14 +1,16 @@
 """A worker behind a local queue: ``open`` waits for the call's turn, the stream is charged as it comes.
 
 A call that is cancelled while it waits leaves the queue; one that was sent is cancelled by its client.
-Where the server asks for a pause (429), the call goes back to the platform and the others wait so long,
-a minute at most. Belongs to one event loop.
+Where the server asks for a pause (429), the call goes back to the platform and the others of its
+tenant wait so long, a minute at most, and those of all tenants once two of them were asked. Belongs to
+one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable
 
 from fairserve.engine.base import (
@@ -50,8 +52,8 @@ class QueuedClient:
 
     @property
     def paused_s(self) -> float:
-        """Rest of the pause that the server asked for."""
-        return max(0.0, self.queue.resume_s - self._clock())
+        """Rest of the longest pause that the server asked for."""
+        return self.queue.paused_s(self._clock())
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
         """Wait for the call's turn and send it; see :class:`~fairserve.engine.base.WorkerClient`."""
@@ -65,7 +67,7 @@ class QueuedClient:
             expected_output_tokens=request.expected_output_tokens,
         )
         turn = self._turns[call.call_id] = asyncio.get_running_loop().create_future()
-        self.queue.add(call)
+        self.queue.add(call, request.tenant)
         try:
             self._advance()
             if lost := await turn:
@@ -73,7 +75,8 @@ class QueuedClient:
             stream = await self._client.open(request)
         except BaseException as error:
             if isinstance(error, WorkerUnavailableError) and error.pause_s is not None:
-                self.queue.pause(self._clock() + min(error.pause_s, MAX_PAUSE_S))
+                now_s = self._clock()
+                self.queue.pause(now_s, now_s + min(error.pause_s, MAX_PAUSE_S), request.tenant)
             self.end(call.call_id)
             raise
         return _QueuedStream(stream, self, call.call_id)
@@ -96,8 +99,9 @@ class QueuedClient:
             turn = self._turns.pop(call_id)
             if not turn.done():  # else it was cancelled or given back, and leaves in a moment
                 turn.set_result("")
-        resume_s = self.queue.resume_s
-        if self.queue.waiting and now_s < resume_s and self._wakes_s < resume_s:
+        resume_s = self.queue.next_resume_s(now_s)
+        scheduled = now_s < self._wakes_s <= resume_s
+        if self.queue.waiting and resume_s < math.inf and not scheduled:
             self._wakes_s = resume_s
             self._call_later(resume_s - now_s, self._wake)
 

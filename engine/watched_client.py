@@ -1,7 +1,8 @@
 """Counts the calls at one worker and tells its circuit how they begin.
 
 A call has begun with its first chunk. One that the worker refuses, that its client gives up, or that is
-told to come back later (429) says nothing of whether the worker is well.
+told to come back later (429) says nothing of whether the worker is well. One that failed after the
+worker had it is reported with its tenant, because it may be the cause.
 """
 
 from __future__ import annotations
@@ -45,30 +46,35 @@ class WatchedClient:
         except BaseException as error:
             self.sequences -= request.sequences
             if isinstance(error, WorkerUnavailableError):
-                self.failed(life, error)
+                self.failed(life, error, request.tenant)
             raise
-        return _WatchedStream(stream, self, life, request.sequences)
+        return _WatchedStream(stream, self, life, request)
 
     def began(self, life: int) -> None:
         """A call has begun."""
         self._circuit.call_began(life)
 
-    def failed(self, life: int, error: WorkerUnavailableError) -> None:
-        """A call has not begun."""
+    def failed(self, life: int, error: WorkerUnavailableError, tenant: str) -> None:
+        """A call of this tenant has not begun."""
         if error.pause_s is None and self._circuit.call_failed(
-            life, str(error), self._clock(), unreachable=error.unreachable
+            life,
+            str(error),
+            self._clock(),
+            tenant="" if error.cause == "worker" else tenant,
+            unreachable=error.unreachable,
         ):
             self._on_open()
 
 
 class _WatchedStream:
     def __init__(
-        self, stream: WorkerStream, watched: WatchedClient, life: int, sequences: int
+        self, stream: WorkerStream, watched: WatchedClient, life: int, request: WorkerRequest
     ) -> None:
         self._stream = stream
         self._watched = watched
         self._life = life
-        self._sequences = sequences
+        self._tenant = request.tenant
+        self._sequences = request.sequences
         self._begun = False
 
     def __aiter__(self) -> _WatchedStream:
@@ -79,7 +85,7 @@ class _WatchedStream:
             chunk = await self._stream.__anext__()
         except WorkerUnavailableError as error:
             if self._sequences:  # else it was closed here, which is no failure of the worker
-                self._watched.failed(self._life, error)
+                self._watched.failed(self._life, error, self._tenant)
             self._leave()
             raise
         except Exception:

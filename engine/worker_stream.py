@@ -8,11 +8,18 @@ interrupt the one under way): that is an answer broken off, not a short one.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 import aiohttp
 import orjson
 
-from fairserve.engine.base import WorkerChunk, WorkerStreamError, WorkerUnavailableError
+from fairserve.engine.base import (
+    FailureCause,
+    WorkerChunk,
+    WorkerStreamError,
+    WorkerUnavailableError,
+)
+from fairserve.engine.upstream_message import is_about_our_account, public_message
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """A single event longer than this ends the stream: it would be held in memory whole."""
@@ -21,8 +28,10 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 class HttpWorkerStream:
     """The chunks of a response of status 200; see :class:`fairserve.engine.base.WorkerStream`."""
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, private: Collection[str] = ()) -> None:
+        """``private`` are texts that no client may read in the worker's errors."""
         self._response = response
+        self._private = private
         self._content = response.content
         self._buffer = b""
         self._events: deque[bytes] = deque()
@@ -57,8 +66,12 @@ class HttpWorkerStream:
             raise self._broken("it sent an event that is not an object")
         if data.get("error"):
             error = data["error"]
-            message = error.get("message") if isinstance(error, dict) else error
-            raise self._broken(f"it reported: {message}")
+            message = str(error.get("message") if isinstance(error, dict) else error)
+            # A worker that drains hands its waiting calls back with this code: they are not at fault.
+            handed_back = isinstance(error, dict) and error.get("code") == "unavailable"
+            raise self._broken(
+                f"it reported: {message}", "busy" if handed_back else "failed", message
+            )
         self._begun = True
         for choice in data.get("choices") or ():
             index = choice.get("index", 0)
@@ -82,9 +95,16 @@ class HttpWorkerStream:
             if line.startswith(b"data:"):
                 self._events.append(line[5:].strip())
 
-    def _broken(self, why: str) -> WorkerStreamError | WorkerUnavailableError:
+    def _broken(
+        self, why: str, cause: FailureCause = "unknown", message: str = ""
+    ) -> WorkerStreamError | WorkerUnavailableError:
+        """Close the stream and return its error; ``message`` is the worker's own where it sent one."""
         self._response.close()
-        return WorkerStreamError(why) if self._begun else WorkerUnavailableError(why)
+        if is_about_our_account(message):
+            cause, message = "unknown", ""
+        said = public_message(message, self._private)
+        error = WorkerStreamError if self._begun else WorkerUnavailableError
+        return error(why, cause=cause, said=said)
 
 
 def describe(failure: BaseException) -> str:

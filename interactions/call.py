@@ -102,6 +102,8 @@ class Call:
     """Expected output over all samples, as declared or by the app's profile, at most the maximum."""
     client: ClientPath = ()
     """The path that the schedulers are fair to; ``(tenant, user)`` if it is not given."""
+    kinds: frozenset[str] = frozenset()
+    """The kinds of worker that can serve it; empty: every kind."""
     declared: bool = False
     """The platform makes it, for a program that was handed over; no client does."""
     declared_output_tokens: int = 0
@@ -154,6 +156,7 @@ def call_to_plain(call: Call) -> dict[str, Any]:
     plain["block_keys"] = None if call.block_keys is None else list(call.block_keys)
     plain["parents"] = None if call.parents is None else list(call.parents)
     plain["client"] = list(call.client)
+    plain["kinds"] = sorted(call.kinds)
     plain["history"], plain["tool_results"] = list(call.history), list(call.tool_results)
     return plain
 
@@ -166,4 +169,5 @@ def call_from_plain(plain: Mapping[str, Any]) -> Call:
     for name in ("history", "tool_results"):
         values[name] = tuple(plain.get(name, ()))
     values["client"] = tuple(plain["client"])
+    values["kinds"] = frozenset(plain.get("kinds", ()))
     return Call(**values)

@@ -125,6 +125,12 @@ class UnavailableError(FairServeError):
     status, type, code = 503, "unavailable_error", "unavailable"
 
 
+class UpstreamError(FairServeError):
+    """Workers failed because of the call: trying it again does not help."""
+
+    status, type, code = 502, "upstream_error", "upstream_error"
+
+
 class WorkerFailedError(FairServeError):
     """The worker failed after it had begun to answer."""
 

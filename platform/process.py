@@ -22,6 +22,7 @@ from types import FrameType
 
 import uvicorn
 from sqlalchemy import Engine, text
+from starlette.types import Scope
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.db.engine import connect
@@ -74,8 +75,9 @@ class ServerProcess:
 
     async def _serve(self, platform: Platform, listener: socket.socket) -> int:
         settings = self._settings
+        app = build_app(settings, platform)
         config = uvicorn.Config(
-            build_app(settings, platform),
+            app,
             http="httptools",
             log_level="warning",
             access_log=False,
@@ -85,6 +87,7 @@ class ServerProcess:
             timeout_keep_alive=75,
         )
         server = _Server(config, platform)
+        app.state.abort_connection = server.abort
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform))
         try:
@@ -176,6 +179,13 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, platform: Platform) -> None:
         super().__init__(config)
         self._platform = platform
+
+    def abort(self, scope: Scope) -> None:
+        """Drop the connection of a request under way, with what its client has not read."""
+        for connection in self.server_state.connections:
+            cycle = getattr(connection, "cycle", None)
+            if cycle is not None and cycle.scope is scope:
+                connection.transport.abort()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Both at once: calls under way end, and their connections after them."""

@@ -218,6 +218,20 @@ class Settings(ConsoleSettings):
         description="Interval at which the key or sign-in behind an open stream of events is checked "
         "again; the stream ends if it no longer holds.",
     )
+    client_buffer_bytes: int = Field(
+        256 * 1024,
+        ge=1024,
+        le=1 << 30,
+        description="Part of an answer that is kept for a client which reads slowly, for each call; a "
+        "fuller buffer makes the call wait for its client.",
+    )
+    client_write_timeout_s: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="A client that takes nothing of its answer for this long, or makes its call wait "
+        "for this long in all, loses its connection; its call is cancelled and recorded as such.",
+    )
     lease_s: float = Field(
         60.0,
         gt=0,

@@ -35,6 +35,7 @@ from fairserve.platform.cluster.pool import WorkerPool
 from fairserve.platform.cluster.repository import load_stored
 from fairserve.platform.cluster.running_fleet import RunningFleet
 from fairserve.platform.cluster.worker_spec import WorkerSpec
+from fairserve.platform.completions.answer import ClientLimits
 from fairserve.platform.completions.idempotency import IdempotentAnswers
 from fairserve.platform.completions.models import Models
 from fairserve.platform.completions.service import Completions
@@ -190,6 +191,9 @@ class Platform:
             self.models,
             prepare_options=prepare_options(settings),
             keepalive_s=settings.keepalive_s,
+            client_limits=ClientLimits(
+                settings.client_buffer_bytes, settings.client_write_timeout_s
+            ),
         )
         self.programs = Programs(
             self.sessions,

@@ -193,6 +193,8 @@ class WorkerJoined:
     model: str = ""
     context_tokens: int | None = None
     """Tokens of its longest call; None: as many as its KV cache holds."""
+    kind: str = ""
+    """Of :attr:`Call.kinds`; empty: it serves every call."""
 
 
 @dataclass(frozen=True, slots=True)

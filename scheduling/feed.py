@@ -42,6 +42,8 @@ class Feed:
         """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; those without are left out."""
         self._retries: dict[str, LiveCall] = {}
         """The queued calls that a worker has failed."""
+        self._by_kinds: dict[frozenset[str], set[str]] = {}
+        """Ids of the queued calls that only some kinds of worker can serve, by those kinds."""
         self.demand_tokens = 0
         """Of the queued calls: prompts as far as nobody has them cached, and expected outputs."""
 
@@ -77,6 +79,8 @@ class Feed:
         self._queued_of[live.call.tenant, live.call.user] += 1
         if live.avoid:
             self._retries[live.call.call_id] = live
+        if live.call.kinds:
+            self._by_kinds.setdefault(live.call.kinds, set()).add(live.call.call_id)
 
     def _leave(self, live: LiveCall) -> None:
         del self._queued[live.call.call_id]
@@ -85,6 +89,11 @@ class Feed:
             if not self._queued_of[whose]:
                 del self._queued_of[whose]
         self._retries.pop(live.call.call_id, None)
+        if live.call.kinds:
+            alike = self._by_kinds[live.call.kinds]
+            alike.remove(live.call.call_id)
+            if not alike:
+                del self._by_kinds[live.call.kinds]
 
     def remove(self, live: LiveCall) -> None:
         """A queued call is given up."""
@@ -112,8 +121,8 @@ class Feed:
             if call is None:
                 break
             live = self._queued[call.call_id]
-            if live.avoid:
-                open_workers = self._others(open_workers, live.avoid)
+            if live.avoid or call.kinds:
+                open_workers = self._candidates(open_workers, live)
             worker_id = self._router.select(call, open_workers)
             if worker_id is None:
                 break
@@ -121,18 +130,32 @@ class Feed:
         return commands
 
     def _not_for(self, workers: WorkerSet) -> Collection[str]:
-        """Return the queued calls that none of these workers may take. O(calls that were retried).
+        """Return the queued calls that none of these workers may take.
 
-        They step aside until another worker opens, and keep their place in the feeder.
+        They step aside until another worker opens, and keep their place in the feeder. O(calls that
+        were retried, and calls that need a kind of worker of which none is open).
         """
-        if not self._retries:
+        if not self._retries and not self._by_kinds:
             return frozenset()
         retries = self._retries.items()
-        return {name for name, live in retries if not self._others(workers, live.avoid)}
+        excluded = {name for name, live in retries if not self._candidates(workers, live)}
+        for kinds, names in self._by_kinds.items():
+            if not workers.mask & self._pool.able(kinds):
+                excluded |= names
+        return excluded
 
-    def _others(self, open_workers: WorkerSet, avoid: list[str]) -> WorkerSet:
-        """Where a call may go that has failed before: not there again while another worker serves."""
-        return open_workers.without(avoid) if self._pool.serving().without(avoid) else open_workers
+    def _candidates(self, workers: WorkerSet, live: LiveCall) -> WorkerSet:
+        """Return those of the workers that may take a call.
+
+        They are of a kind that can serve it, and it has not failed there, unless no other such worker
+        serves.
+        """
+        serving = self._pool.serving()
+        if live.call.kinds:
+            able = self._pool.able(live.call.kinds)
+            workers = WorkerSet(workers.workers, workers.mask & able)
+            serving = WorkerSet(serving.workers, serving.mask & able)
+        return workers.without(live.avoid) if serving.without(live.avoid) else workers
 
     def _is_hit(self, call: Call, cached_tokens: int) -> bool:
         share = self._hit_share
@@ -141,12 +164,16 @@ class Feed:
     def _next_hit(self) -> tuple[Call, WorkerSet] | tuple[None, None]:
         """Return the next cache hit for a full worker, and the workers that hold its prefix.
 
-        A retry is no hit: it waits for its turn.
+        A retry is no hit: it waits for its turn. Nor is a call that some of these workers cannot serve.
         """
         ajar = self._pool.ajar()
         if not ajar:
             return None, None
-        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, ajar), self._retries)
+        excluded: Collection[str] = self._retries
+        for kinds, names in self._by_kinds.items():
+            if ajar & ~self._pool.able(kinds):
+                excluded = {*excluded, *names}
+        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, ajar), excluded)
         if call is None:
             return None, None
         cached, holders = self._locality.match(call, ajar)
@@ -176,6 +203,7 @@ class Feed:
     def restore(self, lives: Iterable[LiveCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
         self._queued, self._retries, self._queued_of = {}, {}, Counter()
+        self._by_kinds = {}
         for live in lives:
             if live.worker_id is None:
                 self._enter(live)

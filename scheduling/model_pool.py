@@ -172,7 +172,7 @@ class ModelPool:
 
     def join(self, event: ev.WorkerJoined) -> list[ev.Command]:
         """A worker joins. Raises ValueError if it is here, or has no capacity."""
-        self.pool.join(event.worker_id, event.kv_capacity_tokens, event.context_tokens)
+        self.pool.join(event.worker_id, event.kv_capacity_tokens, event.context_tokens, event.kind)
         self.locality.add_worker(event.worker_id, event.kv_capacity_tokens)
         self.router.add_worker(event.worker_id)
         return self.feed.pump()

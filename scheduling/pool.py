@@ -11,6 +11,8 @@ a mask and demand is a sum, both kept up to date: O(1) per event, however many w
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,6 +39,8 @@ class Worker:
     calls: int = 0
     foreign_tokens: int = 0
     """What calls of others hold or wait for at it, as it reported: demand, too."""
+    kind: str = ""
+    """Calls may need a kind of worker; empty: it serves every call."""
 
 
 class Pool:
@@ -53,6 +57,8 @@ class Pool:
         """Mask of the workers that take calls."""
         self._open = 0
         """Mask of those of them whose window is not full."""
+        self._of_kind: Counter[str] = Counter()
+        """Masks of all workers, by kind."""
         self._light = 0
         """Mask of those where hits have less than a window to compute; without ``hits`` nobody."""
         self.context_tokens = 0
@@ -64,7 +70,11 @@ class Pool:
         self._capacity_tokens = 0
 
     def join(
-        self, worker_id: str, kv_capacity_tokens: int, context_tokens: int | None = None
+        self,
+        worker_id: str,
+        kv_capacity_tokens: int,
+        context_tokens: int | None = None,
+        kind: str = "",
     ) -> Worker:
         """A worker joins. Raises ValueError if it is here, or has no capacity."""
         if worker_id in self.workers:
@@ -73,12 +83,13 @@ class Pool:
             raise ValueError(f"kv_capacity_tokens is {kv_capacity_tokens}; allowed: 1 or more")
         self._epoch += 1
         longest = min(context_tokens or kv_capacity_tokens, kv_capacity_tokens)
-        worker = Worker(worker_id, self._epoch, kv_capacity_tokens, longest)
+        worker = Worker(worker_id, self._epoch, kv_capacity_tokens, longest, kind=kind)
         self._enter(worker)
         return worker
 
     def _enter(self, worker: Worker) -> None:
         self.workers[worker.worker_id] = worker
+        self._of_kind[worker.kind] |= 1 << self._numbers.slot(worker.worker_id)
         self.context_tokens = max(each.context_tokens for each in self.workers.values())
         if not worker.draining:
             self._serve(worker)
@@ -104,6 +115,7 @@ class Pool:
     def lose(self, worker: Worker) -> None:
         """It is gone."""
         del self.workers[worker.worker_id]
+        self._of_kind[worker.kind] &= ~(1 << self._numbers.slot(worker.worker_id))
         if not worker.draining:
             self._leave(worker)
 
@@ -172,6 +184,13 @@ class Pool:
         """The mask of the workers that are closed but for hits."""
         return self._light & ~self._open
 
+    def able(self, kinds: Collection[str]) -> int:
+        """Return the mask of the workers that can serve calls which need one of these kinds."""
+        mask = self._of_kind[""]
+        for kind in kinds:
+            mask |= self._of_kind[kind]
+        return mask
+
     @property
     def any_open(self) -> bool:
         """Whether a worker is open."""
@@ -200,6 +219,7 @@ class Pool:
         self._epoch = state["epoch"]
         self.context_tokens = state["context_tokens"]
         self.workers = {}
+        self._of_kind.clear()
         self._serving = self._open = self._light = self._demand_tokens = self._capacity_tokens = 0
         for plain in state["workers"]:
             values = dict(plain)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from fairserve.engine.base import WorkerFacts
+from fairserve.engine.request_fields import ServerKind
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.platform.cluster.fleet import Desired
 from fairserve.platform.cluster.worker_spec import WorkerSpec
@@ -40,6 +41,8 @@ LOCAL_SOURCES = ("embedded", "settings")
 @dataclass(slots=True)
 class _Pool:
     context_tokens: dict[str, int] = field(default_factory=dict)
+    """By worker."""
+    kinds: dict[str, ServerKind] = field(default_factory=dict)
     """By worker."""
     last_context_tokens: int = UNKNOWN_CONTEXT
     """While there is no worker: that of the last one."""
@@ -87,6 +90,7 @@ class ModelPools:
         pool = self._pools.setdefault(model, _Pool())
         known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
         pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
+        pool.kinds[spec.worker_id] = facts.kind
         self._leave(spec.worker_id, keep=model)  # it may have come back as another
         worker = self._desired.workers.get(spec.worker_id)
         pool.local = pool.local or worker is None or worker.source in LOCAL_SOURCES
@@ -129,6 +133,7 @@ class ModelPools:
             context_tokens = pool.context_tokens.pop(worker_id, None)
             if context_tokens is not None:
                 pool.last_context_tokens = context_tokens
+                pool.kinds.pop(worker_id, None)
                 self._publish(model)
 
     def _is_awaited(self, model: str) -> bool:
@@ -209,7 +214,16 @@ class ModelPools:
         if pool.local and self._local_model not in ("", model):
             names = (model, self._local_model)
         self._models.serve(
-            ServedModel(names, model, context_tokens, pool.reader, workers, pool.created, drained)
+            ServedModel(
+                names,
+                model,
+                context_tokens,
+                pool.reader,
+                workers,
+                pool.created,
+                drained=drained,
+                kinds=frozenset(pool.kinds[worker_id] for worker_id in workers),
+            )
         )
         if first and self._on_ready is not None:
             # After the worker that just told its facts has joined.

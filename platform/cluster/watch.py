@@ -180,7 +180,9 @@ class Watch:
         member.ready = member.there = True
         capacity = facts.kv_capacity_tokens or spec.kv_tokens or DEFAULT_KV_TOKENS
         member.capacity_tokens = capacity
-        joined = ev.WorkerJoined(member.worker_id, capacity, facts.model, facts.context_tokens)
+        joined = ev.WorkerJoined(
+            member.worker_id, capacity, facts.model, facts.context_tokens, facts.kind
+        )
         self._control.post(joined)
         logger.info(
             "worker %s joined: %s, %d tokens of KV cache", member.worker_id, facts.model, capacity

@@ -34,6 +34,8 @@ class ServedModel:
     created: int = field(default_factory=lambda: int(time.time()))
     drained: frozenset[str] = frozenset()
     """Ids of its workers that take no calls for now."""
+    kinds: frozenset[str] = frozenset()
+    """Kinds of server among the others; see :mod:`fairserve.engine.request_fields`."""
 
     def listing(self, name: str = "") -> dict[str, Any]:
         """The entry of ``/v1/models``, under this name or under an alias."""

@@ -15,6 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from fairserve.engine.base import CompletionPath, WorkerRequest
+from fairserve.engine.request_fields import SERVER_KINDS, RequestFieldError, demands
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.conversation import Conversation
 from fairserve.interactions.identity import (
@@ -30,13 +31,15 @@ from fairserve.platform.completions.prompt import Prompt
 from fairserve.platform.completions.schemas import ChatBody, CompletionBody, TextBody, invalid
 from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
-from fairserve.platform.errors import ContextLengthError, InvalidRequestError
+from fairserve.platform.errors import (
+    ContextLengthError,
+    InvalidRequestError,
+    UnsupportedFieldError,
+)
 from fairserve.platform.settings import CacheIsolation
 
 INLINE_BODY_BYTES = 64 * 1024
 """Longer bodies are parsed and hashed in a thread."""
-OWN_FIELDS = ("metadata", "user")
-"""Fields that only the platform understands; workers do not see them."""
 RETRY_HEADER = "x-stainless-retry-count"
 
 
@@ -52,12 +55,13 @@ class PreparedCall:
     call_id: str
     """The client's id of the call; ours where it chose none."""
     body: Mapping[str, Any]
-    """What goes to the worker."""
+    """The request, of which its worker gets what it honours."""
     model: ServedModel
     answer_name: str
     """The model's name in the answer."""
     stream: bool
     include_usage: bool
+    continuous_usage: bool = False
     fingerprint: str = ""
     """Equal for equal requests, of a call whose client library may repeat it."""
     repeated: bool = False
@@ -87,6 +91,7 @@ class PreparedCall:
             body=self.body,
             call_id=self.record_id,
             client_id=grant.client_id,
+            tenant=self.call.tenant,
             weight=grant.weight,
             cache_salt=self.call.salt,
             token_ids=self.call.token_ids,
@@ -180,17 +185,16 @@ async def prepare_call(
     key = identity.run_id or identity.call_id or record_id
     resolved = models.resolve(body.model, core_run_id(principal.app_id or "", key))
     model = resolved.model
+    kinds = _able_kinds(body, model)
     prompt = await _read_prompt(model, body, plain)
     limit = _output_limit(body, prompt, model, options.default_max_tokens)
-    for name in OWN_FIELDS:
-        plain.pop(name, None)
     plain["model"] = model.worker_name
     if body.asked_tokens is None:
         plain["max_tokens"] = limit
     call, run_id, call_id = _call(
         principal, body, identity, prompt, limit, record_id, options.cache_isolation
     )
-    call.pool = model.worker_name
+    call.pool, call.kinds = model.worker_name, kinds
     return PreparedCall(
         path=path,
         call=call,
@@ -202,6 +206,7 @@ async def prepare_call(
         answer_name=resolved.answer_name,
         stream=bool(body.stream),
         include_usage=body.include_usage,
+        continuous_usage=body.continuous_usage,
     )
 
 
@@ -209,9 +214,31 @@ def read_body(path: CompletionPath, plain: Mapping[str, Any]) -> CompletionBody:
     """Check the fields of a request. Raises InvalidRequestError naming the first that is wrong."""
     kind = ChatBody if path == "/v1/chat/completions" else TextBody
     try:
-        return kind.model_validate(plain)
+        body = kind.model_validate(plain)
+        body.demands.extend(demands(path, plain))
     except ValidationError as error:
         raise invalid(error) from error
+    except RequestFieldError as error:
+        raise InvalidRequestError(str(error), param=error.field, code=error.code) from error
+    return body
+
+
+def _able_kinds(body: CompletionBody, model: ServedModel) -> frozenset[str]:
+    """Return the kinds of worker that can serve the request; empty: every kind.
+
+    Raises UnsupportedFieldError naming a field that no worker of the model can honour. Kinds are of no
+    matter while the model has no worker: one that can may come.
+    """
+    able: frozenset[str] = SERVER_KINDS
+    for demand in body.demands:
+        able &= demand.kinds
+        if not able & (model.kinds or SERVER_KINDS):
+            raise UnsupportedFieldError(
+                f"{demand.field}: the workers of {model.names[0]!r} cannot honour it together with"
+                " the other fields of this call; leave it out, or choose another model",
+                param=demand.field,
+            )
+    return frozenset() if able == SERVER_KINDS else able
 
 
 def fingerprint_of(principal: Principal, path: str, raw: bytes) -> str:

@@ -16,7 +16,7 @@ from contextlib import aclosing
 
 import orjson
 
-from fairserve.platform.completions.answer import Sink
+from fairserve.platform.completions.answer import Sink, SlowClientError
 from fairserve.platform.completions.headers import call_headers
 from fairserve.platform.completions.relay import Relay
 from fairserve.platform.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
@@ -40,7 +40,8 @@ class Producer:
         self.succeeded = False
 
     async def produce(self, sink: Sink) -> None:
-        """Write the answer to ``sink``; raises nothing but cancellation."""
+        """Write the answer to ``sink``; raises nothing but cancellation and SlowClientError."""
+        self._relay.why_left = lambda: sink.lost or "client disconnected"
         try:
             if self._relay.prepared.stream:
                 await self._stream(sink)
@@ -49,6 +50,8 @@ class Producer:
             self.succeeded = True
         except FairServeError as error:
             await self._fail(sink, error)
+        except SlowClientError:
+            raise
         except Exception:
             logger.exception("a call failed")
             await self._fail(sink, FairServeError("internal error"))
@@ -78,7 +81,10 @@ class Producer:
     async def _stream(self, sink: Sink) -> None:
         prepared = self._relay.prepared
         writer = ChunkWriter(
-            prepared.answer_id, prepared.answer_name, include_usage=prepared.include_usage
+            prepared.answer_id,
+            prepared.answer_name,
+            include_usage=prepared.include_usage,
+            continuous_usage=prepared.continuous_usage,
         )
         waiting: asyncio.Task[None] | None = asyncio.create_task(self._keep_alive(sink))
         try:

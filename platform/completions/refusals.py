@@ -8,6 +8,7 @@ only), whose, how full, and what waiting helps: ``certain`` where only this user
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 from fairserve.engine.base import WorkerRejectedError
@@ -22,6 +23,7 @@ from fairserve.platform.errors import (
 from fairserve.throttling.base import Decision
 
 RETRY_HEADER = "x-fairserve-retry"
+_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 _SPENT = {
     "contract_budget": "the budget of this {scope} is spent",
@@ -46,11 +48,11 @@ class PassedOnError(FairServeError):
         error = rejected.error
         super().__init__(
             str(error.get("message") or "the worker refused the call"),
-            param=_text(error.get("param")),
-            code=_text(error.get("code")) or InvalidRequestError.code,
+            param=_name(error.get("param")),
+            code=_name(error.get("code")) or InvalidRequestError.code,
         )
         self.status = rejected.status
-        self.type = _text(error.get("type")) or InvalidRequestError.type
+        self.type = _name(error.get("type")) or InvalidRequestError.type
 
 
 def refusal(refused: RefuseCall) -> FairServeError:
@@ -133,5 +135,6 @@ def _details(decision: Decision, retry_s: int, retry: str) -> dict[str, Any]:
     }
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+def _name(value: Any) -> str | None:
+    """A name in a worker's error: of a field, a code or a type; nothing else is passed on."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else None

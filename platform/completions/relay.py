@@ -5,6 +5,9 @@ worker fails, the client goes away (this generator is closed or its task cancell
 the call. A worker that fails before the first token costs nothing but time: the call goes back to
 the queue and another worker gets it, ``MAX_ATTEMPTS`` in all. Until the first token nothing is
 passed on, so that a client never sees the beginnings of two answers.
+
+A call that failed ``MAX_FAILURES`` times while a worker had it is not retried, because it may be what
+makes workers fail; where a worker said why, its client gets that as 502.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from fairserve.engine.base import (
     WorkerUnavailableError,
 )
 from fairserve.engine.chunk_output import has_content
+from fairserve.engine.upstream_message import public_message
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.completions.merge import Merger
 from fairserve.platform.completions.prepared import PreparedCall
@@ -33,12 +37,19 @@ from fairserve.platform.completions.refusals import PassedOnError, refusal
 from fairserve.platform.completions.usage import UsageMeter
 from fairserve.platform.control.messages import Cancel, Grant, Progress, RefuseCall, Release
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.errors import FairServeError, UnavailableError, WorkerFailedError
+from fairserve.platform.errors import (
+    FairServeError,
+    UnavailableError,
+    UpstreamError,
+    WorkerFailedError,
+)
 from fairserve.scheduling.events import CallOutcome
 
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
+MAX_FAILURES = 2
+"""Attempts of a call that may have failed because of the call itself."""
 
 
 @dataclass(slots=True)
@@ -46,7 +57,8 @@ class _End:
     """How an attempt ended, as control is told."""
 
     outcome: CallOutcome = "cancelled"
-    error: str = "client disconnected"
+    error: str | None = None
+    """None: why the client left."""
     delivered: bool = False
 
 
@@ -67,6 +79,8 @@ class Relay:
         self.meter = UsageMeter(prepared.call.prompt_tokens, prepared.call.system_tokens)
         self.merger: Merger | None = None
         """The whole answer so far, of a call that is not streamed or may be continued."""
+        self.why_left: Callable[[], str] = lambda: "client disconnected"
+        """Says why nobody reads the answer any more, when nobody does."""
         self._control = control
         self._workers = workers
         self._clock = clock
@@ -77,12 +91,17 @@ class Relay:
         self._opening: asyncio.Future[WorkerStream] | None = None
         self._stream: WorkerStream | None = None
         self._stopped: Cancel | None = None
+        self._worker_lost = False
+        self._failures = 0
+        """Attempts that failed while a worker had the call."""
+        self._upstream_error = ""
+        """What the last worker said that answered the call with an error."""
 
     async def chunks(self) -> AsyncGenerator[WorkerChunk]:
         """The worker's chunks; the first one carries output.
 
         Raises a FairServeError: the refusal, the worker's own 4xx, 503 where no worker could begin,
-        502 where one broke off.
+        502 where one broke off, or where workers failed because of the call.
         """
         answer = await self._control.submit(self.prepared.submit(), self._stop)
         if isinstance(answer, RefuseCall):
@@ -92,6 +111,7 @@ class Relay:
             self.grant = grant
             assert grant is not None
             self.queue_s = None
+            self._worker_lost = False
             self.meter = UsageMeter(
                 self.prepared.call.prompt_tokens, self.prepared.call.system_tokens
             )
@@ -133,14 +153,15 @@ class Relay:
             if self._stopped is not None:
                 end = _End(self._stopped.outcome, self._stopped.reason)
                 raise self._stop_error() from failure
-            end = _End("failed", f"{grant.worker_id}: {failure}")
+            logger.info("an attempt at worker %s failed: %s", grant.worker_id, failure)
+            text = public_message(str(failure))
+            end = _End("failed", f"{grant.worker_id}: {text}")
             if self._ttft_s is None:
-                if not last:
+                self._count(failure)
+                if not last and self._failures < MAX_FAILURES:
                     again = True
-                    raise _TryAgainError(str(failure)) from failure
-                raise UnavailableError(
-                    "no worker could begin with the call", headers={"Retry-After": "5"}
-                ) from failure
+                    raise _TryAgainError(text) from failure
+                raise self._no_answer(failure) from failure
             raise WorkerFailedError("the worker failed while it was answering") from failure
         except FairServeError as error:
             end = _End("failed", error.message)
@@ -160,12 +181,34 @@ class Relay:
                         end.outcome,
                         self.meter.usage(),
                         ttft_s=self._ttft_s,
-                        error=end.error,
+                        error=self.why_left() if end.error is None else end.error,
                         delivered=end.delivered or self.delivered,
                         **self._said(end.outcome),
                     )
                 )
         await self._control.recorded()  # before its client hears that it is complete
+
+    def _count(self, failure: WorkerUnavailableError | WorkerStreamError) -> None:
+        """Remember a failed attempt. One that ended because its worker was lost is not the call's."""
+        if failure.cause == "busy" or self._worker_lost:
+            return
+        self._failures += failure.cause != "worker"
+        if failure.cause == "failed":
+            self._upstream_error = failure.said or "the worker gave no reason"
+
+    def _no_answer(self, failure: WorkerUnavailableError | WorkerStreamError) -> FairServeError:
+        """Return the error of a call that is not retried any more."""
+        if self._upstream_error and self._failures >= MAX_FAILURES:
+            return UpstreamError(
+                f"the call failed at {MAX_FAILURES} attempts and is not retried;"
+                f" the worker answered: {self._upstream_error}",
+                headers={"x-should-retry": "false"},
+            )
+        text = "no worker could begin with the call"
+        return UnavailableError(
+            f"{text}; the last one answered: {failure.said}" if failure.said else text,
+            headers={"Retry-After": "5"},
+        )
 
     def _said(self, outcome: CallOutcome) -> dict[str, Any]:
         """What of a complete answer tells whether another call continues it."""
@@ -228,6 +271,7 @@ class Relay:
         while True:
             await asyncio.sleep(grant.lease_s / 4)
             if grant.worker_id not in self._workers:
+                self._worker_lost = True
                 self._hang_up()
                 return
             progress = Progress(

@@ -1,45 +1,48 @@
 """What a completion request may look like, checked before anything is queued.
 
-Only what the platform itself depends on is checked here, and what is wrong for every worker. Fields
-that are not listed go on to the worker, which answers 400 for what it cannot honour: nothing is
-dropped silently. The models validate; the original JSON is what goes on.
+Values are checked here, with bounds for all that costs a worker more than its tokens. Which fields
+there are, and which kind of worker gets them, is the table of :mod:`fairserve.engine.request_fields`.
+The models validate; the original JSON is what goes on, as far as the table lets it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
 
+from fairserve.engine.request_fields import FieldDemand
+from fairserve.platform.completions.output_schema import schema_problem
 from fairserve.platform.errors import InvalidRequestError
 from fairserve.platform.user_ids import normal_user_id
 
 MAX_SAMPLES = 128
 MAX_METADATA_KEYS = 16
 MAX_TOKENS_LIMIT = 1 << 31
-
-RESERVED = frozenset(
-    {
-        "vllm_xargs",
-        "priority",
-        "request_id",
-        "kv_transfer_params",
-        "data_parallel_rank",
-        "chat_template",
-    }
-)
-"""Fields of the worker's dialect that are the platform's to set, or not for tenants at all."""
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1_000
+MAX_LISTED_TOKENS = 1_024
+MAX_BAD_WORDS = 128
+MAX_TOOLS = 128
+MAX_CHOICES = 1_000
+MAX_CHOICE_CHARS = 1_000
+MEDIA_PARTS = ("image_url", "video_url", "audio_url")
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS_LIMIT)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
 NonEmpty = Annotated[str, Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Effort = Annotated[str, Field(min_length=1, max_length=20)]
+Choice = Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_CHARS)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class StreamOptions(BaseModel):
@@ -49,6 +52,49 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """vLLM's: the running usage in every chunk; without ``include_usage`` it asks for nothing."""
+
+
+class StructuredOutputs(BaseModel):
+    """Checks vLLM's ``structured_outputs``. What a client could use to hold up a worker is not allowed:
+    regular expressions and grammars of its own.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    json_: dict[str, Any] | None = Field(None, alias="json")
+    json_object: bool | None = None
+    choice: Annotated[list[Choice], Field(min_length=1, max_length=MAX_CHOICES)] | None = None
+
+
+class TemplateOptions(BaseModel):
+    """Checks ``chat_template_kwargs``: only the options of common templates that switch thinking."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+
+
+class JsonSchema(BaseModel):
+    """Checks ``response_format.json_schema``."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """Checks ``response_format``."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
 
 
 def _user(text: str) -> str:
@@ -59,7 +105,9 @@ def _user(text: str) -> str:
 class CompletionBody(BaseModel):
     """What both kinds of requests have in common."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    _demands: list[FieldDemand] = PrivateAttr(default_factory=list)
 
     model: NonEmpty
     max_tokens: Tokens | None = None
@@ -67,7 +115,7 @@ class CompletionBody(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: NonEmpty | list[NonEmpty] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, AfterValidator(_user)] | None = None
@@ -77,15 +125,52 @@ class CompletionBody(BaseModel):
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS_LIMIT)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LISTED_TOKENS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    allowed_token_ids: (
+        Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LISTED_TOKENS)] | None
+    ) = None
+    bad_words: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=200)]],
+            Field(max_length=MAX_BAD_WORDS),
+        ]
+        | None
+    ) = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    add_special_tokens: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
+    response_format: ResponseFormat | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> CompletionBody:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options|needs stream to be true")
-        for name in RESERVED & set(self.model_extra or ()):
-            raise ValueError(f"{name}|is not for clients to set")
+        if self.response_format is not None:
+            self._check_schema_of(self.response_format)
+        wanted = self.structured_outputs
+        if wanted is not None and (problem := schema_problem(wanted.json_)):
+            raise ValueError(f"structured_outputs.json|{problem}")
         return self
+
+    @staticmethod
+    def _check_schema_of(wanted: ResponseFormat) -> None:
+        inner = wanted.json_schema
+        if (inner is not None) != (wanted.type == "json_schema"):
+            needs = "is needed with" if inner is None else "is only for"
+            raise ValueError(f"response_format.json_schema|{needs} type json_schema")
+        if inner is not None and (problem := schema_problem(inner.schema_)):
+            raise ValueError(f"response_format.json_schema.schema|{problem}")
+
+    @property
+    def demands(self) -> list[FieldDemand]:
+        """The fields that not every kind of worker honours."""
+        return self._demands
 
     @property
     def asked_tokens(self) -> int | None:
@@ -102,11 +187,18 @@ class CompletionBody(BaseModel):
         """Whether the stream ends with the usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk of that stream has the running usage."""
+        return self.include_usage and bool(
+            self.stream_options and self.stream_options.continuous_usage_stats
+        )
+
 
 class Message(BaseModel):
     """A chat message; what a role needs besides is the chat template's and the worker's matter."""
 
-    model_config = ConfigDict(strict=True, extra="allow")
+    model_config = ConfigDict(strict=True, extra="ignore")
 
     role: NonEmpty
     content: str | list[dict[str, Any]] | None = None
@@ -117,9 +209,15 @@ class ChatBody(CompletionBody):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    verbosity: Effort | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
@@ -130,6 +228,29 @@ class ChatBody(CompletionBody):
             raise ValueError("max_tokens|differs from max_completion_tokens; give one of them")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs|needs logprobs to be true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> ChatBody:
+        for number, tool in enumerate(self.tools or ()):
+            function = tool.get("function")
+            parameters = function.get("parameters") if isinstance(function, dict) else None
+            if problem := schema_problem(parameters):
+                raise ValueError(f"tools[{number}].function.parameters|{problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_media(self) -> ChatBody:
+        """Workers would fetch an address, and stand where clients must not reach."""
+        for number, message in enumerate(self.messages):
+            parts = message.content if isinstance(message.content, list) else ()
+            for index, part in enumerate(parts):
+                for name in MEDIA_PARTS:
+                    media = part.get(name)
+                    url = media.get("url") if isinstance(media, dict) else media
+                    if media is not None and not (isinstance(url, str) and url[:5] == "data:"):
+                        where = f"messages[{number}].content[{index}].{name}"
+                        raise ValueError(f"{where}|must have a data: URL; workers fetch nothing")
         return self
 
     @property

@@ -14,7 +14,12 @@ from starlette.responses import Response
 
 from fairserve.engine.base import CompletionPath, WorkerClient
 from fairserve.platform.auth import Principal
-from fairserve.platform.completions.answer import AnswerBuffer, ConnectionSink, ProducedResponse
+from fairserve.platform.completions.answer import (
+    AnswerBuffer,
+    ClientLimits,
+    ConnectionSink,
+    ProducedResponse,
+)
 from fairserve.platform.completions.idempotency import IdempotentAnswers, checked_key, follow
 from fairserve.platform.completions.models import Models
 from fairserve.platform.completions.prepared import (
@@ -43,6 +48,7 @@ class Completions:
         *,
         prepare_options: PrepareOptions,
         keepalive_s: float,
+        client_limits: ClientLimits = ClientLimits(),
     ) -> None:
         self.models = models
         self._control = control
@@ -50,6 +56,7 @@ class Completions:
         self._answers = answers
         self._prepare_options = prepare_options
         self._keepalive_s = keepalive_s
+        self._client_limits = client_limits
 
     async def answer(
         self, path: CompletionPath, raw: bytes, headers: Mapping[str, str], principal: Principal
@@ -58,19 +65,19 @@ class Completions:
         key = checked_key(headers.get("idempotency-key"))
         if key is None:
             prepared = await self._prepare(path, raw, headers, principal)
-            return ProducedResponse(self._producer(prepared).produce)
+            return ProducedResponse(self._producer(prepared).produce, self._client_limits)
         app = principal.app_id or ""
         fingerprint = await off_loop(len(raw), fingerprint_of, principal, path, raw)
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
-            return _following(buffer, replayed=True)
+            return self._following(buffer, replayed=True)
         prepared = await self._prepare(path, raw, headers, principal)
         # Tokenising may have taken a moment, in which the same request arrived a second time.
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
-            return _following(buffer, replayed=True)
+            return self._following(buffer, replayed=True)
         buffer = self._answers.begin(app, key, fingerprint, self._producer(prepared))
-        return _following(buffer, replayed=False)
+        return self._following(buffer, replayed=False)
 
     # --- models -----------------------------------------------------------------------------------
 
@@ -115,9 +122,8 @@ class Completions:
         relay = Relay(prepared, self._control, self._workers)
         return Producer(relay, limits, self._keepalive_s)
 
+    def _following(self, buffer: AnswerBuffer, *, replayed: bool) -> Response:
+        async def produce(sink: ConnectionSink) -> None:
+            await follow(buffer, sink, replayed=replayed)
 
-def _following(buffer: AnswerBuffer, *, replayed: bool) -> Response:
-    async def produce(sink: ConnectionSink) -> None:
-        await follow(buffer, sink, replayed=replayed)
-
-    return ProducedResponse(produce)
+        return ProducedResponse(produce, self._client_limits)

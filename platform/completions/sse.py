@@ -19,13 +19,17 @@ class ChunkWriter:
     """Turns worker chunks into server-sent events for one client.
 
     ``include_usage`` is OpenAI's: null in every chunk, and a last chunk with the usage and no
-    choices. A chunk that needs no change is passed on byte for byte.
+    choices. With ``continuous_usage``, vLLM's, every chunk has the running usage. A chunk that needs no
+    change is passed on byte for byte.
     """
 
-    def __init__(self, answer_id: str, model: str, *, include_usage: bool) -> None:
+    def __init__(
+        self, answer_id: str, model: str, *, include_usage: bool, continuous_usage: bool = False
+    ) -> None:
         self._id = answer_id
         self._model = model
         self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
         self._head: dict[str, Any] = {}
         """What all chunks of the answer have in common."""
         self._usage_sent = False
@@ -50,7 +54,7 @@ class ChunkWriter:
             if not any(_visible(choice) for choice in choices):
                 return b""  # it was sent for its usage only
             if self._include_usage:
-                changed["usage"] = None
+                changed["usage"] = usage if self._continuous_usage else None
         changed["id"], changed["model"] = self._id, self._model
         return b"data: " + orjson.dumps(changed) + b"\n\n"
 

@@ -27,6 +27,7 @@ from fairserve.platform.errors import (
     NotFoundError,
     RateLimitedError,
     UnavailableError,
+    UpstreamError,
 )
 from fairserve.platform.programs.news import ProgramNews, news_of
 from fairserve.platform.programs.repository import Change
@@ -224,7 +225,7 @@ class Execution:
             except FairServeError as error:
                 if _is_over(error):
                     interrupted = error.code == "queue_timeout"
-                    again = error.status >= 500
+                    again = error.status >= 500 and not isinstance(error, UpstreamError)
                     if again:
                         await self._stopped_within(_retry_after_s(error))
                     return _Ended(task, reason=error.message, again=again, interrupted=interrupted)

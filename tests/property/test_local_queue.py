@@ -55,7 +55,7 @@ def test_calls_are_conserved_under_any_order_of_events(scheduler, seed, concurre
             sent.discard(name)
         elif move < 0.9:
             resume_s = max(resume_s, now_s + rng.random())
-            queue.pause(resume_s)
+            queue.pause(now_s, resume_s)
         now_s += rng.random() / 2
         if rng.random() < 0.8:
             send()

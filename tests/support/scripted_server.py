@@ -35,6 +35,8 @@ class ScriptedServer:
         self.healthy = True
         self.failing = False
         """Every call is answered 500."""
+        self.failures = 0
+        """So many of the next calls are."""
         self.throttled = 0
         """So many of the next calls are answered 429."""
         self.retry_after = "7"
@@ -91,7 +93,8 @@ class ScriptedServer:
         if not self._may(request):
             return web.json_response({"error": {"message": "no"}}, status=401)
         word = body["messages"][-1]["content"].split()[0]
-        if self.failing:
+        if self.failing or self.failures:
+            self.failures = max(0, self.failures - 1)
             return web.json_response({"error": {"message": "broken"}}, status=500)
         if word == "busy":
             return web.json_response({"error": {"message": "busy"}}, status=503)

@@ -7,6 +7,16 @@ import threading
 from aiohttp import web
 
 DEADLINE_S = 90
+ERRORS = {
+    "poison": (
+        500,
+        "CUDA error: device-side assert in http://10.0.0.7:8000/v1?k=1, vllm-0.vllm.svc:8000,"
+        " 127.0.0.1, key sk-upstream-1234, see /srv/vllm/log",
+    ),
+    "denied": (401, "Incorrect API key provided: sk-upstream-1234"),
+    "account": (500, "AuthenticationError: Incorrect API key provided: sk-upstream-1234"),
+}
+"""Status and message of the answers to these words."""
 
 
 class ScriptedWorker:
@@ -17,7 +27,8 @@ class ScriptedWorker:
     several, ``meet`` here: none goes on before all have come; ``hold`` waits for
     :meth:`release` once it has begun, ``stall`` before; ``die`` breaks the connection before
     anything; ``break`` breaks it after two tokens; ``error`` sends an error after two; ``busy``
-    answers 503; ``refuse`` 400.
+    answers 503; ``refuse`` 400; ``flood`` sends chunks of 64 KiB until it is cancelled; ``later``
+    answers 429; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason of the operator's.
     """
 
     def __init__(self, kv_blocks=64, model="scripted"):
@@ -94,6 +105,13 @@ class ScriptedWorker:
         if word == "refuse":
             error = {"message": "no tools here", "param": "tools", "code": "unsupported_parameter"}
             return web.json_response({"error": error}, status=400)
+        if word == "later":
+            headers = {"Retry-After": "9999"}
+            error = {"message": "Request too large for gpt-x in organization org-1a2b"}
+            return web.json_response({"error": error}, status=429, headers=headers)
+        if word in ERRORS:
+            status, message = ERRORS[word]
+            return web.json_response({"error": {"message": message}}, status=status)
         if word == "die":
             request.transport.abort()
             return web.Response()
@@ -113,6 +131,9 @@ class ScriptedWorker:
         if word == "hold":
             self.holding.append(said)
             await held.wait()
+        if word == "flood":
+            for count in range(1, 1000):
+                await self._send(response, {"content": "x" * 65536}, count)
         if word == "meet":
             await self._meet(int(said.split()[0]))
         if word == "use":

@@ -18,8 +18,16 @@ _ENGINE = (
         "circuit-opens-one-failure-late",
         "engine",
         "engine/circuit.py",
-        "if self._failed_calls < self.options.calls and not unreachable:",
-        "if self._failed_calls <= self.options.calls and not unreachable:",
+        "if not unreachable and self._counted_failures() < self.options.calls:",
+        "if not unreachable and self._counted_failures() <= self.options.calls:",
+        _CIRCUIT,
+    ),
+    Mutation(
+        "calls-of-one-tenant-open-the-circuit",
+        "engine",
+        "engine/circuit.py",
+        "min(failed, most) if tenant else failed for",
+        "failed for",
         _CIRCUIT,
     ),
     Mutation(

@@ -39,6 +39,34 @@ def test_one_call_knows_that_nobody_listens():
     assert circuit.state == "closed", "that was in another life"
 
 
+def failures(circuit, *tenants):
+    """Whether the failures of these tenants' calls, in this order, open the circuit."""
+    return [circuit.call_failed(circuit.life, "500", 0.0, tenant=tenant) for tenant in tenants]
+
+
+def test_failures_that_calls_may_have_caused_need_two_tenants():
+    circuit = Circuit(CircuitOptions(calls=5))
+    assert not any(failures(circuit, *["a"] * 50))
+    assert failures(circuit, "b", "b") == [False, True], "one tenant counts at most three"
+
+
+def test_a_tenant_does_not_double_what_a_single_failure_of_another_counts():
+    circuit = Circuit(CircuitOptions(calls=5))
+    assert not any(failures(circuit, "b", *["a"] * 50))
+
+
+def test_a_call_that_begins_ends_the_failures_of_all_tenants():
+    circuit = Circuit(CircuitOptions(calls=4))
+    failures(circuit, "a", "a", "a", "b")
+    circuit.call_began(circuit.life)
+    assert failures(circuit, "b", "b", "a", "a") == [False, False, False, True]
+
+
+def test_failures_that_no_call_can_have_caused_count_beside_those_of_one_tenant():
+    circuit = Circuit(CircuitOptions(calls=5))
+    assert failures(circuit, "a", "a", "a", "a", "", "") == [False] * 5 + [True]
+
+
 def test_a_worker_that_passes_its_looks_and_fails_its_calls_comes_back_less_and_less_often():
     circuit, pauses, now_s = Circuit(OPTIONS), [], 0.0
     for _ in range(4):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fairserve.engine.request_fields import CHAT_FIELDS, TEXT_FIELDS
 from fairserve.engine.torch.openai_request import RequestError, parse
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -238,3 +239,12 @@ def test_prompts_that_are_refused(prompt):
 def test_bodies_that_are_no_objects(body):
     with pytest.raises(RequestError, match="object"):
         parse("chat", body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "rules"), [("chat", CHAT, CHAT_FIELDS), ("completion", TEXT, TEXT_FIELDS)]
+)
+def test_every_field_that_the_platform_sends_here_is_known(kind, body, rules):
+    sent = [name for name, rule in rules.items() if "embedded" in rule.kinds]
+    parse(kind, dict.fromkeys(sent) | body)
+    assert len(sent) > 10

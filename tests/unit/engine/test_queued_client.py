@@ -63,10 +63,16 @@ class Stream:
         self.closed = True
 
 
-def request(name, client="a", first=0):
+def request(name, client="a", first=0, tenant=""):
     tokens = np.arange(first, first + 64, dtype=np.uint32)
     return WorkerRequest(
-        "/v1/chat/completions", {}, name, client, token_ids=tokens, max_output_tokens=10
+        "/v1/chat/completions",
+        {},
+        name,
+        client,
+        token_ids=tokens,
+        max_output_tokens=10,
+        tenant=tenant,
     )
 
 
@@ -173,6 +179,42 @@ async def test_a_pause_that_the_server_asks_for():
     await world.turn()
     assert third.done()
     assert world.client.paused_s == 0.0
+
+
+async def test_a_pause_is_for_the_tenant_whose_call_was_answered_so():
+    world = World(concurrency=3)
+    world.server.answers = [WorkerUnavailableError("later", pause_s=5.0)]
+    asked = world.open("asked", tenant="a")
+    await world.turn()
+    assert asked.exception()
+    same, other = world.open("same", tenant="a"), world.open("other", tenant="b")
+    await world.turn()
+    assert (same.done(), other.done(), world.client.paused_s) == (False, True, 5.0)
+    world.clock.move(5.0)
+    await world.turn()
+    assert same.done()
+    assert world.client.paused_s == 0.0
+
+
+async def test_a_pause_that_two_tenants_are_asked_for_is_for_all():
+    world = World(concurrency=3)
+    world.server.answers = [
+        WorkerUnavailableError("later", pause_s=5.0),
+        WorkerUnavailableError("later", pause_s=3.0),
+    ]
+    for tenant in "ab":
+        world.open(f"asked {tenant}", tenant=tenant).add_done_callback(asyncio.Future.exception)
+        await world.turn()
+    third, first = world.open("third", tenant="c"), world.open("first", tenant="a")
+    world.clock.move(2.9)
+    await world.turn()
+    assert not third.done()
+    world.clock.move(3.0)
+    await world.turn()
+    assert (third.done(), first.done()) == (True, False)
+    world.clock.move(5.0)
+    await world.turn()
+    assert first.done()
 
 
 async def test_pauses_are_bounded_and_never_shortened():

@@ -50,7 +50,7 @@ async def test_a_worker_joins_and_reports(world, server):
     world.add(server)
     assert (world.state(), "w" in world.pool) == ("joining", False)
     await world.until(lambda: ev.WorkerReported("w") in world.events)
-    assert world.events[0] == ev.WorkerJoined("w", 1024, "m")
+    assert world.events[0] == ev.WorkerJoined("w", 1024, "m", kind="vllm")
     assert (world.state(), list(world.pool), world.pool.serving) == ("ready", ["w"], 1)
     view = world.view()
     assert (view["version"], view["models"], view["reason"]) == ("0.33.0", ["m", "adapter"], "")
@@ -64,7 +64,9 @@ async def test_the_model_of_a_worker_is_the_one_that_it_must_serve(world, server
     server.models = ["m", "adapter"]
     world.add(server, model="adapter", kv_tokens=99)
     await world.until(lambda: world.state() == "ready")
-    assert world.events[0] == ev.WorkerJoined("w", 1024, "adapter"), "its own size counts"
+    assert world.events[0] == ev.WorkerJoined("w", 1024, "adapter", kind="vllm"), (
+        "its own size counts"
+    )
     assert world.facts[0].model == "adapter"
 
 
@@ -121,7 +123,7 @@ async def test_an_old_vllm_is_taken_with_a_warning(world, server, caplog, versio
 async def test_a_server_of_another_kind_joins_with_what_is_said_of_it(world, plain):
     world.add(plain, kv_tokens=5000, concurrency=1)
     await world.until(lambda: world.state() == "ready")
-    assert world.events[0] == ev.WorkerJoined("w", 5000, "m")
+    assert world.events[0] == ev.WorkerJoined("w", 5000, "m", kind="openai")
     assert world.view()["reported"] is None
     held = await world.pool["w"].open(request("hold"))
     waiting = asyncio.ensure_future(world.pool["w"].open(request(name="second")))
@@ -184,7 +186,7 @@ async def test_calls_that_fail_while_it_is_looked_at_lose_it_all_the_same(world,
     def fail_now():
         world.while_asked = lambda: None
         for _ in range(3):
-            member.watched.failed(member.circuit.life, WorkerUnavailableError("500"))
+            member.watched.failed(member.circuit.life, WorkerUnavailableError("500"), "")
         assert world.state() == "open circuit"
         assert member.circuit.opened == 1
 

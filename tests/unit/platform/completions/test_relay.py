@@ -178,6 +178,38 @@ async def test_attempts_are_bounded():
     assert control.releases[-1].outcome == "failed"
 
 
+def failing(cause, said=""):
+    return Worker(refuses=WorkerUnavailableError("raw", cause=cause, said=said))
+
+
+@pytest.mark.parametrize(
+    ("workers", "status", "attempts"),
+    [
+        ([failing("failed", "CUDA error"), failing("failed", "CUDA error")], 502, 2),
+        ([failing("unknown"), failing("failed", "CUDA error")], 502, 2),
+        ([failing("worker"), failing("failed", "CUDA error"), failing("busy")], 503, 3),
+        ([failing("unknown"), failing("unknown")], 503, 2),
+        ([failing("busy"), failing("busy"), failing("busy")], 503, 3),
+    ],
+    ids=["errors", "one answered", "once only", "no answer", "busy"],
+)
+async def test_a_call_that_may_be_at_fault_has_two_attempts(workers, status, attempts):
+    names = "abc"[: len(workers)]
+    control = Control(*names)
+    with pytest.raises(FairServeError) as raised:
+        await read(relay(control, **dict(zip(names, workers, strict=True))))
+    assert (raised.value.status, len(control.releases)) == (status, attempts)
+    assert ("CUDA error" in raised.value.message) == (status == 502)
+
+
+async def test_the_error_of_an_attempt_has_no_address():
+    control = Control("a", "a", "a")
+    broken = WorkerUnavailableError("no connection: host 10.0.0.7:8000", unreachable=True)
+    with pytest.raises(FairServeError):
+        await read(relay(control, a=Worker(refuses=broken)))
+    assert {release.error for release in control.releases} == {"a: no connection: host [address]"}
+
+
 async def test_after_the_first_token_a_failure_is_final():
     control = Control("a", "b")
     each = relay(control, a=Worker(ROLE, text(1), WorkerStreamError("gone")), b=Worker())

@@ -1,0 +1,71 @@
+"""Bounds of the JSON schemas that calls bring: a worker compiles each before its first token.
+
+A schema that takes long to compile holds up the calls of everybody at its worker, and costs no tokens.
+So size, depth, patterns and counted repetitions are bounded.
+
+Weakness: the bounds are rules of thumb; within them schemas differ in what they cost.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+MAX_SCHEMA_BYTES = 64 * 1024
+MAX_DEPTH = 32
+MAX_PATTERN_CHARS = 500
+MAX_PATTERN_COUNT = 1_000
+"""Of the counts ``{m,n}`` in one pattern, multiplied, because they may be nested."""
+MAX_COUNT = 32_768
+_COUNTS = frozenset(
+    {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+)
+_REPETITION = re.compile(r"\{(\d{0,9})(?:,(\d{0,9}))?\}")
+
+
+def schema_problem(schema: Any) -> str:
+    """Return what is wrong with a JSON schema, as the end of a sentence; empty if nothing is."""
+    try:
+        size = len(orjson.dumps(schema))
+    except (TypeError, ValueError):  # deeper than any serialiser goes
+        return f"is nested too deeply; allowed: {MAX_DEPTH} levels"
+    if size > MAX_SCHEMA_BYTES:
+        return f"has {size} bytes; allowed: {MAX_SCHEMA_BYTES}"
+    left = [(schema, 1)]
+    while left:
+        value, depth = left.pop()
+        if depth > MAX_DEPTH:
+            return f"is nested too deeply; allowed: {MAX_DEPTH} levels"
+        if isinstance(value, list):
+            left += [(each, depth + 1) for each in value]
+        elif isinstance(value, dict):
+            for name, each in value.items():
+                if problem := _keyword_problem(name, each):
+                    return problem
+                left.append((each, depth + 1))
+    return ""
+
+
+def _keyword_problem(name: str, value: Any) -> str:
+    if name in _COUNTS and isinstance(value, int | float) and value > MAX_COUNT:
+        return f"has {name} {value}; allowed: up to {MAX_COUNT}"
+    if name == "pattern" and isinstance(value, str):
+        return _pattern_problem(value)
+    if name == "patternProperties" and isinstance(value, dict):
+        return next(filter(None, map(_pattern_problem, value)), "")
+    return ""
+
+
+def _pattern_problem(pattern: str) -> str:
+    if len(pattern) > MAX_PATTERN_CHARS:
+        return f"has a pattern of {len(pattern)} characters; allowed: {MAX_PATTERN_CHARS}"
+    product = 1
+    for counts in _REPETITION.findall(pattern):
+        product *= max(1, *(int(count) for count in counts if count))
+    if product > MAX_PATTERN_COUNT:
+        return (
+            f"has a pattern whose counts multiply to {product}; allowed: up to {MAX_PATTERN_COUNT}"
+        )
+    return ""

@@ -1,0 +1,188 @@
+"""Which field of a request reaches which worker: whole servers before scripted and real workers."""
+
+import json
+
+import pytest
+from processes import eventually
+from scripted_worker import ScriptedWorker
+from sse import data_of
+from torch_worker import shared_worker
+
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME as MODEL
+
+PATH = "/v1/chat/completions"
+CHOSEN = {
+    "vllm": {"top_k": 7, "min_p": 0.1, "repetition_penalty": 1.2, "stop_token_ids": [5]},
+    "openai": {"verbosity": "low"},
+}
+"""Fields that only workers of this kind honour."""
+NEUTRAL = {"top_k": -1, "repetition_penalty": 1, "best_of": 1, "store": False, "logit_bias": None}
+
+
+@pytest.fixture(scope="module")
+def mixed(start_server, tmp_path_factory):
+    """A server with a worker of each foreign kind for one model; ``workers`` by kind."""
+    workers = {"vllm": ScriptedWorker(), "openai": ScriptedWorker()}
+    fleet = [
+        {"id": kind, "url": worker.url, "kind": kind, "model": "scripted"}
+        for kind, worker in workers.items()
+    ]
+    path = tmp_path_factory.mktemp("fleet") / "fleet.json"
+    path.write_text(json.dumps({"workers": fleet}))
+    server = start_server("--fleet-file", str(path))
+    server.workers = workers
+    eventually(lambda: all(worker["ready"] for worker in server.cluster()["workers"]))
+    yield server
+    for worker in workers.values():
+        worker.close()
+
+
+@pytest.fixture(scope="module")
+def plain(start_server, tmp_path_factory):
+    """A server whose only worker speaks plain OpenAI."""
+    worker = ScriptedWorker()
+    path = tmp_path_factory.mktemp("fleet") / "fleet.json"
+    entry = {"id": "w", "url": worker.url, "kind": "openai", "model": "scripted"}
+    path.write_text(json.dumps({"workers": [entry]}))
+    server = start_server("--fleet-file", str(path))
+    server.worker = worker
+    yield server
+    worker.close()
+
+
+@pytest.fixture(scope="module")
+def beside(start_server):
+    """A server with the embedded engine and a scripted vLLM for one model."""
+    worker = ScriptedWorker(model=MODEL)
+    server = start_server("--worker-urls", f"{shared_worker().url},{worker.url}")
+    server.worker = worker
+    eventually(lambda: all(each["ready"] for each in server.cluster()["workers"]))
+    yield server
+    worker.close()
+
+
+def call(server, text="ok", *, model="scripted", **more):
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 9}
+    return server.post(PATH, body | more)
+
+
+def bodies(worker, text):
+    return [body for body in worker.bodies if text in str(body["messages"])]
+
+
+def refused(answer):
+    error = answer.json()["error"]
+    assert answer.status_code == 400, answer.text
+    assert error["message"].startswith(error["param"])
+    return error["param"], error["code"]
+
+
+@pytest.mark.parametrize("kind", CHOSEN)
+def test_only_workers_that_honour_a_field_are_candidates(mixed, kind):
+    for number in range(4):
+        text = f"ok for {kind} {number}"
+        assert call(mixed, text, **CHOSEN[kind]).headers["x-fairserve-worker"] == kind
+        (body,) = bodies(mixed.workers[kind], text)
+        assert {name: body[name] for name in CHOSEN[kind]} == CHOSEN[kind]
+
+
+def test_fields_that_no_worker_honours_together_are_refused(mixed):
+    assert refused(call(mixed, verbosity="low", top_k=7)) == ("top_k", "unsupported_parameter")
+
+
+def test_what_asks_for_nothing_reaches_no_worker_that_does_not_know_it(plain):
+    assert call(plain, "ok neutral", **NEUTRAL, user="ann").status_code == 200
+    (body,) = bodies(plain.worker, "neutral")
+    assert body.keys() == {"model", "messages", "max_tokens", "stream", "stream_options"}
+
+
+@pytest.mark.parametrize(
+    ("field", "code"),
+    [
+        ({"kv_transfer_params": {"do_remote_decode": True}}, "invalid_value"),
+        ({"extra_args": {}}, "invalid_value"),
+        ({"vllm_xargs": {"client_id": "other"}}, "invalid_value"),
+        ({"mm_processor_kwargs": {"num_crops": 10**6}}, "invalid_value"),
+        ({"priority": -5}, "invalid_value"),
+        ({"chat_template": "{{ x }}"}, "invalid_value"),
+        ({"documents": [{"text": "long"}]}, "unknown_parameter"),
+        ({"best_of": 8}, "unsupported_parameter"),
+        ({"use_beam_search": True}, "unsupported_parameter"),
+        ({"prompt_logprobs": 1}, "unsupported_parameter"),
+        ({"echo": True}, "unsupported_parameter"),
+        ({"service_tier": "priority"}, "unsupported_parameter"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value,
+)
+def test_what_costs_more_or_acts_on_a_worker_goes_nowhere(mixed, field, code):
+    (name,) = field
+    before = [len(worker.bodies) for worker in mixed.workers.values()]
+    assert refused(call(mixed, **field)) == (
+        name,
+        code,
+    )
+    assert [len(worker.bodies) for worker in mixed.workers.values()] == before
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"structured_outputs": {"regex": "(a{999}){999}"}}, "structured_outputs.regex"),
+        (
+            {"response_format": {"type": "structural_tag", "format": {}}},
+            "response_format.type",
+        ),
+        (
+            {"structured_outputs": {"json": {"pattern": "(a{99}){99}"}}},
+            "structured_outputs.json",
+        ),
+        ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs.tokenize"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"logit_bias": {str(n): 1 for n in range(1025)}}, "logit_bias"),
+    ],
+)
+def test_values_have_bounds(mixed, more, param):
+    assert refused(call(mixed, **more))[0] == param
+
+
+def test_parts_of_messages_are_listed_too(mixed):
+    image = {"type": "image_url", "image_url": {"url": "http://169.254.169.254/"}}
+    for message, param in (
+        ({"role": "user", "content": "x", "audio": {"id": "a"}}, "messages[0].audio"),
+        ({"role": "user", "content": [image]}, "messages[0].content[0].image_url"),
+        ({"role": "user", "content": [{"type": "file"}]}, "messages[0].content[0].type"),
+    ):
+        assert refused(call(mixed, messages=[message]))[0] == param
+
+
+def test_bounded_structured_outputs_pass(mixed):
+    wanted = {"choice": ["yes", "no"]}
+    answer = call(mixed, "ok structured", structured_outputs=wanted)
+    assert answer.headers["x-fairserve-worker"] == "vllm"
+    (body,) = bodies(mixed.workers["vllm"], "structured")
+    assert body["structured_outputs"] == wanted
+
+
+def test_the_running_usage_of_a_stream(mixed):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    answer = call(mixed, "ok usage", stream=True, stream_options=options)
+    *events, done = data_of(answer.text)
+    tokens = [json.loads(event)["usage"]["completion_tokens"] for event in events]
+    assert (done, tokens) == ("[DONE]", [0, 1, 2, 3, 3, 3])
+    assert bodies(mixed.workers["vllm"], "ok usage")
+
+
+def test_the_embedded_engine_is_no_candidate_for_what_only_vllm_honours(beside):
+    for number in range(4):
+        answer = call(beside, f"ok {number}", model=MODEL, repetition_penalty=1.2)
+        assert (answer.status_code, answer.headers["x-fairserve-worker"]) == (200, "w1")
+    assert len(beside.worker.bodies) == 4
+
+
+def test_the_embedded_engine_gets_what_it_honours(server):
+    """It refuses by itself what it does not know, so what it takes was meant for it."""
+    messages = [{"role": "user", "content": "x", "annotations": []}]
+    extra = {"top_k": 5, "repetition_penalty": 1, "skip_special_tokens": True, "tools": []}
+    assert call(server, model=MODEL, messages=messages, **extra).status_code == 200
+    answer = call(server, model=MODEL, repetition_penalty=1.5)
+    assert refused(answer) == ("repetition_penalty", "unsupported_parameter")

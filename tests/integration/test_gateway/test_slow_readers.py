@@ -1,0 +1,68 @@
+"""Clients that stop reading their answers: their calls end, and nothing is held for them."""
+
+import contextlib
+import json
+import socket
+
+import pytest
+from processes import eventually
+
+PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def gateway(start_server, scripted):
+    """A server that gives a client up soon."""
+    urls = ",".join(worker.url for worker in scripted)
+    return start_server("--worker-urls", urls, "--client-write-timeout-s", "0.3")
+
+
+def connect(gateway, run, **headers):
+    """A connection that has asked for an endless answer, and has read nothing of it."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    connection.settimeout(60)
+    connection.connect(("127.0.0.1", gateway.port))
+    content = [{"role": "user", "content": f"flood {run}"}]
+    body = json.dumps({"model": "scripted", "messages": content, "stream": True}).encode()
+    lines = [
+        f"POST {PATH} HTTP/1.1",
+        f"Host: {gateway.port}",
+        f"Authorization: Bearer {gateway.app_key}",
+        f"Content-Length: {len(body)}",
+        f"X-Interaction-Id: {run}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    connection.sendall("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    return contextlib.closing(connection)
+
+
+def ended(gateway, scripted, run, before):
+    row = gateway.row(interaction_id=run)
+    assert row["outcome"] == "cancelled"
+    assert row["error"] == "the client did not read its answer for 0.3 s"
+    assert row["output_tokens"] > 0, "what was used is recorded"
+    eventually(lambda: sum(worker.disconnects for worker in scripted) == before + 1)
+    assert gateway.cluster()["running_calls"] == 0
+
+
+def test_a_client_that_stops_reading_loses_its_call_and_its_connection(gateway, scripted):
+    before = sum(worker.disconnects for worker in scripted)
+    with connect(gateway, "run-stopped") as connection:
+        ended(gateway, scripted, "run-stopped", before)
+        own = connection.getsockname()
+        connections = gateway._thread.server.server_state.connections
+        eventually(lambda: own not in [each.client for each in connections.copy()])
+
+
+def test_one_that_reads_a_little_now_and_then_does_too(gateway, scripted):
+    before = sum(worker.disconnects for worker in scripted)
+    with connect(gateway, "run-trickle") as connection:
+
+        def trickle():
+            with contextlib.suppress(ConnectionError):
+                connection.recv(512)
+            return gateway.rows(interaction_id="run-trickle")
+
+        eventually(trickle)
+        ended(gateway, scripted, "run-trickle", before)
