@@ -13,9 +13,8 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,24 +39,20 @@ from fairserve.platform.completions.models import Models
 from fairserve.platform.completions.service import Completions
 from fairserve.platform.contracts.spent import SpentBudgets, retry_openings
 from fairserve.platform.control.history import History
-from fairserve.platform.control.record import (
-    CallRecord,
-    InteractionRecord,
-    plain_of,
-    stopped_record,
-)
+from fairserve.platform.control.record import plain_of, stopped_record
 from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.interactions.restoring import restore_interactions
 from fairserve.platform.interactions.service import GRAPHS_AT_ONCE
 from fairserve.platform.jobs.in_process import JobsInProcess
 from fairserve.platform.jobs.job import JobContext
 from fairserve.platform.jobs.jobs import JOBS
 from fairserve.platform.journal.journal import Journal
-from fairserve.platform.ledger import Ledger
+from fairserve.platform.ledger import Ledger, Rows
 from fairserve.platform.prices.repository import load_book
 from fairserve.platform.profiles.news import ProfileNews, profile_versions
 from fairserve.platform.programs.service import Programs
@@ -74,7 +69,11 @@ from fairserve.platform.supervisor import Supervisor, socket_folder, worker_comm
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.usage.repository import (
+    save_open_interactions,
+    upsert_calls,
+    upsert_interactions,
+)
 from fairserve.platform.user_data.pseudonyms import under_pseudonyms
 from fairserve.platform.webhooks.outbox import Outbox
 from fairserve.scheduling.block_keys import BlockHasher
@@ -162,6 +161,10 @@ class Platform:
             self.control.post(event)
         self.ledger.start()
         await asyncio.to_thread(spent.open_all, events, self.control.openings)
+        # What the last process left is in the database by now, or in the journal still.
+        if not await asyncio.to_thread(self.ledger.flush, RECOVERY_S):
+            logger.warning("the ledger is behind: some calls will be missing in restored runs")
+        await restore_interactions(self.sessions, self.control)
         self._http = worker_session()
         if settings.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
@@ -197,7 +200,6 @@ class Platform:
             self.models,
             TaskCalls(self.control, self.pool, self.models, prepare_options(settings)),
             program_options(settings),
-            flush=partial(self.ledger.flush, RECOVERY_S),
         )
         await self._start_fleet(stored, system)
         await self.programs.start()
@@ -283,17 +285,16 @@ class Platform:
         recorder.start()
         return recorder
 
-    def _write_rows(
-        self, calls: Sequence[CallRecord], interactions: Sequence[InteractionRecord]
-    ) -> None:
+    def _write_rows(self, rows: Rows) -> None:
         with self.sessions.begin() as session:
-            told, ended = under_pseudonyms(session, self.hasher, calls, interactions)
-            upsert_calls(session, told)
-            upsert_interactions(session, ended)
+            written = under_pseudonyms(session, self.hasher, rows)
+            upsert_calls(session, written.calls)
+            upsert_interactions(session, written.ended)
+            save_open_interactions(session, written.ended, written.opened)
             self.outbox.record(
                 session,
-                list(zip(calls, told, strict=True)),
-                list(zip(interactions, ended, strict=True)),
+                list(zip(rows.calls, written.calls, strict=True)),
+                list(zip(rows.ended, written.ended, strict=True)),
             )
 
     async def _start_fleet(self, stored: StoredFleet, system: SystemConfig) -> None:

@@ -123,10 +123,7 @@ class CallLifecycle:
             self._take_back(self._recorder.repeated(message.fingerprint))
             self._rename_repeated(call)
         self._refuse_without_room(live)
-        try:
-            self._journal.check()
-        except JournalUnavailableError as error:
-            raise _not_journaled(error) from error
+        self.require_journal()
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)
             commands = self._dispatcher.handle(arrival, live.submitted_s)
@@ -139,6 +136,7 @@ class CallLifecycle:
             raise AssertionError("the journal was checked in the same step") from error
         self.calls.accept(live, live.submitted_s)
         live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
+        self.save_run(call.interaction_id)
         live.block_keys = self._dispatcher.block_keys(call)
         self._tell(live, "queued")
         self.apply(commands)
@@ -229,6 +227,20 @@ class CallLifecycle:
             self._end(live, "cancelled", error="client disconnected")
 
     # --- what control asks for --------------------------------------------------------------------
+
+    def require_journal(self, what: str = "call") -> None:
+        """Raise UnavailableError if the journal takes nothing new."""
+        try:
+            self._journal.check()
+        except JournalUnavailableError as error:
+            raise _not_journaled(error, what) from error
+
+    def save_run(self, run_id: str) -> None:
+        """Let the journal know of an open run what a restart cannot learn from its calls."""
+        run = self._dispatcher.tracker.get(run_id)
+        record = None if run is None else self._runs.unsaved(run)
+        if record is not None:
+            self._journal.append("open_interaction", run_id, plain_of(record))
 
     def take(self, event: ev.Event) -> None:
         """Hand an event to the dispatcher and carry out what it says. Errors are logged."""
@@ -403,9 +415,9 @@ def _fail_turn(live: LiveCall, message: str, code: str) -> None:
         live.turn.set_exception(error)
 
 
-def _not_journaled(error: JournalUnavailableError) -> UnavailableError:
+def _not_journaled(error: JournalUnavailableError, what: str = "call") -> UnavailableError:
     return UnavailableError(
-        f"the call cannot be accepted: {error}",
+        f"the {what} cannot be accepted: {error}",
         code="journal_unavailable",
         headers={"Retry-After": "5"},
     )
