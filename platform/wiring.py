@@ -52,6 +52,7 @@ from fairserve.platform.jobs.in_process import JobsInProcess
 from fairserve.platform.jobs.job import JobContext
 from fairserve.platform.jobs.jobs import JOBS
 from fairserve.platform.journal.journal import Journal
+from fairserve.platform.lease import Lease, LeaseTakenError, fenced
 from fairserve.platform.ledger import Ledger, Rows
 from fairserve.platform.prices.repository import load_book
 from fairserve.platform.profiles.news import ProfileNews, profile_versions
@@ -96,16 +97,20 @@ class Platform:
         settings: Settings,
         *,
         engine: Engine | None = None,
+        lease: Lease | None = None,
         on_ready: Callable[[Platform], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``on_ready`` is called once, when the first call could be served.
 
+        Without ``lease`` nobody else uses the database; with it every write checks that it holds.
         ``clock`` is the monotonic clock of control, its history and the recorded traffic.
         """
         self.settings = settings
         self.engine = connect(settings.effective_database_url) if engine is None else engine
-        self.sessions = session_factory(self.engine)
+        self.lease = lease
+        sessions = session_factory(self.engine)
+        self.sessions = sessions if lease is None else fenced(sessions, lease)
         self.hasher = key_hasher(settings)
         self.authenticator = Authenticator(self.sessions, self.hasher)
         self.journal = Journal(
@@ -153,6 +158,7 @@ class Platform:
             prices=prices,
             spent=spent.before,
             on_ended=None if self.traffic is None else self.traffic.ended,
+            require_lease=self.require_lease,
             clock=self._clock,
         )
         self.profile_news = ProfileNews(self.sessions, self.control, learning, known_profiles)
@@ -164,7 +170,8 @@ class Platform:
         # What the last process left is in the database by now, or in the journal still.
         if not await asyncio.to_thread(self.ledger.flush, RECOVERY_S):
             logger.warning("the ledger is behind: some calls will be missing in restored runs")
-        await restore_interactions(self.sessions, self.control)
+        alive_at = None if self.lease is None else self.lease.previous_alive_at
+        await restore_interactions(self.sessions, self.control, alive_at)
         self._http = worker_session()
         if settings.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
@@ -209,6 +216,11 @@ class Platform:
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
 
+    def require_lease(self) -> None:
+        """Raise UnavailableError while another server may hold the database."""
+        if self.lease is not None:
+            self.lease.require()
+
     async def drain(self) -> None:
         """Take no new calls and wait for those under way."""
         self.draining.set()
@@ -241,7 +253,8 @@ class Platform:
     def _close_files(self) -> None:
         # The journal's last entries first, or the ledger would not see them.
         self.journal.close()
-        if not self.ledger.close(timeout_s=5.0):
+        replaced = self.lease is not None and self.lease.lost.is_set()
+        if not self.ledger.close(timeout_s=0.0 if replaced else 5.0):
             logger.warning("the database does not answer: the next start writes the rest")
         if self.traffic is not None:
             self.traffic.close()
@@ -370,6 +383,7 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         state.ledger = running.ledger
         state.jobs = running.jobs
         state.draining = running.draining
+        state.lease = running.lease
         state.authenticator = running.authenticator
         try:
             yield
@@ -388,7 +402,7 @@ def serve(settings: Settings) -> int:
             read_fleet(settings.fleet_file)
         settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         return ServerProcess(settings).run()
-    except (StartError, FleetFileError) as error:
+    except (StartError, LeaseTakenError, FleetFileError) as error:
         print(f"fairserve: {error}", file=sys.stderr)
         return 1
     except SQLAlchemyError as error:
@@ -397,12 +411,15 @@ def serve(settings: Settings) -> int:
         return 1
 
 
-def prepare_database(settings: Settings, engine: Engine) -> str | None:
+def prepare_database(settings: Settings, engine: Engine, lease: Lease | None = None) -> str | None:
     """Create the embedded schema, check any schema; returns a new admin key to be shown once.
 
-    Raises SchemaError, which says the command that helps.
+    Takes the lease before it writes to a database that may be another server's. Raises SchemaError,
+    which says the command that helps, and LeaseTakenError.
     """
     schema.prepare(engine, create_if_empty=settings.embedded_database)
+    if lease is not None:
+        lease.acquire()
     configured = settings.admin_key.get_secret_value() if settings.admin_key else None
     return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
 

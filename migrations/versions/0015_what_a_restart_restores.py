@@ -26,7 +26,20 @@ def upgrade() -> None:
     op.create_index(
         "ix_open_interactions_tenant_id_user_id", "open_interactions", ["tenant_id", "user_id"]
     )
+    op.create_table(
+        "server_lease",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("token", sa.BigInteger(), nullable=False),
+        sa.Column("beat", sa.BigInteger(), nullable=False),
+        sa.Column("holder", sa.String(length=200), nullable=False),
+        sa.Column("guard", sa.String(length=200), nullable=False),
+        sa.Column("lease_s", sa.Double(), nullable=False),
+        sa.Column("renewed_at", sa.DateTime(timezone=True), nullable=False),
+        sa.CheckConstraint("id = 1", name="ck_server_lease_one_row"),
+        sa.PrimaryKeyConstraint("id", name="pk_server_lease"),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("server_lease")
     op.drop_table("open_interactions")

@@ -84,6 +84,7 @@ class CallLifecycle:
         *,
         prices: PriceBook,
         on_ended: OnEnded | None,
+        require_lease: Callable[[], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
@@ -97,6 +98,7 @@ class CallLifecycle:
         self._runs = runs
         self._activity = activity
         self._prices = prices
+        self._require_lease = require_lease
         self._clock, self._wall = clock, wall
         self._recorder = CallRecorder(journal, clock, wall, activity, on_ended)
 
@@ -123,7 +125,7 @@ class CallLifecycle:
             self._take_back(self._recorder.repeated(message.fingerprint))
             self._rename_repeated(call)
         self._refuse_without_room(live)
-        self.require_journal()
+        self.require_storage()
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)
             commands = self._dispatcher.handle(arrival, live.submitted_s)
@@ -228,8 +230,9 @@ class CallLifecycle:
 
     # --- what control asks for --------------------------------------------------------------------
 
-    def require_journal(self, what: str = "call") -> None:
-        """Raise UnavailableError if the journal takes nothing new."""
+    def require_storage(self, what: str = "call") -> None:
+        """Raise UnavailableError if another server may hold the database, or the journal is full."""
+        self._require_lease()
         try:
             self._journal.check()
         except JournalUnavailableError as error:

@@ -106,7 +106,8 @@ class ControlPort(Protocol):
         Cancelling the task withdraws the call. ``on_cancel`` is called from the event loop if the
         call must stop after its grant. Raises a FairServeError: 404, 409 or 422 if the call does
         not fit its run (nothing was recorded then), 503 if it was not its turn in time, the queue
-        is full, control is draining, or the call cannot be written to the journal.
+        is full, control is draining, the call cannot be written to the journal, or another server may
+        hold the database.
         """
         ...
 
@@ -151,7 +152,7 @@ class ControlPort(Protocol):
     ) -> RunView:
         """Open an empty run, complete with the call ``sink``. Once this returns a restart keeps it.
 
-        Raises ConflictError if it exists, and UnavailableError if the journal cannot be written.
+        Raises ConflictError if it exists, and UnavailableError if nothing new may be taken.
 
         A ``declared`` one is a program's: it takes its calls alone, and ends only when it is closed.
         """

@@ -84,9 +84,11 @@ class ControlService:
         prices: PriceBook | None = None,
         spent: SpentBefore = lambda contract, until: (),
         on_ended: OnEnded | None = None,
+        require_lease: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """``require_lease`` raises UnavailableError while another server may hold the database."""
         self._base = system
         self._parameters = dict(parameters or {})
         self._seed = seed
@@ -115,6 +117,7 @@ class ControlService:
             self.activity,
             prices=PriceBook() if prices is None else prices,
             on_ended=on_ended,
+            require_lease=require_lease,
             clock=clock,
             wall=wall,
         )
@@ -252,7 +255,7 @@ class ControlService:
         declared: bool = False,
     ) -> RunView:
         """See the port."""
-        self._lifecycle.require_journal("interaction")
+        self._lifecycle.require_storage("interaction")
         event = ev.InteractionOpened(run_id, tenant, app, user, sink, declared)
         self._handle_run(event, app)
         view = self._runs.opened(run_id, tenant, app, user, self._wall())

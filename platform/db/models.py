@@ -11,7 +11,7 @@ from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
-from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ThrottlingSetting
+from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ServerLease, ThrottlingSetting
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.programs import Program, ProgramStep
 from fairserve.platform.db.usage import (
@@ -47,6 +47,7 @@ __all__ = [
     "ReportExport",
     "ReportExportPart",
     "SchemaInfo",
+    "ServerLease",
     "Tenant",
     "ThrottlingEvent",
     "ThrottlingSetting",

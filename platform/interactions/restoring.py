@@ -2,7 +2,7 @@
 
 A run consists of its row in ``open_interactions`` and of its calls in the ledger. Both are written from
 the journal, so that the end of a process loses neither. Calls that were in progress have failed by then.
-Ages count until the last thing that the database knows of, so a run does not idle while no server could
+Ages count until the server before was last known to serve, so a run does not idle while no server could
 take its calls.
 
 Cost: one pass over the open runs and their calls, in pages. Weakness: runs that had idled to their end
@@ -16,7 +16,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row, and_, delete, func, select, tuple_
@@ -57,12 +57,15 @@ class StoredRun:
     key: RunKey
 
 
-async def restore_interactions(sessions: SessionFactory, control: ControlPort) -> None:
+async def restore_interactions(
+    sessions: SessionFactory, control: ControlPort, alive_at: float | None = None
+) -> None:
     """Restore all open runs in control. Raises SQLAlchemyError.
 
-    Runs that control does not take are logged, and forgotten.
+    ``alive_at`` is when the server before was last known to serve, as a UTC epoch second. Runs that
+    control does not take are logged, and forgotten.
     """
-    found = stored_runs(sessions)
+    found = stored_runs(sessions, alive_at)
     restored, rejected = 0, list[RunKey]()
     while page := await asyncio.to_thread(next, found, None):
         for stored in page:
@@ -77,11 +80,16 @@ async def restore_interactions(sessions: SessionFactory, control: ControlPort) -
         logger.warning("%d interactions were open when the server stopped: restored", restored)
 
 
-def stored_runs(sessions: SessionFactory) -> Iterator[Sequence[StoredRun]]:
+def stored_runs(
+    sessions: SessionFactory, alive_at: float | None = None
+) -> Iterator[Sequence[StoredRun]]:
     """Pages of all open runs, each page read in a transaction of its own."""
     after: RunKey | None = None
     with sessions() as session:
         last_at = read_only(session).scalar(select(func.max(LedgerCall.accepted_at)))
+    if alive_at is not None:
+        served_until = datetime.fromtimestamp(alive_at, UTC)
+        last_at = served_until if last_at is None else max(last_at, served_until)
     while True:
         query = select(OpenInteraction).order_by(*_KEY).limit(PAGE_ROWS)
         if after is not None:
