@@ -121,11 +121,11 @@ class CallLifecycle:
             turn=asyncio.get_running_loop().create_future(),
         )
         live.price = self._prices.at(call.pool, live.accepted_at)
+        self.require_storage()
         if message.user_agent_retry:
             self._take_back(self._recorder.repeated(message.fingerprint))
             self._rename_repeated(call)
         self._refuse_without_room(live)
-        self.require_storage()
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)
             commands = self._dispatcher.handle(arrival, live.submitted_s)
