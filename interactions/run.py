@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import chain, islice
 from struct import Struct
 from typing import Any, Literal, NamedTuple
@@ -40,12 +41,46 @@ SINCE_CALLS = 256
 
 
 class RestoredCall(NamedTuple):
-    """A call of a run that is taken back; it has ended."""
+    """A call of a run that is restored; it has ended."""
 
     call_id: str
     parents: tuple[str, ...]
     tokens: int
     """What it used in all."""
+    outcome: str = "completed"
+    """As in scheduling.events, but never refused."""
+    ended_age_s: float = 0.0
+    """Seconds since its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredRun:
+    """A run that was open before a restart, with the calls that it had; none of them is live."""
+
+    interaction_id: str
+    owner: tuple[str, str, str]
+    """Tenant, app and user."""
+    calls: tuple[RestoredCall, ...] = ()
+    """In the order of their acceptance."""
+    declared: bool = False
+    sink: str | None = None
+    """The call whose end completes the run."""
+    closing: RunState | None = None
+    """Its client had closed it while calls were live: it ends with this state."""
+    opened_age_s: float = 0.0
+    refused_age_s: float | None = None
+    """Seconds since a call was last rejected while the run was in progress; None: none was."""
+
+    @property
+    def idle_age_s(self) -> float:
+        """Seconds since anything happened to the run."""
+        ages = [self.opened_age_s, *(call.ended_age_s for call in self.calls)]
+        return min(ages if self.refused_age_s is None else [*ages, self.refused_age_s])
+
+    @property
+    def last_call(self) -> RestoredCall | None:
+        """The call that ended last; of several at once the one accepted last."""
+        return min(reversed(self.calls), key=lambda call: call.ended_age_s, default=None)
 
 
 class Attachment(NamedTuple):
@@ -253,8 +288,8 @@ class Run:
         for key in answers:
             self._keys += _KEY.pack(key, number)
 
-    def take_back(self, call: RestoredCall) -> None:
-        """A call was accepted and ended; a parent that is not here, or a call that is, is left out."""
+    def restore_call(self, call: RestoredCall) -> None:
+        """Add a call that has ended; a parent that is not here, or a call that is, is left out."""
         numbers = self.numbers
         if call.call_id not in numbers:
             parents = [numbers[parent] for parent in call.parents if parent in numbers]

@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ from fairserve.interactions.errors import (
 )
 from fairserve.interactions.immunity import ImmunityRule
 from fairserve.interactions.profile import AppProfile
-from fairserve.interactions.run import Attachment, RestoredCall, Run, RunState
+from fairserve.interactions.run import Attachment, RestoredRun, Run, RunState, WasteCause
 from fairserve.interactions.run_end import RunEnd, cause_of, state_of
 
 Owner = tuple[str, str, str]
@@ -135,25 +135,35 @@ class Tracker:
         self._require_room(owner)
         self._new_run(interaction_id, owner, now_s, declared=declared).closing_final = sink
 
-    def take_back(
-        self,
-        interaction_id: str,
-        owner: Owner,
-        calls: Sequence[RestoredCall],
-        now_s: float,
-        *,
-        declared: bool,
-    ) -> None:
-        """Open a run that was under way before a restart, with its calls that ended by then.
+    def restore_run(self, restored: RestoredRun, now_s: float) -> RunEnd | None:
+        """Continue a run that was open before a restart.
 
-        ``calls`` are in the order of their acceptance. Raises as :meth:`open` does, and for too many.
+        Returns its end if it has nothing to wait for: its client had closed it, or its sink has ended.
+        Raises as :meth:`open` does, and for too many calls. Weakness: the keys by which conversations
+        are recognised are not restored, so the next call that names no parents is placed by time.
         """
-        self._require_new(interaction_id)
-        if len(calls) > self._limits.calls_per_run:
-            raise self._too_many_calls(len(calls))
-        run = self._new_run(interaction_id, owner, now_s, declared=declared)
-        for call in calls:
-            run.take_back(call)
+        self._require_new(restored.interaction_id)
+        if len(restored.calls) > self._limits.calls_per_run:
+            raise self._too_many_calls(len(restored.calls))
+        run = self._new_run(
+            restored.interaction_id,
+            restored.owner,
+            now_s - restored.opened_age_s,
+            declared=restored.declared,
+        )
+        for call in restored.calls:
+            run.restore_call(call)
+            if call.call_id == restored.sink:
+                run.closing = _closing_state(call.outcome)
+        run.last_active_s = now_s - restored.idle_age_s
+        run.closing_final = restored.sink
+        run.closing = restored.closing or run.closing
+        last = restored.last_call
+        if last is not None:
+            run.trouble = _trouble(last.outcome)
+            if restored.refused_age_s is not None and restored.refused_age_s <= last.ended_age_s:
+                run.trouble = "throttled"
+        return None if run.closing is None else self._end(run, run.closing)
 
     def attach(
         self, call: Call, profile: AppProfile, now_s: float, context_tokens: float = math.inf
@@ -256,12 +266,10 @@ class Tracker:
         run.asks = asks
         if run.closing is not None:
             pass  # what ended it came before: calls that are cancelled with their run are no cause
-        elif outcome == "completed":
-            run.trouble = ""
         else:
-            run.trouble = cause_of(outcome)
+            run.trouble = _trouble(outcome)
         if run.single or run.closing_final == call.call_id:
-            run.closing = "complete" if outcome == "completed" else state_of(outcome)
+            run.closing = _closing_state(outcome)
         if run.live:
             return None
         if run.closing is not None:
@@ -431,6 +439,15 @@ class Tracker:
             (plain["id"], (now_s + left_s, Run.from_plain(plain, now_s)))
             for left_s, plain in state["dormant"]
         )
+
+
+def _trouble(outcome: str) -> WasteCause:
+    return "" if outcome == "completed" else cause_of(outcome)
+
+
+def _closing_state(outcome: str) -> RunState:
+    """How a run ends with a call that had this outcome."""
+    return "complete" if outcome == "completed" else state_of(outcome)
 
 
 def _unknown(parent: str) -> UnknownParentError:

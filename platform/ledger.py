@@ -12,13 +12,20 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import orjson
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord, plain_of, record_of
+from fairserve.platform.control.record import (
+    CallRecord,
+    InteractionRecord,
+    OpenInteractionRecord,
+    plain_of,
+    record_of,
+)
 from fairserve.platform.journal.entries import Entry
 from fairserve.platform.journal.journal import Journal
 from fairserve.platform.journal.segments import Position, read_entries
@@ -31,8 +38,35 @@ LAST_RETRY_S = 10.0
 GATHER_S = 0.2
 """After a wake-up, so that a busy server writes a few batches a second and not one per call."""
 
-Sink = Callable[[Sequence[CallRecord], Sequence[InteractionRecord]], None]
-"""Upserts and commits the rows, or raises and leaves nothing behind."""
+RunKey = tuple[str, str, str]
+"""Tenant, app and client's id of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a part of the journal makes of the database."""
+
+    calls: Sequence[CallRecord] = ()
+    ended: Sequence[InteractionRecord] = ()
+    opened: Sequence[OpenInteractionRecord] = ()
+    """Runs that are open after this part; those of ``ended`` that are not among them are not."""
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.calls) + len(self.ended) + len(self.opened)
+
+    def singly(self) -> Iterator[Rows]:
+        """Each record by itself."""
+        for call in self.calls:
+            yield Rows(calls=(call,))
+        for run in self.ended:
+            yield Rows(ended=(run,))
+        for opened in self.opened:
+            yield Rows(opened=(opened,))
+
+
+Sink = Callable[[Rows], None]
+"""Writes and commits the rows, or raises and leaves nothing behind."""
 
 
 class Ledger:
@@ -110,48 +144,37 @@ class Ledger:
         position = self._position
         if position >= end:
             return False
-        calls: dict[str, CallRecord] = {}
-        runs: dict[tuple[str, str, str], InteractionRecord] = {}
+        batch = _Batch()
         for entry, after in read_entries(self._journal.folder, position, end, BATCH_BYTES):
             position = after
             if entry is not None:
-                self._collect(entry, calls, runs)
+                self._collect(entry, batch)
         if position == self._position:
             # The segments up to the durable end were deleted or are empty.
             position = end
-        if not self._write(list(calls.values()), list(runs.values())):
+        if not self._write(batch.rows()):
             return False
         self._store(position)
         return True
 
-    def _collect(
-        self,
-        entry: Entry,
-        calls: dict[str, CallRecord],
-        runs: dict[tuple[str, str, str], InteractionRecord],
-    ) -> None:
-        """The last row of an id wins: an upsert must not meet the same row twice."""
+    def _collect(self, entry: Entry, batch: _Batch) -> None:
         try:
-            if entry.kind == "closed":
-                calls[entry.key] = record_of(CallRecord, entry.data)
-            elif entry.kind == "interaction":
-                run = record_of(InteractionRecord, entry.data)
-                runs[(run.tenant, run.app, run.interaction_id)] = run
+            batch.add(entry)
         except TypeError as error:
             self._reject(entry, error)
 
-    def _write(self, calls: list[CallRecord], runs: list[InteractionRecord]) -> bool:
+    def _write(self, rows: Rows) -> bool:
         """Upsert until it succeeds; False if stopping came first."""
-        if not calls and not runs:
+        if not rows:
             return True
         pause_s = self._first_retry_s
         began_s = time.monotonic()
         failing = False
         while True:
             try:
-                self._sink(calls, runs)
+                self._sink(rows)
             except self._poison as error:
-                self._write_singly(calls, runs, error)
+                self._write_singly(rows, error)
                 return True
             except Exception as error:
                 if not failing:
@@ -169,20 +192,18 @@ class Ledger:
                 return False
             pause_s = min(2 * pause_s, LAST_RETRY_S)
 
-    def _write_singly(
-        self, calls: list[CallRecord], runs: list[InteractionRecord], error: Exception
-    ) -> None:
+    def _write_singly(self, rows: Rows, error: Exception) -> None:
         """Find the rows that the database refuses, so that one bad row does not hold up the rest."""
-        total = len(calls) + len(runs)
-        if total > 1:
-            for call in calls:
-                self._write([call], [])
-            for run in runs:
-                self._write([], [run])
+        if len(rows) > 1:
+            for each in rows.singly():
+                self._write(each)
             return
-        row: CallRecord | InteractionRecord = calls[0] if calls else runs[0]
-        entry = Entry("closed" if calls else "interaction", "", plain_of(row))
-        self._reject(entry, error)
+        for record in rows.calls:
+            self._reject(Entry("closed", "", plain_of(record)), error)
+        for run in rows.ended:
+            self._reject(Entry("interaction", "", plain_of(run)), error)
+        for opened in rows.opened:
+            self._reject(Entry("open_interaction", "", plain_of(opened)), error)
 
     def _reject(self, entry: Entry, error: Exception) -> None:
         """Keep a row that can never be written where an operator finds it."""
@@ -207,6 +228,34 @@ class Ledger:
         with self._caught_up:
             self._position = position
             self._caught_up.notify_all()
+
+
+class _Batch:
+    """Records of entries in their order; the last of an id wins: an upsert must not meet it twice."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, CallRecord] = {}
+        self._ended: dict[RunKey, InteractionRecord] = {}
+        self._opened: dict[RunKey, OpenInteractionRecord] = {}
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry. Raises TypeError if a field is missing that its record needs."""
+        if entry.kind == "closed":
+            self._calls[entry.key] = record_of(CallRecord, entry.data)
+        elif entry.kind == "interaction":
+            run = record_of(InteractionRecord, entry.data)
+            key = (run.tenant, run.app, run.interaction_id)
+            self._ended[key] = run
+            self._opened.pop(key, None)
+        elif entry.kind == "open_interaction":
+            opened = record_of(OpenInteractionRecord, entry.data)
+            self._opened[opened.tenant, opened.app, opened.interaction_id] = opened
+
+    def rows(self) -> Rows:
+        """What has come together."""
+        return Rows(
+            tuple(self._calls.values()), tuple(self._ended.values()), tuple(self._opened.values())
+        )
 
 
 def _load_position(path: Path) -> Position:

@@ -1,6 +1,7 @@
 """What belongs to the server's process: the locks of its data, its socket, its signals, its banner.
 
-One control writes one database: a second server is refused before it touches anything. The first
+One control writes one database (:mod:`fairserve.platform.lease`): a second server is refused before it
+touches anything. The first
 SIGINT or SIGTERM stops taking calls and waits for those under way; a second one leaves at once, and
 the next start closes what was open.
 """
@@ -16,24 +17,26 @@ import os
 import signal
 import socket
 import sys
+import uuid
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from starlette.types import Scope
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.db.engine import connect
+from fairserve.platform.lease import Lease
 from fairserve.platform.settings import Settings
 from fairserve.platform.supervisor import WorkersFailedError
 from fairserve.platform.wiring import Platform, build_app, prepare_database
 
 logger = logging.getLogger(__name__)
 
-SERVER_LOCK_ID = 0x66616973
-"""Of PostgreSQL's advisory lock; another number than the migrations'."""
+TAKEN_OVER = "another server has taken over the database"
 AFTER_DRAIN_S = 5
 SWITCH_S = 0.0005
 
@@ -65,15 +68,15 @@ class ServerProcess:
             self._lock_file(settings.data_dir / "serve.lock", f"data folder {settings.data_dir}")
             listener = stack.enter_context(self._bind())
             self._port = listener.getsockname()[1]
-            engine = connect(settings.effective_database_url)
-            stack.callback(engine.dispose)
-            self._lock_database(engine)
-            self._admin_key = prepare_database(settings, engine)
-            platform = Platform(settings, engine=engine, on_ready=self._show_banner)
+            engine = self._connect()
+            lease = self._lease(engine)
+            self._admin_key = prepare_database(settings, engine, lease)
+            lease.start()
+            platform = Platform(settings, engine=engine, lease=lease, on_ready=self._show_banner)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                return runner.run(self._serve(platform, listener))
+                return runner.run(self._serve(platform, lease, listener))
 
-    async def _serve(self, platform: Platform, listener: socket.socket) -> int:
+    async def _serve(self, platform: Platform, lease: Lease, listener: socket.socket) -> int:
         settings = self._settings
         app = build_app(settings, platform)
         config = uvicorn.Config(
@@ -89,7 +92,7 @@ class ServerProcess:
         server = _Server(config, platform)
         app.state.abort_connection = server.abort
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform))
+        failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform, lease))
         try:
             await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
             problem = failed.result() if failed.done() and not serving.done() else ""
@@ -124,16 +127,31 @@ class ServerProcess:
         file.write(f"{os.getpid()}\n")
         file.flush()
 
-    def _lock_database(self, engine: Engine) -> None:
+    def _connect(self, **options: Any) -> Engine:
+        engine = connect(self._settings.effective_database_url, **options)
+        self._open.callback(engine.dispose)
+        return engine
+
+    def _lease(self, engine: Engine) -> Lease:
+        """The lease of the database, not taken yet; closed with the process.
+
+        Its guard is the lock that proves the death of the server before: of a SQLite file the one beside
+        it, else that of the data folder.
+        """
         if engine.dialect.name == "sqlite":
             path = Path(str(engine.url.database))
             self._lock_file(path.with_name(path.name + ".lock"), f"database {path}")
-            return
-        connection = self._open.enter_context(engine.connect())
-        connection.execution_options(isolation_level="AUTOCOMMIT")
-        query = text("SELECT pg_try_advisory_lock(:id)")
-        if not connection.execute(query, {"id": SERVER_LOCK_ID}).scalar_one():
-            raise StartError("the database is in use by another FairServe server")
+            guard = "lock of the database file"
+        else:
+            guard = f"data folder {_folder_id(self._settings.data_dir)}"
+        lease = Lease(
+            self._connect(pool_size=1),
+            lease_s=self._settings.database_lease_s,
+            holder=f"{socket.gethostname()}, process {os.getpid()}",
+            guard=guard,
+        )
+        self._open.callback(lease.close)
+        return lease
 
     def _bind(self) -> socket.socket:
         host, port = self._settings.host, self._settings.port
@@ -214,9 +232,29 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def _first_failure(platform: Platform) -> str:
-    """Why the workers never became ready; waits for ever if they do."""
+async def _first_failure(platform: Platform, lease: Lease) -> str:
+    """Why this process must end: its workers never became ready, or it lost the lease; else waits."""
+    loop = asyncio.get_running_loop()
+    ending: asyncio.Future[str] = loop.create_future()
+
+    def end(problem: str) -> None:
+        if not ending.done():
+            ending.set_result(problem)
+
+    lease.call_when_lost(lambda: loop.call_soon_threadsafe(end, TAKEN_OVER))
     await platform.started.wait()
+    workers = asyncio.create_task(_workers_failure(platform))
+    workers.add_done_callback(lambda task: None if task.cancelled() else end(task.result()))
+    try:
+        return await ending
+    finally:
+        lease.call_when_lost(lambda: None)
+        workers.cancel()
+        await asyncio.gather(workers, return_exceptions=True)
+
+
+async def _workers_failure(platform: Platform) -> str:
+    """Why the workers never became ready; waits for ever if they do."""
     if platform.supervisor is None:
         await asyncio.Event().wait()
     assert platform.supervisor is not None
@@ -225,6 +263,14 @@ async def _first_failure(platform: Platform) -> str:
     except WorkersFailedError as error:
         return str(error)
     return ""
+
+
+def _folder_id(folder: Path) -> str:
+    """An id of a data folder that a copy of it does not share."""
+    path = folder / "server.id"
+    if not path.exists():
+        path.write_text(uuid.uuid4().hex)
+    return f"{path.read_text().strip()}-{path.stat().st_ino}"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

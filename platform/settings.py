@@ -238,6 +238,13 @@ class Settings(ConsoleSettings):
         le=86_400,
         description="A granted call without progress for this long is ended and accounted.",
     )
+    database_lease_s: float = Field(
+        60.0,
+        ge=3,
+        le=3600,
+        description="A server that the database has not answered for this long answers new calls 503. "
+        "Another server takes the database over after as long.",
+    )
     drain_timeout_s: float = Field(
         30.0, ge=0, le=86_400, description="How long a stopping server lets running calls finish."
     )

@@ -13,9 +13,8 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,24 +40,21 @@ from fairserve.platform.completions.models import Models
 from fairserve.platform.completions.service import Completions
 from fairserve.platform.contracts.spent import SpentBudgets, retry_openings
 from fairserve.platform.control.history import History
-from fairserve.platform.control.record import (
-    CallRecord,
-    InteractionRecord,
-    plain_of,
-    stopped_record,
-)
+from fairserve.platform.control.record import plain_of, stopped_record
 from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.interactions.restoring import restore_interactions
 from fairserve.platform.interactions.service import GRAPHS_AT_ONCE
 from fairserve.platform.jobs.in_process import JobsInProcess
 from fairserve.platform.jobs.job import JobContext
 from fairserve.platform.jobs.jobs import JOBS
 from fairserve.platform.journal.journal import Journal
-from fairserve.platform.ledger import Ledger
+from fairserve.platform.lease import Lease, LeaseTakenError, fenced
+from fairserve.platform.ledger import Ledger, Rows
 from fairserve.platform.prices.repository import load_book
 from fairserve.platform.profiles.news import ProfileNews, profile_versions
 from fairserve.platform.programs.service import Programs
@@ -75,7 +71,11 @@ from fairserve.platform.supervisor import Supervisor, socket_folder, worker_comm
 from fairserve.platform.throttling.service import load_system
 from fairserve.platform.traffic.recorder import TrafficRecorder
 from fairserve.platform.traffic.segments import delete_recording, recording_folder
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.usage.repository import (
+    save_open_interactions,
+    upsert_calls,
+    upsert_interactions,
+)
 from fairserve.platform.user_data.pseudonyms import under_pseudonyms
 from fairserve.platform.webhooks.outbox import Outbox
 from fairserve.scheduling.block_keys import BlockHasher
@@ -98,16 +98,20 @@ class Platform:
         settings: Settings,
         *,
         engine: Engine | None = None,
+        lease: Lease | None = None,
         on_ready: Callable[[Platform], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``on_ready`` is called once, when the first call could be served.
 
+        Without ``lease`` nobody else uses the database; with it every write checks that it holds.
         ``clock`` is the monotonic clock of control, its history and the recorded traffic.
         """
         self.settings = settings
         self.engine = connect(settings.effective_database_url) if engine is None else engine
-        self.sessions = session_factory(self.engine)
+        self.lease = lease
+        sessions = session_factory(self.engine)
+        self.sessions = sessions if lease is None else fenced(sessions, lease)
         self.hasher = key_hasher(settings)
         self.authenticator = Authenticator(self.sessions, self.hasher)
         self.journal = Journal(
@@ -155,6 +159,7 @@ class Platform:
             prices=prices,
             spent=spent.before,
             on_ended=None if self.traffic is None else self.traffic.ended,
+            require_lease=self.require_lease,
             clock=self._clock,
         )
         self.profile_news = ProfileNews(self.sessions, self.control, learning, known_profiles)
@@ -163,6 +168,11 @@ class Platform:
             self.control.post(event)
         self.ledger.start()
         await asyncio.to_thread(spent.open_all, events, self.control.openings)
+        # What the last process left is in the database by now, or in the journal still.
+        if not await asyncio.to_thread(self.ledger.flush, RECOVERY_S):
+            logger.warning("the ledger is behind: some calls will be missing in restored runs")
+        alive_at = None if self.lease is None else self.lease.previous_alive_at
+        await restore_interactions(self.sessions, self.control, alive_at)
         self._http = worker_session()
         if settings.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
@@ -201,7 +211,6 @@ class Platform:
             self.models,
             TaskCalls(self.control, self.pool, self.models, prepare_options(settings)),
             program_options(settings),
-            flush=partial(self.ledger.flush, RECOVERY_S),
         )
         await self._start_fleet(stored, system)
         await self.programs.start()
@@ -210,6 +219,11 @@ class Platform:
         background = (self.profile_news.run(), openings, self.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
+
+    def require_lease(self) -> None:
+        """Raise UnavailableError while another server may hold the database."""
+        if self.lease is not None:
+            self.lease.require()
 
     async def drain(self) -> None:
         """Take no new calls and wait for those under way."""
@@ -243,7 +257,8 @@ class Platform:
     def _close_files(self) -> None:
         # The journal's last entries first, or the ledger would not see them.
         self.journal.close()
-        if not self.ledger.close(timeout_s=5.0):
+        replaced = self.lease is not None and self.lease.lost.is_set()
+        if not self.ledger.close(timeout_s=0.0 if replaced else 5.0):
             logger.warning("the database does not answer: the next start writes the rest")
         if self.traffic is not None:
             self.traffic.close()
@@ -287,17 +302,16 @@ class Platform:
         recorder.start()
         return recorder
 
-    def _write_rows(
-        self, calls: Sequence[CallRecord], interactions: Sequence[InteractionRecord]
-    ) -> None:
+    def _write_rows(self, rows: Rows) -> None:
         with self.sessions.begin() as session:
-            told, ended = under_pseudonyms(session, self.hasher, calls, interactions)
-            upsert_calls(session, told)
-            upsert_interactions(session, ended)
+            written = under_pseudonyms(session, self.hasher, rows)
+            upsert_calls(session, written.calls)
+            upsert_interactions(session, written.ended)
+            save_open_interactions(session, written.ended, written.opened)
             self.outbox.record(
                 session,
-                list(zip(calls, told, strict=True)),
-                list(zip(interactions, ended, strict=True)),
+                list(zip(rows.calls, written.calls, strict=True)),
+                list(zip(rows.ended, written.ended, strict=True)),
             )
 
     async def _start_fleet(self, stored: StoredFleet, system: SystemConfig) -> None:
@@ -373,6 +387,7 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         state.ledger = running.ledger
         state.jobs = running.jobs
         state.draining = running.draining
+        state.lease = running.lease
         state.authenticator = running.authenticator
         try:
             yield
@@ -391,7 +406,7 @@ def serve(settings: Settings) -> int:
             read_fleet(settings.fleet_file)
         settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         return ServerProcess(settings).run()
-    except (StartError, FleetFileError) as error:
+    except (StartError, LeaseTakenError, FleetFileError) as error:
         print(f"fairserve: {error}", file=sys.stderr)
         return 1
     except SQLAlchemyError as error:
@@ -400,12 +415,15 @@ def serve(settings: Settings) -> int:
         return 1
 
 
-def prepare_database(settings: Settings, engine: Engine) -> str | None:
+def prepare_database(settings: Settings, engine: Engine, lease: Lease | None = None) -> str | None:
     """Create the embedded schema, check any schema; returns a new admin key to be shown once.
 
-    Raises SchemaError, which says the command that helps.
+    Takes the lease before it writes to a database that may be another server's. Raises SchemaError,
+    which says the command that helps, and LeaseTakenError.
     """
     schema.prepare(engine, create_if_empty=settings.embedded_database)
+    if lease is not None:
+        lease.acquire()
     configured = settings.admin_key.get_secret_value() if settings.admin_key else None
     return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
 

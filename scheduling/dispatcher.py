@@ -333,11 +333,12 @@ class Dispatcher:
     def _on_interaction_restored(
         self, event: ev.InteractionRestored, now_s: float
     ) -> list[ev.Command]:
-        run_id, owner = event.interaction_id, (event.tenant, event.app, event.user)
-        self.tracker.take_back(run_id, owner, event.calls, now_s, declared=event.declared)
-        if event.calls:
+        end = self.tracker.restore_run(event.run, now_s)
+        if end is not None:
+            return [self._ended(end)]
+        if event.run.calls:
             for feeder in self._feeders():
-                feeder.begun_elsewhere(run_id)
+                feeder.begun_elsewhere(event.run.interaction_id)
         return []
 
     def _on_interaction_closed(self, event: ev.InteractionClosed, now_s: float) -> list[ev.Command]:

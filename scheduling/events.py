@@ -12,6 +12,7 @@ from typing import Literal
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.run import RestoredCall as RestoredCall
+from fairserve.interactions.run import RestoredRun as RestoredRun
 from fairserve.interactions.run_end import RunEnd
 from fairserve.scheduling.circumstances import Circumstances
 from fairserve.throttling.base import Decision, Limits
@@ -159,17 +160,9 @@ class InteractionOpened:
 
 @dataclass(frozen=True, slots=True)
 class InteractionRestored:
-    """A run goes on that was under way before the service restarted.
+    """A run continues that was open before the service restarted."""
 
-    ``calls`` are those that have ended, in the order of their acceptance.
-    """
-
-    interaction_id: str
-    tenant: str
-    app: str
-    user: str
-    calls: tuple[RestoredCall, ...]
-    declared: bool = True
+    run: RestoredRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from fairserve.platform.cluster.fleet_view import models_out
 from fairserve.platform.cluster.pool import WorkerPool
 from fairserve.platform.completions.models import Models
 from fairserve.platform.control.port import ControlPort
+from fairserve.platform.lease import Lease
 
 router = APIRouter()
 
@@ -53,15 +54,20 @@ async def liveliness() -> dict[str, str]:
 
 @router.get("/health/readiness", response_model=None)
 async def readiness(request: Request) -> JSONResponse:
-    """200 while a model can serve; 503 with the reason while starting, draining or without workers.
+    """200 while a model can serve; 503 with the reason while it cannot.
+
+    Reasons are starting, draining, no worker, and no database (its lease is over).
 
     Names are for keys only, so there are but numbers here: ``models`` that have a worker.
     """
     models: Models = request.app.state.models
     pool: WorkerPool = request.app.state.pool
     control: ControlPort = request.app.state.control
+    lease: Lease | None = request.app.state.lease
     if (await control.cluster()).draining:
         status = "draining"
+    elif lease is not None and lease.over:
+        status = "no database"
     elif not len(models):
         status = "starting"
     elif not models.ready():

@@ -84,6 +84,7 @@ class CallLifecycle:
         *,
         prices: PriceBook,
         on_ended: OnEnded | None,
+        require_lease: Callable[[], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
@@ -97,6 +98,7 @@ class CallLifecycle:
         self._runs = runs
         self._activity = activity
         self._prices = prices
+        self._require_lease = require_lease
         self._clock, self._wall = clock, wall
         self._recorder = CallRecorder(journal, clock, wall, activity, on_ended)
 
@@ -119,14 +121,11 @@ class CallLifecycle:
             turn=asyncio.get_running_loop().create_future(),
         )
         live.price = self._prices.at(call.pool, live.accepted_at)
+        self.require_storage()
         if message.user_agent_retry:
             self._take_back(self._recorder.repeated(message.fingerprint))
             self._rename_repeated(call)
         self._refuse_without_room(live)
-        try:
-            self._journal.check()
-        except JournalUnavailableError as error:
-            raise _not_journaled(error) from error
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)
             commands = self._dispatcher.handle(arrival, live.submitted_s)
@@ -139,6 +138,7 @@ class CallLifecycle:
             raise AssertionError("the journal was checked in the same step") from error
         self.calls.accept(live, live.submitted_s)
         live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
+        self.save_run(call.interaction_id)
         live.block_keys = self._dispatcher.block_keys(call)
         self._tell(live, "queued")
         self.apply(commands)
@@ -229,6 +229,21 @@ class CallLifecycle:
             self._end(live, "cancelled", error="client disconnected")
 
     # --- what control asks for --------------------------------------------------------------------
+
+    def require_storage(self, what: str = "call") -> None:
+        """Raise UnavailableError if another server may hold the database, or the journal is full."""
+        self._require_lease()
+        try:
+            self._journal.check()
+        except JournalUnavailableError as error:
+            raise _not_journaled(error, what) from error
+
+    def save_run(self, run_id: str) -> None:
+        """Let the journal know of an open run what a restart cannot learn from its calls."""
+        run = self._dispatcher.tracker.get(run_id)
+        record = None if run is None else self._runs.unsaved(run)
+        if record is not None:
+            self._journal.append("open_interaction", run_id, plain_of(record))
 
     def take(self, event: ev.Event) -> None:
         """Hand an event to the dispatcher and carry out what it says. Errors are logged."""
@@ -403,9 +418,9 @@ def _fail_turn(live: LiveCall, message: str, code: str) -> None:
         live.turn.set_exception(error)
 
 
-def _not_journaled(error: JournalUnavailableError) -> UnavailableError:
+def _not_journaled(error: JournalUnavailableError, what: str = "call") -> UnavailableError:
     return UnavailableError(
-        f"the call cannot be accepted: {error}",
+        f"the {what} cannot be accepted: {error}",
         code="journal_unavailable",
         headers={"Retry-After": "5"},
     )

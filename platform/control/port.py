@@ -7,11 +7,11 @@ tell and do not wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fairserve.interactions.run import RestoredCall
+from fairserve.interactions.run import RestoredRun
 from fairserve.platform.control.client_views import (
     CallView,
     ClientDetail,
@@ -106,7 +106,8 @@ class ControlPort(Protocol):
         Cancelling the task withdraws the call. ``on_cancel`` is called from the event loop if the
         call must stop after its grant. Raises a FairServeError: 404, 409 or 422 if the call does
         not fit its run (nothing was recorded then), 503 if it was not its turn in time, the queue
-        is full, control is draining, or the call cannot be written to the journal.
+        is full, control is draining, the call cannot be written to the journal, or another server may
+        hold the database.
         """
         ...
 
@@ -149,24 +150,18 @@ class ControlPort(Protocol):
         *,
         declared: bool = False,
     ) -> RunView:
-        """Open an empty run, complete with the call ``sink``. Raises ConflictError if it exists.
+        """Open an empty run, complete with the call ``sink``. Once this returns a restart keeps it.
+
+        Raises ConflictError if it exists, and UnavailableError if nothing new may be taken.
 
         A ``declared`` one is a program's: it takes its calls alone, and ends only when it is closed.
         """
         ...
 
-    async def restore_interaction(
-        self,
-        run_id: str,
-        tenant: str,
-        app: str,
-        user: str,
-        opened_at: float,
-        calls: Sequence[RestoredCall],
-    ) -> RunView:
-        """Take back a program's run after a restart, with its calls in the order of their acceptance.
+    async def restore_interaction(self, run: RestoredRun, opened_at: float) -> None:
+        """Continue a run that was open before a restart; one that was closing ends at once.
 
-        Raises ConflictError if there is such a run.
+        Raises ConflictError if there is such a run, and UnavailableError if there are too many.
         """
         ...
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from fairserve.interactions.run import RunState
 from fairserve.scheduling.events import CallOutcome
 
 
@@ -86,10 +87,30 @@ class InteractionRecord:
     waste_cause: str = ""
 
 
-R = TypeVar("R", CallRecord, InteractionRecord)
+@dataclass(frozen=True, slots=True)
+class OpenInteractionRecord:
+    """One row of the open interactions, from which a restart restores a run; ids are the client's.
+
+    Written when a run is opened, when the call that completes it is named, and when its client closes
+    it while calls are live. Runs of a single call and those of programs have none.
+    """
+
+    interaction_id: str
+    tenant: str
+    app: str
+    user: str
+    opened_at: float
+    sink: str | None = None
+    """Name of the call whose end completes the run."""
+    closing: RunState | None = None
+    """State with which the run ends once its live calls have ended."""
 
 
-def plain_of(record: CallRecord | InteractionRecord) -> dict[str, Any]:
+Record = CallRecord | InteractionRecord | OpenInteractionRecord
+R = TypeVar("R", CallRecord, InteractionRecord, OpenInteractionRecord)
+
+
+def plain_of(record: Record) -> dict[str, Any]:
     """A record as an entry's data. Its fields are plain, so nothing is copied deeply."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 

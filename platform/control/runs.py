@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from fairserve.interactions.call import Call
-from fairserve.interactions.identity import client_run_id
+from fairserve.interactions.identity import client_call_id, client_run_id
+from fairserve.interactions.run import RestoredRun, Run, RunState
 from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.port import RunView
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
 from fairserve.scheduling.events import InteractionEnded
 
 MAX_ENDED = 10_000
@@ -33,6 +34,8 @@ class _Run:
     calls: int = 0
     live_calls: int = 0
     tokens: int = 0
+    saved: tuple[str | None, RunState | None] | None = None
+    """Sink and closing state that the journal has; None: it does not know the run."""
 
 
 class LiveRuns:
@@ -58,13 +61,27 @@ class LiveRuns:
         app: str,
         user: str,
         at: float,
-        calls: int = 0,
-        tokens: int = 0,
     ) -> RunView:
-        """A run was opened before its first call, or taken back with so many."""
-        run = _Run(tenant, app, user, at, at, calls, tokens=tokens)
+        """A run was opened before its first call."""
+        run = _Run(tenant, app, user, at, at)
         self._begun(run_id, run)
         return _view(run_id, run)
+
+    def restored(self, run: RestoredRun, opened_at: float, last_active_at: float) -> RunView:
+        """A run continues that was open before a restart."""
+        tenant, app, user = run.owner
+        live = _Run(
+            tenant,
+            app,
+            user,
+            opened_at,
+            last_active_at,
+            len(run.calls),
+            tokens=sum(call.tokens for call in run.calls),
+            saved=(run.sink, run.closing),
+        )
+        self._begun(run.interaction_id, live)
+        return _view(run.interaction_id, live)
 
     def call_accepted(self, call: Call, at: float) -> float:
         """A call joined its run, or began it; returns when the run was opened."""
@@ -79,6 +96,24 @@ class LiveRuns:
         run.live_calls += 1
         run.last_active_at = at
         return run.opened_at
+
+    def unsaved(self, run: Run) -> OpenInteractionRecord | None:
+        """Return what the journal is to hold of an open run, if it holds anything else; once."""
+        live = self._runs.get(run.interaction_id)
+        state = (run.closing_final, run.closing)
+        if live is None or run.single or run.declared or live.saved == state:
+            return None
+        live.saved = state
+        sink = run.closing_final
+        return OpenInteractionRecord(
+            interaction_id=client_run_id(run.app, run.interaction_id),
+            tenant=run.tenant,
+            app=run.app,
+            user=run.user,
+            opened_at=live.opened_at,
+            sink=None if sink is None else client_call_id(run.interaction_id, sink),
+            closing=run.closing,
+        )
 
     def call_ended(self, call: Call, tokens: int, at: float) -> None:
         """A call of a run ended, which may have ended the run before."""

@@ -4,8 +4,8 @@ One event loop owns it; other threads hand their events and changes to that loop
 through is in ``lifecycle``; here are the clock's ticks, what comes from beside the calls (workers,
 settings, the system itself), the runs, and what is shown of it all.
 
-Weakness: the state lives in this process; after a crash runs begin anew and counters start at zero,
-while the ledger is complete.
+Weakness: the state lives in this process; after a crash the open runs are restored from the ledger, and
+the counters of fairness start at zero.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import asyncio
 import concurrent.futures
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from fairserve.interactions.run import RestoredCall
+from fairserve.interactions.run import RestoredRun
 from fairserve.interactions.tracker import TrackerLimits
 from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
@@ -84,9 +84,11 @@ class ControlService:
         prices: PriceBook | None = None,
         spent: SpentBefore = lambda contract, until: (),
         on_ended: OnEnded | None = None,
+        require_lease: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """``require_lease`` raises UnavailableError while another server may hold the database."""
         self._base = system
         self._parameters = dict(parameters or {})
         self._seed = seed
@@ -115,6 +117,7 @@ class ControlService:
             self.activity,
             prices=PriceBook() if prices is None else prices,
             on_ended=on_ended,
+            require_lease=require_lease,
             clock=clock,
             wall=wall,
         )
@@ -252,29 +255,27 @@ class ControlService:
         declared: bool = False,
     ) -> RunView:
         """See the port."""
+        self._lifecycle.require_storage("interaction")
         event = ev.InteractionOpened(run_id, tenant, app, user, sink, declared)
         self._handle_run(event, app)
-        return self._runs.opened(run_id, tenant, app, user, self._wall())
+        view = self._runs.opened(run_id, tenant, app, user, self._wall())
+        self._lifecycle.save_run(run_id)
+        await self._journal.written()
+        return view
 
-    async def restore_interaction(
-        self,
-        run_id: str,
-        tenant: str,
-        app: str,
-        user: str,
-        opened_at: float,
-        calls: Sequence[RestoredCall],
-    ) -> RunView:
+    async def restore_interaction(self, run: RestoredRun, opened_at: float) -> None:
         """See the port."""
-        event = ev.InteractionRestored(run_id, tenant, app, user, tuple(calls), declared=True)
-        self._handle_run(event, app)
-        tokens = sum(call.tokens for call in calls)
-        return self._runs.opened(run_id, tenant, app, user, opened_at, len(calls), tokens)
+        app = run.owner[1]
+        with interaction_errors(None, app):
+            commands = self._dispatcher.handle(ev.InteractionRestored(run), self._clock())
+        self._runs.restored(run, opened_at, self._wall() - run.idle_age_s)
+        self._lifecycle.apply(commands)
 
     async def close_interaction(self, run_id: str, *, cancel: bool, failed: bool = False) -> None:
         """See the port."""
         event = ev.InteractionClosed(run_id, cancel=cancel, failed=failed)
         self._handle_run(event, run_id.partition("/")[0])
+        self._lifecycle.save_run(run_id)
 
     def _handle_run(self, event: ev.Event, app: str) -> None:
         with interaction_errors(None, app):

@@ -1,4 +1,4 @@
-"""What happened: ended interactions, the call ledger, and the refusals among the calls.
+"""What happened: interactions, the call ledger, and the refusals among the calls.
 
 Rows come from the journal (:mod:`fairserve.platform.control.record`), so they repeat ids as plain
 strings without foreign keys. Retention deletes them by time; the indexes serve the reports.
@@ -11,6 +11,7 @@ from datetime import datetime
 from sqlalchemy import JSON, BigInteger, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
+from fairserve.interactions.run import RunState
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, TEXT_CHARS, Base
 
 WIDE_ID_CHARS = 255
@@ -39,6 +40,26 @@ class Interaction(Base):
     tokens: Mapped[int] = mapped_column(BigInteger)
     wasted_tokens: Mapped[int] = mapped_column(BigInteger)
     waste_cause: Mapped[str] = mapped_column(String(16))
+
+
+class OpenInteraction(Base):
+    """An interaction that has not ended; the fields of ``OpenInteractionRecord``.
+
+    With its calls of the ledger it is what a restart restores. Its row goes when it ends.
+    """
+
+    __tablename__ = "open_interactions"
+    __table_args__ = (Index(None, "tenant_id", "user_id"),)
+
+    tenant_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    id: Mapped[str] = mapped_column(String(WIDE_ID_CHARS), primary_key=True)
+    user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
+    opened_at: Mapped[datetime]
+    sink: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
+    """Name of the call whose end completes it."""
+    closing: Mapped[RunState | None] = mapped_column(String(16))
+    """State with which it ends: its client closed it while calls were live."""
 
 
 class LedgerCall(Base):

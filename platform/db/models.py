@@ -10,8 +10,8 @@ from fairserve.platform.db.exports import ReportExport, ReportExportPart
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.jobs import JobState
-from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
-from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ThrottlingSetting
+from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
+from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ServerLease, ThrottlingSetting
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.programs import Program, ProgramStep
 from fairserve.platform.db.usage import (
@@ -39,6 +39,7 @@ __all__ = [
     "Interaction",
     "JobState",
     "LedgerCall",
+    "OpenInteraction",
     "Price",
     "ProfileVersion",
     "Program",
@@ -46,6 +47,7 @@ __all__ = [
     "ReportExport",
     "ReportExportPart",
     "SchemaInfo",
+    "ServerLease",
     "Tenant",
     "ThrottlingEvent",
     "ThrottlingSetting",

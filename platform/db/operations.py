@@ -1,11 +1,11 @@
-"""What operators did, and what the schema says of itself: settings, audit log, schema info."""
+"""What operators did, what the schema says of itself, and which server holds the database."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, Index, String
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, Base
@@ -52,3 +52,24 @@ class SchemaInfo(Base):
     """The oldest schema revision whose server may still use this database."""
     compatible: Mapped[bool]
     """False while a contracting migration is under way."""
+
+
+class ServerLease(Base):
+    """One row: the server that holds the database (:mod:`fairserve.platform.lease`)."""
+
+    __tablename__ = "server_lease"
+    __table_args__ = (CheckConstraint("id = 1", name="one_row"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    token: Mapped[int] = mapped_column(BigInteger)
+    """Raised by each takeover. Who writes under an earlier one is not the holder any more."""
+    beat: Mapped[int] = mapped_column(BigInteger)
+    """Renewals under this token."""
+    holder: Mapped[str] = mapped_column(String(NAME_CHARS))
+    """Host and process; empty: it was released."""
+    guard: Mapped[str] = mapped_column(String(NAME_CHARS))
+    """The lock that the holder's process has while it lives."""
+    lease_s: Mapped[float]
+    """How long the holder may serve after a renewal."""
+    renewed_at: Mapped[datetime]
+    """By the holder's wall clock; for people, and for the ages of what is restored."""

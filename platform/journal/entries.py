@@ -1,21 +1,21 @@
-"""What the journal holds: four kinds of entries, one JSON object a line, guarded by a checksum.
+"""What the journal holds: five kinds of entries, one JSON object a line, guarded by a checksum.
 
 ``accepted`` carries the call's ledger row as it would be if nothing more were ever heard of it;
 ``progress`` what it has used since; ``closed`` the final row; ``interaction`` the row of a run that
-ended. A line is ``<crc32 of the rest, 8 hex digits> <JSON>``: a torn or damaged line is told from a
-good one without trusting its length.
+ended, and ``open_interaction`` that of one that is open. A line is ``<crc32 of the rest, 8 hex digits>
+<JSON>``: a torn or damaged line is told from a good one without trusting its length.
 """
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import orjson
 
-Kind = Literal["accepted", "progress", "closed", "interaction"]
-KINDS = frozenset(("accepted", "progress", "closed", "interaction"))
+Kind = Literal["accepted", "progress", "closed", "interaction", "open_interaction"]
+KINDS: frozenset[Kind] = frozenset(get_args(Kind))
 
 
 @dataclass(frozen=True, slots=True)

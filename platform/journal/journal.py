@@ -7,8 +7,12 @@ one gathers: one sync serves all calls of that moment. Entries that nobody waits
 once, which outlives this process, and synced a little later, or with the next that somebody does.
 Segments are deleted, oldest first, once they are in the ledger and no open call began in them.
 
-Weakness: a disk that fails leaves the entries of running calls in memory until it works again; what
-is in memory is bounded by the calls that run, since new ones are refused then.
+Space is allocated ahead (:mod:`fairserve.platform.journal.reserve`): on a full disk new calls are
+rejected, and the ends of those in progress are written. Ends of runs wait in memory for space, and
+progress is left out.
+
+Weakness: a disk that fails, rather than being full, leaves the entries of running calls in memory until
+it works again; what is in memory is bounded by the calls that run, since new ones are rejected then.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from typing import Any
 
 from fairserve.platform.journal.entries import Entry, Kind, encode
 from fairserve.platform.journal.recovery import OpenCall, recover
+from fairserve.platform.journal.reserve import CALL_BYTES, Allocate, Reserve, allocate
 from fairserve.platform.journal.retention import KeptSegments, Segment
 from fairserve.platform.journal.segments import Position, create_segment, segment_path
 
@@ -47,7 +52,7 @@ class _Pending:
     line: bytes
     kind: Kind
     key: str
-    sequence: int
+    sequence: int = 0
     waiter: asyncio.Future[None] | None = None
     dropped: bool = False
 
@@ -58,6 +63,12 @@ class _Writing:
 
     segment: Segment
     descriptor: int
+
+    def close(self) -> None:
+        """Free the space that was allocated ahead, and the descriptor."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.descriptor, self.segment.size_bytes)
+        os.close(self.descriptor)
 
 
 class Journal:
@@ -70,12 +81,20 @@ class Journal:
         segment_bytes: int = 16 * 1024 * 1024,
         max_bytes: int = 1024 * 1024 * 1024,
         sync: Callable[[int], None] = os.fdatasync,
+        allocate: Allocate = allocate,
     ) -> None:
         self.folder = folder
         self._segment_bytes = segment_bytes
         self._max_bytes = max_bytes
         self._sync = sync
         self._condition = threading.Condition()
+        self._reserve = Reserve(allocate)
+        self._no_room = ""
+        """Why no more space could be allocated; empty: it could."""
+        self._no_room_until_s = 0.0
+        """When to try again."""
+        self._waiting: deque[_Pending] = deque()
+        """Entries that hold no space, and find none."""
         self._pending: deque[_Pending] = deque()
         self._unsynced: dict[int, _Pending] = {}
         self._pending_bytes = 0
@@ -103,7 +122,7 @@ class Journal:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._kept, left_open = recover(self.folder)
-        self._start_segment(self._kept.newest_number + 1)
+        self._start_segment(self._kept.newest_number + 1, first=True)
         self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
         self._thread.start()
         return left_open
@@ -117,7 +136,7 @@ class Journal:
             self._thread.join()
             self._thread = None
         if self._writing is not None:
-            os.close(self._writing.descriptor)
+            self._writing.close()
             self._writing = None
 
     # --- writing, from the event loop -------------------------------------------------------------
@@ -128,6 +147,9 @@ class Journal:
             if self._failure is not None:
                 raise JournalUnavailableError(f"the journal cannot be written: {self._failure}")
             kept_bytes = self._kept.size_bytes + self._pending_bytes
+            has_room = self._has_room(CALL_BYTES)
+        if not has_room:
+            raise JournalUnavailableError(f"the journal's disk is full: {self._no_room}")
         if kept_bytes >= self._max_bytes:
             raise JournalUnavailableError(
                 f"the journal has {kept_bytes} bytes that are not in the database yet; allowed: "
@@ -139,21 +161,57 @@ class Journal:
     def append(self, kind: Kind, key: str, data: dict[str, Any]) -> int:
         """Hand an entry to the writer; returns its number for :meth:`durable`.
 
-        Only ``accepted`` may be refused (JournalUnavailableError); the other kinds tell of calls
-        that are in the journal already, and are kept until they can be written.
+        Only ``accepted`` may be rejected (JournalUnavailableError), and then holds space for its end;
+        the other kinds are kept until they can be written, but for ``progress``, which may be left out.
         """
         if kind == "accepted":
             self.check()
         line = encode(Entry(kind, key, data))
+        pending = _Pending(line, kind, key)
         with self._condition:
-            self._sequence += 1
-            pending = _Pending(line, kind, key, self._sequence)
-            self._pending.append(pending)
             if kind == "accepted":
-                self._unsynced[self._sequence] = pending
-            self._pending_bytes += len(line)
-            self._condition.notify_all()
+                self._reserve.hold(key, len(line))
+            elif kind == "closed" and self._reserve.release(key):
+                pass  # it has held this space
+            elif kind == "progress" and not self._has_room(len(line) + CALL_BYTES):
+                return self._sequence
+            elif self._waiting or not self._has_room(len(line)):
+                self._waiting.append(pending)
+                return self._sequence
+            self._queue(pending)
             return self._sequence
+
+    def _queue(self, pending: _Pending) -> None:
+        """Let the writer write an entry; its space is there. Holds the lock."""
+        self._sequence += 1
+        pending.sequence = self._sequence
+        self._pending.append(pending)
+        if pending.kind == "accepted":
+            self._unsynced[self._sequence] = pending
+        self._pending_bytes += len(pending.line)
+        self._condition.notify_all()
+
+    def _has_room(self, need_bytes: int) -> bool:
+        """Whether so much space is free, or could be allocated. Holds the lock."""
+        assert self._writing is not None
+        used_bytes = self._writing.segment.size_bytes + self._pending_bytes
+        if self._reserve.free_bytes(used_bytes) >= need_bytes:
+            return True
+        if self._no_room and time.monotonic() < self._no_room_until_s:
+            return False
+        try:
+            self._reserve.grow(self._writing.descriptor, used_bytes, need_bytes)
+        except OSError as error:
+            self._lacks_room(error)
+            return False
+        self._no_room = ""
+        return True
+
+    def _lacks_room(self, error: OSError) -> None:
+        if not self._no_room:
+            logger.error("the journal's disk is full, new calls are rejected: %s", error)
+        self._no_room = error.strerror or str(error)
+        self._no_room_until_s = time.monotonic() + RETRY_S
 
     async def durable(self, sequence: int) -> None:
         """Wait until an ``accepted`` entry is on disk.
@@ -216,9 +274,16 @@ class Journal:
         while True:
             with self._condition:
                 wait_s = max(0.0, sync_due_s - time.monotonic()) if written else None
+                if self._waiting:
+                    wait_s = RETRY_S if wait_s is None else min(wait_s, RETRY_S)
                 self._condition.wait_for(lambda: self._pending or self._stopping, wait_s)
+                while self._waiting and self._has_room(len(self._waiting[0].line)):
+                    self._queue(self._waiting.popleft())
                 if not self._pending and not written:
-                    return
+                    if self._stopping:
+                        self._log_unwritten(len(self._waiting))
+                        return
+                    continue
                 batch = list(self._pending)
                 self._pending.clear()
                 urgent = self._stopping or any(each.kind == "accepted" for each in batch)
@@ -246,9 +311,15 @@ class Journal:
         assert self._writing is not None
         if self._writing.segment.size_bytes >= self._segment_bytes and not after:
             self._rotate()
-        rest = memoryview(b"".join(pending.line for pending in batch))
+        offset = self._writing.segment.size_bytes + sum(len(pending.line) for pending in after)
+        self._put(b"".join(pending.line for pending in batch), offset)
+
+    def _put(self, data: bytes, offset: int) -> None:
+        assert self._writing is not None
+        rest = memoryview(data)
         while rest:
-            rest = rest[os.write(self._writing.descriptor, rest) :]
+            written = os.pwrite(self._writing.descriptor, rest, offset)
+            rest, offset = rest[written:], offset + written
 
     def _passed(self, batch: list[_Pending]) -> None:
         """Tell who waits for :meth:`written`."""
@@ -261,13 +332,14 @@ class Journal:
         _wake(due, None)
 
     def _cut(self) -> None:
-        """Take back what was written and not synced: it will be written again.
+        """Clear what was written and not synced: it will be written again, in the same space.
 
         If that fails too, entries appear twice, which the ledger's upserts make harmless.
         """
         assert self._writing is not None
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._writing.descriptor, self._writing.segment.size_bytes)
+        with contextlib.suppress(OSError), self._condition:
+            size_bytes = self._writing.segment.size_bytes
+            self._put(bytes(self._pending_bytes), size_bytes)
 
     def _written(self, batch: list[_Pending]) -> None:
         assert self._writing is not None
@@ -302,6 +374,7 @@ class Journal:
             for pending in batch:
                 if pending.kind == "accepted":
                     pending.dropped = True
+                    self._reserve.release(pending.key)
                     self._pending_bytes -= len(pending.line)
                     if pending.waiter is not None:
                         waiters.append(pending.waiter)
@@ -311,8 +384,7 @@ class Journal:
         _wake(waiters, reason)
         with self._condition:
             if self._stopping:
-                if self._pending:
-                    logger.error("%d journal entries could not be written", len(self._pending))
+                self._log_unwritten(len(self._pending) + len(self._waiting))
                 return False
             self._condition.wait_for(lambda: self._stopping, timeout=RETRY_S)
             if not self._pending:
@@ -320,19 +392,45 @@ class Journal:
                 self._failure = None
         return True
 
+    def _log_unwritten(self, entries: int) -> None:
+        if entries:
+            logger.error("%d journal entries could not be written", entries)
+
     def _rotate(self) -> None:
+        """Continue in a new segment, if there is room for one."""
         assert self._writing is not None
         old = self._writing
-        self._start_segment(old.segment.number + 1)
-        os.close(old.descriptor)
+        if self._no_room and time.monotonic() < self._no_room_until_s:
+            return
+        try:
+            self._start_segment(old.segment.number + 1)
+        except OSError as error:
+            with self._condition:
+                self._lacks_room(error)
+            segment_path(self.folder, old.segment.number + 1).unlink(missing_ok=True)
+        else:
+            old.close()
 
-    def _start_segment(self, number: int) -> None:
+    def _start_segment(self, number: int, *, first: bool = False) -> None:
+        """Write to a new segment from now on, whose space is allocated. Raises OSError.
+
+        The ``first`` one may have no space yet: what a restart finds is readable on a full disk, too.
+        """
         descriptor = create_segment(self.folder, number)
-        segment = Segment(number, size_bytes=os.fstat(descriptor).st_size)
-        self._writing = _Writing(segment, descriptor)
+        segment = Segment(number)
         with self._condition:
+            try:
+                self._reserve.begin(descriptor, self._segment_bytes, self._pending_bytes)
+            except OSError as error:
+                if not first:
+                    os.close(descriptor)
+                    raise
+                self._lacks_room(error)
+            else:
+                self._no_room = ""
+            self._writing = _Writing(segment, descriptor)
             self._kept.add(segment)
-            self._durable = Position(number, segment.size_bytes)
+            self._durable = Position(number, 0)
 
 
 def _wake(waiters: list[asyncio.Future[None]], reason: str | None) -> None:

@@ -1,7 +1,8 @@
 """Reading the journal back after a stop: which calls were left open, and where the good lines end.
 
 A write that was cut short by the end of the process or of the machine leaves a torn tail in the last
-segment, which is cut off. A damaged line anywhere else costs only itself.
+segment, which is cut off, as is space that was allocated ahead. A damaged line anywhere else costs only
+itself.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ def _read(
     """Read a segment into ``kept`` and ``found``; ``last``: no segment comes after it."""
     good_end = offset = 0
     damaged = 0
+    unwritten = False
     with path.open("rb") as lines:
         for line in lines:
             offset += len(line)
             entry = decode(line)
             if entry is None:
-                damaged += 1
+                unwritten = not line.strip(b"\0")
+                damaged += not unwritten
                 continue
             good_end = offset
             kept.count(entry.kind, entry.key, segment)
@@ -61,7 +64,7 @@ def _read(
                 found[entry.key].progress = entry.data
             elif entry.kind == "closed":
                 found.pop(entry.key, None)
-    if last and good_end < offset:
+    if (last or unwritten) and good_end < offset:
         with path.open("r+b") as file:
             file.truncate(good_end)
             os.fsync(file.fileno())

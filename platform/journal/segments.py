@@ -32,8 +32,8 @@ def segment_numbers(folder: Path) -> list[int]:
 
 
 def create_segment(folder: Path, number: int) -> int:
-    """A descriptor that appends to a segment; its name is on disk. Raises OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    """A descriptor that writes a new segment; its name is on disk. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     descriptor = os.open(segment_path(folder, number), flags, 0o600)
     _sync_folder(folder)
     return descriptor
@@ -54,7 +54,8 @@ def read_entries(
         limit = end.offset if number == end.segment else None
         with segment_path(folder, number).open("rb") as file:
             file.seek(offset)
-            for line in file:
+            # Behind the end of the last segment is space that was allocated ahead: not to be read.
+            while (limit is None or offset < limit) and (line := file.readline()):
                 offset += len(line)
                 if limit is not None and offset > limit:
                     return

@@ -36,7 +36,9 @@ from fairserve.platform.programs.task_calls import Owner, TaskCalls
 
 logger = logging.getLogger(__name__)
 
-NOT_ACCEPTED = frozenset({"queue_full", "journal_unavailable", "starting", "draining"})
+NOT_ACCEPTED = frozenset(
+    {"queue_full", "journal_unavailable", "lease_over", "starting", "draining"}
+)
 """Codes of 503 answers to calls that were not accepted, and may come again under their name."""
 OF_ONE_MODEL = frozenset({"queue_full", "starting"})
 """Of these, those that say nothing of calls of other models."""

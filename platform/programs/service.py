@@ -22,7 +22,7 @@ from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.interactions.program import Program, parse_program
 from fairserve.interactions.program_run import ProgramRun
 from fairserve.interactions.program_task import call_name
-from fairserve.interactions.run import RestoredCall
+from fairserve.interactions.run import RestoredCall, RestoredRun
 from fairserve.platform.apps import repository as apps
 from fairserve.platform.completions.models import Models
 from fairserve.platform.control.port import ControlPort, RunView
@@ -92,11 +92,7 @@ class Programs:
         models: Models,
         calls: TaskCalls,
         options: ProgramOptions = ProgramOptions(),
-        *,
-        flush: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``flush`` waits until the ledger has what the journal has, and says whether it does."""
-        self._flush = flush
         self._sessions = sessions
         self._control = control
         self._models = models
@@ -112,16 +108,16 @@ class Programs:
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Go on with the programs that the last process left. Raises SQLAlchemyError."""
+        """Continue the programs that the last process left, whose calls are in the ledger by now.
+
+        Raises SQLAlchemyError.
+        """
         self._loop = asyncio.get_running_loop()
         self._store.start()
         left = await asyncio.to_thread(repository.running, self._sessions)
         if not left:
             return
         logger.warning("%d programs were under way when the server stopped", len(left))
-        # Their calls are in the ledger by now, or in the journal still.
-        if not await asyncio.to_thread(self._flush):
-            logger.warning("the ledger is behind: some calls of programs will miss in their runs")
         for key, stopped in left:
             await self._take_up(key, stopped)
 
@@ -329,14 +325,13 @@ class Programs:
                 parse_program(saved.declaration, saved.limits), saved.run_state, profile
             )
             core_id = core_run_id(key.app, key.run_id)
-            await self._control.restore_interaction(
+            restored = RestoredRun(
                 core_id,
-                key.tenant,
-                key.app,
-                saved.user,
-                saved.created_at.timestamp(),
-                _calls_before(core_id, calls, saved),
+                (key.tenant, key.app, saved.user),
+                tuple(_calls_before(core_id, calls, saved)),
+                declared=True,
             )
+            await self._control.restore_interaction(restored, saved.created_at.timestamp())
         except Exception as error:  # none of them may keep the server from its start
             logger.exception("program %s cannot go on", key.run_id)
             reason = f"it could not go on after a restart: {error}"[:TEXT_CHARS]

@@ -12,13 +12,13 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Table, delete, or_, select
+from sqlalchemy import Table, delete, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.record import CallRecord, InteractionRecord, OpenInteractionRecord
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.identity import ApiKey
-from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import fitting, upsert
 from fairserve.platform.usage.marks import mark_ends_until_now, mark_rows
@@ -32,6 +32,8 @@ REFUSAL_INPUTS = (
     "call_cost",
 )
 """What a refusal was decided on beside its limit: keys of a record's ``refusal_inputs``, and columns."""
+DELETED_AT_ONCE = 500
+"""Rows that one statement deletes by their keys: databases bound the parameters of a statement."""
 
 
 def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
@@ -51,6 +53,25 @@ def upsert_interactions(session: Session, records: Sequence[InteractionRecord]) 
     mark_ends_until_now(session, runs)
     upsert(session, Interaction, runs)
     mark_rows(session, runs, "ended_at")
+
+
+def save_open_interactions(
+    session: Session,
+    ended: Sequence[InteractionRecord],
+    opened: Sequence[OpenInteractionRecord],
+) -> None:
+    """Write the interactions that are open now, and forget those that have ended."""
+    table = OpenInteraction.__table__
+    assert isinstance(table, Table)
+    key = (OpenInteraction.tenant_id, OpenInteraction.app_id, OpenInteraction.id)
+    over = [
+        tuple(fitting(table, dict(zip(("tenant_id", "app_id", "id"), each, strict=True))).values())
+        for each in ((run.tenant, run.app, run.interaction_id) for run in ended)
+    ]
+    for start in range(0, len(over), DELETED_AT_ONCE):
+        keys = over[start : start + DELETED_AT_ONCE]
+        session.execute(delete(table).where(tuple_(*key).in_(keys)))
+    upsert(session, OpenInteraction, map(_open_interaction, opened))
 
 
 def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:
@@ -90,6 +111,18 @@ def _delete(session: Session, key: InstrumentedAttribute[str], condition: Any, r
         delete(key.class_).where(key.in_(ids)), execution_options={"synchronize_session": False}
     )
     return int(getattr(result, "rowcount", 0))
+
+
+def _open_interaction(record: OpenInteractionRecord) -> dict[str, Any]:
+    return {
+        "tenant_id": record.tenant,
+        "app_id": record.app,
+        "id": record.interaction_id,
+        "user_id": record.user,
+        "opened_at": _time(record.opened_at),
+        "sink": record.sink,
+        "closing": record.closing,
+    }
 
 
 def _time(epoch_s: float) -> datetime:

@@ -35,6 +35,7 @@ from fairserve.platform.user_data.repository import (
     CONTRACTS,
     EXPORTS,
     INTERACTIONS,
+    OPEN_INTERACTIONS,
     PROGRAMS,
     REFUSALS,
     SETTINGS,
@@ -95,6 +96,7 @@ class Rewriting:
         counts = {
             AUDIT.name: self._in_batches(AUDIT, self._audit),
             PROGRAMS.name: self._in_batches(PROGRAMS, _delete, PROGRAM_ROWS),
+            OPEN_INTERACTIONS.name: self._in_batches(OPEN_INTERACTIONS, _delete),
             REFUSALS.name: self._in_batches(REFUSALS, self._refusals),
             INTERACTIONS.name: self._in_batches(INTERACTIONS, self._interactions),
             CALLS.name: self._in_batches(CALLS, self._calls),

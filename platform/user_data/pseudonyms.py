@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,12 +18,13 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.control.record import CallRecord, InteractionRecord, OpenInteractionRecord
 from fairserve.platform.db.base import NAME_CHARS
 from fairserve.platform.db.erasures import Erasure
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.upsert import fitting_text
+from fairserve.platform.ledger import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +77,31 @@ def user_hashes(hasher: KeyHasher, user: str) -> list[str]:
     return hasher.candidates(fitting_text(user, NAME_CHARS))
 
 
-def under_pseudonyms(
-    session: Session,
-    hasher: KeyHasher,
-    calls: Sequence[CallRecord],
-    interactions: Sequence[InteractionRecord],
-) -> tuple[Sequence[CallRecord], Sequence[InteractionRecord]]:
+def under_pseudonyms(session: Session, hasher: KeyHasher, rows: Rows) -> Rows:
     """Records to write, with those of erased users from before their erasure made anonymous.
 
-    One look-up, of what was erased since the earliest of them: as a rule that is nothing.
+    Their open interactions are left out: nobody continues a run under a pseudonym. One look-up, of what
+    was erased since the earliest of them: as a rule that is nothing.
     """
-    times = [call.accepted_at for call in calls] + [run.opened_at for run in interactions]
+    runs: tuple[InteractionRecord | OpenInteractionRecord, ...] = (*rows.ended, *rows.opened)
+    times = [call.accepted_at for call in rows.calls] + [run.opened_at for run in runs]
     if not times:
-        return calls, interactions
-    tenants = {call.tenant for call in calls} | {run.tenant for run in interactions}
-    rows = session.scalars(
+        return rows
+    tenants = {call.tenant for call in rows.calls} | {run.tenant for run in runs}
+    erasures = session.scalars(
         select(Erasure).where(
             Erasure.tenant_id.in_(tenants),
             Erasure.erased_at >= datetime.fromtimestamp(min(times), UTC),
         )
     ).all()
-    if not rows:
-        return calls, interactions
-    erased = _Erased({(row.tenant_id, row.user_hash): row for row in rows}, hasher)
-    return [erased.call(call) for call in calls], [erased.run(run) for run in interactions]
+    if not erasures:
+        return rows
+    erased = _Erased({(row.tenant_id, row.user_hash): row for row in erasures}, hasher)
+    return Rows(
+        [erased.call(call) for call in rows.calls],
+        [erased.run(run) for run in rows.ended],
+        [run for run in rows.opened if not erased.has(run)],
+    )
 
 
 class _Erased:
@@ -125,6 +127,9 @@ class _Erased:
             return record
         run_id = known.run(record.app, record.interaction_id)
         return replace(record, user=known.pseudonym, interaction_id=run_id)
+
+    def has(self, record: OpenInteractionRecord) -> bool:
+        return self._of(record.tenant, record.user, record.opened_at) is not None
 
     def _of(self, tenant: str, user: str, at: float) -> Replacement | None:
         if (tenant, user) not in self._found:

@@ -19,7 +19,7 @@ from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.identity import EndUser
-from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.programs import Program, ProgramStep
 from fairserve.platform.db.webhooks import WebhookEvent
@@ -69,6 +69,13 @@ INTERACTIONS = Kind(
     (Interaction.app_id, Interaction.id),
     Interaction.opened_at,
 )
+OPEN_INTERACTIONS = Kind(
+    "open_interactions",
+    OpenInteraction,
+    _about_user(OpenInteraction),
+    (OpenInteraction.app_id, OpenInteraction.id),
+    OpenInteraction.opened_at,
+)
 CALLS = Kind(
     "calls",
     LedgerCall,
@@ -110,6 +117,7 @@ KINDS = (
     SETTINGS,
     CONTRACTS,
     INTERACTIONS,
+    OPEN_INTERACTIONS,
     CALLS,
     REFUSALS,
     PROGRAMS,

@@ -21,6 +21,8 @@ class ErasedRows(BaseModel):
     settings: int
     contracts: int
     programs: int
+    open_interactions: int
+    """A restart of the server ends them; the running server continues them."""
     exports: int
     """Report exports that might name the user, whatever else is in them."""
     audit: int

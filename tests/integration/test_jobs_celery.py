@@ -34,6 +34,7 @@ from fairserve.platform.jobs.celery_jobs import (
     celery_app,
 )
 from fairserve.platform.jobs.jobs import JOBS
+from fairserve.platform.ledger import Rows
 from fairserve.platform.profiles.learning import learn_profiles
 from fairserve.platform.settings import Settings
 from fairserve.platform.usage.reconcile import compare
@@ -186,7 +187,7 @@ class Deployment:
                     **owned,
                 )
             )
-        self.server._write_rows(calls, over)
+        self.server._write_rows(Rows(calls, over))
 
 
 @pytest.fixture(scope="module")

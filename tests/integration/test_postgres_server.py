@@ -15,6 +15,7 @@ def test_the_server_on_postgresql(postgres_url, tmp_path):
     env = {
         "DATABASE_URL": postgres_url,
         "FAIRSERVE_SECRET_KEY": "x" * 32,
+        "FAIRSERVE_DATABASE_LEASE_S": "6",  # the second server waits for the first one's next renewal
         "HF_HUB_OFFLINE": "1",  # nobody has a tokenizer for what scripted workers serve
     }
     for name in ("first", "second"):

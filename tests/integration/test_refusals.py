@@ -24,9 +24,9 @@ from fairserve.throttling.base import Budget, Decision
 def journaled(tmp_path, sessions):
     """Writes records through a journal and the ledger's thread."""
 
-    def sink(calls, interactions):
+    def sink(rows):
         with sessions.begin() as session:
-            upsert_calls(session, calls)
+            upsert_calls(session, rows.calls)
 
     journal = Journal(tmp_path / "journal")
     journal.open()

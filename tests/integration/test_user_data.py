@@ -50,6 +50,7 @@ def test_an_export_has_every_row_of_the_user_and_of_nobody_else(planted):
         "settings": 1,
         "contracts": 1,
         "interactions": 4,
+        "open_interactions": 1,
         "calls": 8,
         "refusals": 2,
         "programs": 1,
@@ -64,6 +65,7 @@ def test_an_export_has_every_row_of_the_user_and_of_nobody_else(planted):
         ("settings", "end_users"),
         ("contracts", "contracts"),
         ("interactions", "interactions"),
+        ("open_interactions", "open_interactions"),
         ("calls", "ledger_calls"),
         ("refusals", "throttling_events"),
         ("webhook_events", "webhook_events"),
@@ -141,6 +143,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
         "end_users",
         "contracts",
         "interactions",
+        "open_interactions",
         "ledger_calls",
         "throttling_events",
         "programs",
@@ -159,6 +162,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
             table = metadata.tables[name]
             session.execute(table.delete().where(table.c.tenant_id == planted.other["id"]))
         for name in (
+            "open_interactions",
             "throttling_events",
             "programs",
             "webhook_events",
@@ -169,6 +173,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
             session.execute(table.delete().where(table.c.tenant_id == planted.other["id"]))
         for name in (
             "interactions",
+            "open_interactions",
             "ledger_calls",
             "throttling_events",
             "programs",
@@ -183,6 +188,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
     sums = [planted.usage(*groups) for groups in (("tenant",), ("app",), ("day", "app"))]
     rollups = planted.rollups()
     done = planted.erase()
+    planted.write((), (), [planted.opened(planted.one, planted.app, USER)])  # read again
     at_once = planted.dump(rolled_up=False)
     assert told(at_once, *PERSONAL, "ann-final", "ann-refused") == []
     assert planted.rollups() == rollups
@@ -193,6 +199,7 @@ def test_after_an_erasure_nothing_of_the_person_is_left(planted):
         "exports": 3,
         "audit": 1,
         "interactions": 4,
+        "open_interactions": 1,
         "calls": 8,
         "refusals": 2,
         "webhook_events": 6,

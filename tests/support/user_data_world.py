@@ -8,7 +8,7 @@ from call_records import call_record
 from sqlalchemy import JSON, LargeBinary, String, func, select
 
 from fairserve.interactions.program import ProgramLimits
-from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import Interaction, LedgerCall
@@ -16,6 +16,7 @@ from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.webhooks import WebhookEndpoint
 from fairserve.platform.exports.work import make_exports
+from fairserve.platform.ledger import Rows
 from fairserve.platform.programs import repository as programs
 from fairserve.platform.programs.repository import Change, ProgramKey, SavedProgram
 from fairserve.platform.usage.levels import TABLES
@@ -30,6 +31,7 @@ KINDS = [
     "settings",
     "contracts",
     "interactions",
+    "open_interactions",
     "calls",
     "refusals",
     "programs",
@@ -102,9 +104,14 @@ class World:
             endpoint = session.get(WebhookEndpoint, made["id"])
             endpoint.since = dict.fromkeys(endpoint.since, self.began_at - 100)
 
-    def write(self, calls, interactions=()):
+    def write(self, calls, interactions=(), opened=()):
         """As the ledger's thread does."""
-        self.management.platform._write_rows(calls, interactions)
+        self.management.platform._write_rows(Rows(calls, interactions, opened))
+
+    def opened(self, tenant, app, user):
+        """A run that has not ended."""
+        run = "letters-to-ann-open" if user != "bob" else "bobs-open"
+        return OpenInteractionRecord(run, tenant["id"], app["id"], user, self.began_at)
 
     def records(self, tenant, app, user):
         """Two calls of a run, a refused one, another run, and their ends."""
@@ -181,7 +188,7 @@ class World:
             }
             programs.apply(session, [Change(key, steps)])
         records = self.records(tenant, app, user)
-        self.write(*records)
+        self.write(*records, [self.opened(tenant, app, user)])
         assert roll_up(self.sessions)
         for query in (
             {"user": user, "group_by": "user"},

@@ -11,6 +11,7 @@ from sqlalchemy import select
 from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
+from fairserve.platform.ledger import Rows
 from fairserve.platform.settings import Settings
 from fairserve.platform.webhooks.delivery import deliver_due
 
@@ -137,7 +138,7 @@ class WebhookWorld:
 
     def write(self, calls=(), runs=()):
         """As the ledger's thread does."""
-        self.platform._write_rows(list(calls), list(runs))
+        self.platform._write_rows(Rows(list(calls), list(runs)))
         self.clock.catch_up()
 
     def run(self, name="run", *, tenant=None, app=None, user="ann", ended_at=None, **more):

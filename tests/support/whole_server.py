@@ -21,13 +21,15 @@ PROFILE = {"stages": [{"input_tokens": 30, "output_tokens": 20}], "calls_per_int
 class WholeServer:
     """Starts on entering and stops on leaving."""
 
-    def __init__(self, folder, **settings):
+    def __init__(self, folder, *, lease=None, **settings):
+        """``lease`` makes the lease of the database from its engine."""
         self._stack = ExitStack()
         self.worker = ScriptedWorker()
         self.settings = Settings(data_dir=folder, worker_urls=(self.worker.url,), **settings)
         self.engine = connect(self.settings.effective_database_url)
-        self.admin_key = prepare_database(self.settings, self.engine)
-        self.platform = Platform(self.settings, engine=self.engine)
+        self.lease = None if lease is None else lease(self.engine)
+        self.admin_key = prepare_database(self.settings, self.engine, self.lease)
+        self.platform = Platform(self.settings, engine=self.engine, lease=self.lease)
         self.app = build_app(self.settings, self.platform)
         self.client = TestClient(self.app)
 

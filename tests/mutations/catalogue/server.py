@@ -13,27 +13,27 @@ _LEDGER = (
         "ledger-keeps-the-first-row-of-an-id",
         "ledger",
         "platform/ledger.py",
-        "calls[entry.key] = record_of(CallRecord, entry.data)",
-        "calls.setdefault(entry.key, record_of(CallRecord, entry.data))",
+        "self._calls[entry.key] = record_of(CallRecord, entry.data)",
+        "self._calls.setdefault(entry.key, record_of(CallRecord, entry.data))",
         ("tests/unit/platform/*ledger*.py", *_DATABASE),
     ),
     Mutation(
         "ledger-stores-its-position-before-the-commit",
         "ledger",
         "platform/ledger.py",
-        """        if not self._write(list(calls.values()), list(runs.values())):
+        """        if not self._write(batch.rows()):
             return False
         self._store(position)
         return True""",
         """        self._store(position)
-        return self._write(list(calls.values()), list(runs.values()))""",
+        return self._write(batch.rows())""",
         ("tests/unit/platform/*ledger*.py", *_DATABASE),
     ),
     Mutation(
         "ledger-drops-a-batch-with-one-bad-row",
         "ledger",
         "platform/ledger.py",
-        "                self._write_singly(calls, runs, error)\n",
+        "                self._write_singly(rows, error)\n",
         "                logger.error('rows are refused: %s', error)\n",
         ("tests/unit/platform/*ledger*.py", *_DATABASE),
     ),

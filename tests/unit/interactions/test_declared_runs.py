@@ -1,4 +1,4 @@
-"""Runs of programs: their own calls alone, no end by idling, taken back after a restart."""
+"""Runs of programs: their own calls alone, no end by idling, restored after a restart."""
 
 import json
 import random
@@ -11,7 +11,7 @@ from virtual_cluster import make_call
 from fairserve.interactions import errors
 from fairserve.interactions.call import Call, call_from_plain, call_to_plain
 from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.interactions.run import RestoredCall
+from fairserve.interactions.run import RestoredCall, RestoredRun
 from fairserve.interactions.tracker import Tracker, TrackerLimits
 
 PROFILE = AppProfile((StageProfile(100, 0, 10),), calls_per_interaction=3, idle_timeout_s=10)
@@ -132,11 +132,11 @@ def test_live_calls_end_first_and_change_nothing(outcome, final):
     assert (over.state, over.cause, over.calls) == ("aborted", "failed", 2)
 
 
-# --- taking back ----------------------------------------------------------------------------------
+# --- restored --------------------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**32), st.integers(0, 30))
-def test_a_run_that_is_taken_back_goes_on_as_if_nothing_had_been(seed, calls):
+def test_a_run_that_is_restored_goes_on_as_if_nothing_had_been(seed, calls):
     """Stages, parents, tokens and the calls that come next, against the tracker that never stopped."""
     rng = random.Random(seed)
     plain, taken, ended = opened(), Tracker(), []
@@ -146,7 +146,7 @@ def test_a_run_that_is_taken_back_goes_on_as_if_nothing_had_been(seed, calls):
         tokens = rng.randrange(100)
         plain.finish(call, "completed", tokens, PROFILE, 0.0)
         ended.append(RestoredCall(call.call_id, tuple(parents), tokens))
-    taken.take_back("R", OWNER, tuple(ended), 5.0, declared=True)
+    taken.restore_run(RestoredRun("R", OWNER, tuple(ended), declared=True), 5.0)
     was, now = plain.snapshot(0.0)["runs"], taken.snapshot(5.0)["runs"]
     assert was == now
     late = make_call("late", run="R", declared=True)
@@ -163,41 +163,41 @@ def test_what_cannot_be_known_is_left_out():
         RestoredCall("a", ("b",), 100),
         RestoredCall("later", ("b",), 4),
     )
-    tracker.take_back("R", OWNER, calls, 0.0, declared=True)
+    tracker.restore_run(RestoredRun("R", OWNER, calls, declared=True), 0.0)
     run = tracker.get("R")
     assert [run.name(number) for number in range(len(run))] == ["a", "b", "later"]
     assert [run.parents(number).tolist() for number in range(3)] == [[], [0], [1]]
     assert (run.tokens, run.live, run.state) == (7, 0, "under_way")
 
 
-def test_a_run_is_taken_back_once_and_within_the_bounds():
+def test_a_run_is_restored_once_and_within_the_bounds():
     tracker = Tracker(TrackerLimits(live_runs=2, calls_per_run=1))
     one, two = RestoredCall("a", (), 1), RestoredCall("b", (), 1)
 
-    def take_back(run, *calls):
+    def restore(run, *calls):
         before = tracker.snapshot(0.0)
         try:
-            tracker.take_back(run, OWNER, calls, 0.0, declared=True)
+            tracker.restore_run(RestoredRun(run, OWNER, calls, declared=True), 0.0)
         except errors.InteractionError:
             assert tracker.snapshot(0.0) == before
             raise
 
-    take_back("R", one)
+    restore("R", one)
     with pytest.raises(errors.DuplicateCallError, match="'R' exists already"):
-        take_back("R", one)
+        restore("R", one)
     with pytest.raises(errors.TrackerFullError, match="has 2 calls; allowed: 1"):
-        take_back("S", one, two)
-    take_back("S")
+        restore("S", one, two)
+    restore("S")
     with pytest.raises(errors.TrackerFullError, match="2 interactions"):
-        take_back("T", one)
+        restore("T", one)
     tracker.close("R", cancel=False)
     with pytest.raises(errors.InteractionClosedError, match="has ended"):
-        take_back("R", one)
+        restore("R", one)
 
 
-def test_an_ordinary_run_that_is_taken_back_idles_to_its_end():
+def test_an_ordinary_run_that_is_restored_idles_to_its_end():
     tracker = Tracker()
-    tracker.take_back("R", OWNER, (RestoredCall("a", (), 3),), 100.0, declared=False)
+    tracker.restore_run(RestoredRun("R", OWNER, (RestoredCall("a", (), 3),)), 100.0)
     begin(tracker, "b", 101.0, declared=False)
     end(tracker, make_call("b", run="R"), now_s=101.0)
     assert tracker.expire(lambda app: PROFILE, 110.9) == []

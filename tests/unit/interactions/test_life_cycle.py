@@ -7,6 +7,7 @@ from virtual_cluster import make_call
 
 from fairserve.interactions import errors
 from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.interactions.run import RestoredRun
 from fairserve.interactions.tracker import Tracker, TrackerLimits
 
 IDLE_S = 10
@@ -215,7 +216,7 @@ def test_a_share_is_free_again_when_a_run_has_ended_and_is_restored():
 def test_programs_of_before_a_restart_come_back_beyond_the_share():
     tracker = Tracker(LIMITS)
     assert opened(tracker, 2) == (2, None)
-    tracker.take_back("P", ("t", "app", "u"), (), 0.0, declared=True)
+    tracker.restore_run(RestoredRun("P", ("t", "app", "u"), declared=True), 0.0)
     assert len(tracker) == 3
 
 

@@ -2,11 +2,16 @@
 
 import asyncio
 import errno
+import json
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
+from until import until
 
+from fairserve.platform.journal import journal as module
 from fairserve.platform.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.journal.segments import (
     Position,
@@ -185,3 +190,161 @@ async def test_segments_go_when_ledgered_and_no_open_call_began_in_them(open_jou
     remaining = segment_numbers(journal.folder)
     assert remaining[0] > first
     assert len(remaining) <= 3
+
+
+# --- a full disk ----------------------------------------------------------------------------------
+
+
+class Disk:
+    """Has room for files of so many bytes; ``None``: for any."""
+
+    def __init__(self, room_bytes):
+        self.room_bytes = room_bytes
+
+    def allocate(self, descriptor, offset, length):
+        if self.room_bytes is not None and offset + length > self.room_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.posix_fallocate(descriptor, offset, length)
+
+
+async def accept_all(journal, most=10_000):
+    """Accept calls until the journal takes no more; their keys."""
+    keys = []
+
+    async def accept_next():
+        for number in range(most):
+            await accept(journal, f"c{number}")
+            keys.append(f"c{number}")
+
+    with pytest.raises(JournalUnavailableError, match="disk is full: No space left on device"):
+        await accept_next()
+    return keys
+
+
+def on_disk(journal):
+    journal.close()
+    return sorted(
+        line[9:].split(b'"key":"')[1].split(b'"')[0].decode()
+        for number in segment_numbers(journal.folder)
+        for line in segment_path(journal.folder, number).read_bytes().splitlines()
+        if b'"closed"' in line
+    )
+
+
+async def test_on_a_full_disk_new_calls_are_rejected_and_every_end_is_written(open_journal):
+    disk = Disk(300_000)
+    journal, _ = open_journal(segment_bytes=65536, allocate=disk.allocate)
+    keys = await accept_all(journal)
+    assert len(keys) > 20
+    with pytest.raises(JournalUnavailableError):
+        journal.check()
+    for key in keys:
+        journal.append("progress", key, {"output_tokens": 1})
+        journal.append("closed", key, {"error": "x" * 2000})
+    assert await asyncio.to_thread(journal.sync, 20)
+    path = segment_path(journal.folder, 1)
+    assert path.stat().st_size <= disk.room_bytes
+    assert on_disk(journal) == sorted(keys)
+    assert path.stat().st_size < 300_000, "what it did not need is free again"
+    assert open_journal()[1] == [], "no call was left open"
+
+
+async def test_what_holds_no_space_waits_for_it_in_its_order(open_journal, monkeypatch):
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    disk = Disk(200_000)
+    journal, _ = open_journal(segment_bytes=65536, allocate=disk.allocate)
+    (first, *_) = await accept_all(journal)
+    for number in range(100):
+        journal.append("interaction", f"r{number}", {"text": "x" * 2000})
+    journal.append("closed", first, {})
+    assert await asyncio.to_thread(journal.sync, 20)
+    runs = [key for kind, key in entries(journal) if kind == "interaction"]
+    assert 0 < len(runs) < 100, "those found space that nobody holds"
+    assert ("closed", first) in entries(journal)
+    disk.room_bytes = None
+    await until(lambda: len([1 for kind, _ in entries(journal) if kind == "interaction"]) == 100)
+    runs = [key for kind, key in entries(journal) if kind == "interaction"]
+    assert runs == [f"r{number}" for number in range(100)]
+    await accept(journal, "again")
+
+
+async def test_a_segment_is_used_further_where_there_is_no_room_for_the_next(open_journal):
+    disk = Disk(None)
+    journal, _ = open_journal(segment_bytes=8192, allocate=disk.allocate)
+    keys = [f"c{number}" for number in range(40)]
+    for key in keys:
+        await accept(journal, key)
+    (*_, newest) = segment_numbers(journal.folder)
+    disk.room_bytes = 0
+    for some in (keys[:20], keys[20:]):
+        for key in some:
+            journal.append("closed", key, {"error": "x" * 1000})
+        assert await asyncio.to_thread(journal.sync, 20)
+    assert segment_numbers(journal.folder)[-1] == newest
+    assert on_disk(journal) == sorted(keys)
+
+
+async def test_a_journal_is_read_on_a_full_disk(open_journal):
+    journal, _ = open_journal()
+    await accept(journal, "left open")
+    journal.close()
+    journal, left = open_journal(allocate=Disk(0).allocate)
+    assert [call.key for call in left] == ["left open"]
+    with pytest.raises(JournalUnavailableError, match="disk is full"):
+        journal.check()
+
+
+async def test_space_that_was_allocated_ahead_is_no_damage(open_journal, caplog):
+    journal, _ = open_journal()
+    await accept(journal, "a")
+    path = segment_path(journal.folder, 1)
+    copy = path.read_bytes()
+    journal.close()
+    assert len(copy) > 1024 * 1024
+    path.write_bytes(copy)  # as a process that is killed leaves it
+    segment_path(journal.folder, 2).write_bytes(b"")
+    _, left = open_journal()
+    assert [call.key for call in left] == ["a"]
+    assert path.read_bytes() == copy.rstrip(b"\0")
+    assert not caplog.records
+
+
+SCRIPT = """
+import asyncio, json, resource, sys
+from pathlib import Path
+from fairserve.platform.journal.journal import Journal, JournalUnavailableError
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+
+async def main():
+    journal = Journal(Path(sys.argv[1]))
+    journal.open()
+    keys = []
+    try:
+        while True:
+            await journal.durable(journal.append("accepted", f"c{len(keys)}", {}))
+            keys.append(f"c{len(keys)}")
+    except JournalUnavailableError as error:
+        print(error, file=sys.stderr)
+    for key in keys:
+        journal.append("closed", key, {"error": "x" * 2000})
+    await journal.written()
+    print(json.dumps(keys), flush=True)
+    os._exit(0)  # as if it were killed: what is in memory is lost
+
+import os
+asyncio.run(main())
+"""
+
+
+def test_no_end_is_lost_where_the_system_limits_files(tmp_path, open_journal):
+    folder = tmp_path / "journal"
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, folder], capture_output=True, text=True, check=True
+    )
+    keys = json.loads(done.stdout)
+    assert "the journal's disk is full: File too large" in done.stderr
+    assert len(keys) > 20
+    journal, left = open_journal()
+    assert left == []
+    assert on_disk(journal) == sorted(keys)

@@ -21,14 +21,14 @@ class Database:
         self.away = False
         self.refused = set()
 
-    def upsert(self, calls, interactions):
+    def upsert(self, rows):
         if self.away:
             raise ConnectionError("the database is away")
-        bad = [call for call in calls if call.call_id in self.refused]
+        bad = [call for call in rows.calls if call.call_id in self.refused]
         if bad:
             raise ValueError(f"row {bad[0].call_id} is refused")
         self.writes += 1
-        self.calls.update({call.call_id: call for call in calls})
+        self.calls.update({call.call_id: call for call in rows.calls})
 
 
 @pytest.fixture

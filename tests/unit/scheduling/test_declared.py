@@ -80,7 +80,7 @@ def under_way(cluster):
 
 
 def restore(cluster, *calls):
-    cluster.event(ev.InteractionRestored("R", *OWNER, calls))
+    cluster.event(ev.InteractionRestored(ev.RestoredRun("R", OWNER, calls, declared=True)))
 
 
 def test_a_run_taken_back_goes_on_where_it_was():

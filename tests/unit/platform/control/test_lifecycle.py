@@ -32,7 +32,7 @@ async def test_a_call_is_granted_and_makes_one_row(world):
 async def test_the_journal_comes_before_the_grant(world):
     world.journal.hold = asyncio.Event()
     waiting = await world.submitted()
-    assert [kind for kind, _, _ in world.journal.entries] == ["accepted"]
+    assert [kind for kind, _, _ in world.journal.entries] == ["accepted", "open_interaction"]
     assert not waiting.done()
     world.journal.hold.set()
     assert isinstance(await waiting, Grant)

@@ -25,26 +25,16 @@ class Server:
     def __init__(self, folder, script=(), **options):
         self.engine, self.sessions = database(folder)
         self.world = World()
-        self.world.journal.written = self._written
         self.models = Models(lambda worker: True)
         self.models.set_expected(["m"])
         self.calls = Calls(dict(script))
-        self.flushed = 0
         self.programs = Programs(
             self.sessions,
             self.world.control,
             self.models,
             self.calls,
             ProgramOptions(**options),
-            flush=self._flush,
         )
-
-    async def _written(self):
-        pass
-
-    def _flush(self):
-        self.flushed += 1
-        return True
 
     async def submit(self, run_id, *nodes, app="a", user="ann", size_bytes=10):
         owner = Owner(ProgramKey("t", app, run_id), user)
@@ -154,7 +144,6 @@ async def test_a_start_goes_on(make):
     await left_behind(make, "1", "2")
     server = await make()
     await server.programs.start()
-    assert server.flushed == 1
     for run in "12":
         assert (await server.ended(run)).state == "complete"
         view = await server.world.control.interaction(f"a/{run}")
@@ -163,12 +152,6 @@ async def test_a_start_goes_on(make):
         *[("one", 2, ())] * 2,
         *[("two", 1, ("one~2",))] * 2,
     ]
-
-
-async def test_a_start_without_programs_does_not_wait_for_the_ledger(make):
-    server = await make()
-    await server.programs.start()
-    assert not server.flushed
 
 
 async def test_a_damaged_program_fails_and_holds_up_nothing(make):

@@ -1,0 +1,91 @@
+"""Space on disk that belongs to the journal before it is needed, so that a full disk loses no row.
+
+The file of the segment that is written is allocated ahead. Every accepted call holds as much of that
+space as its end can need; new calls are rejected as soon as no more can be allocated. So the end of a
+call that was accepted is always recorded, and a client is rejected before anything was done for it.
+
+Weakness: a file system that copies on write (btrfs, ZFS) may refuse to overwrite space that it has
+allocated; then rows wait in memory until there is room again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+CALL_BYTES = 128 * 1024
+"""Room that must be there for one more call: more than its entries can have, with 64 parents."""
+END_BYTES = 4096
+"""Room for the end of a call, beyond what its ``accepted`` entry has."""
+STEP_BYTES = 1024 * 1024
+"""Allocated at a time beyond what is needed."""
+
+Allocate = Callable[[int, int, int], None]
+"""Allocates a range of a file: descriptor, offset, length. Raises OSError if there is no room."""
+
+
+def allocate(descriptor: int, offset: int, length: int) -> None:
+    """Allocate a range of a file, whose size then includes it. Raises OSError."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, offset, length)
+        return
+    zeros = memoryview(bytes(STEP_BYTES))  # on macOS
+    while length > 0:
+        written = os.pwrite(descriptor, zeros[:length], offset)
+        offset, length = offset + written, length - written
+
+
+class Reserve:
+    """The space of the segment that is written, and who holds how much of it. Not locked."""
+
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
+        self._end_bytes = 0
+        self._held: dict[str, int] = {}
+        self.held_bytes = 0
+        """Kept for the ends of calls that are open."""
+
+    def free_bytes(self, used_bytes: int) -> int:
+        """Space that nobody holds, behind ``used_bytes`` of the segment; negative for none."""
+        return self._end_bytes - used_bytes - self.held_bytes
+
+    def grow(self, descriptor: int, used_bytes: int, need_bytes: int) -> None:
+        """Allocate until ``need_bytes`` are free, and a step more if there is room. Raises OSError."""
+        end = used_bytes + self.held_bytes + need_bytes
+        if end <= self._end_bytes:
+            return
+        try:
+            self._extend(descriptor, end + STEP_BYTES)
+        except OSError:
+            self._extend(descriptor, end)
+
+    def begin(self, descriptor: int, size_bytes: int, need_bytes: int) -> None:
+        """Continue in a new file, of ``size_bytes`` if there is room; ``need_bytes`` are free then.
+
+        Raises OSError, and holds on to the file before.
+        """
+        before, self._end_bytes = self._end_bytes, 0
+        try:
+            self.grow(descriptor, 0, max(need_bytes, size_bytes - self.held_bytes))
+        except OSError:
+            try:
+                self.grow(descriptor, 0, need_bytes)
+            except OSError:
+                self._end_bytes = before
+                raise
+
+    def hold(self, key: str, accepted_bytes: int) -> None:
+        """A call was accepted: its end holds space, which is free by now."""
+        held = accepted_bytes + END_BYTES
+        self.held_bytes += held - self._held.get(key, 0)
+        self._held[key] = held
+
+    def release(self, key: str) -> bool:
+        """A call has ended; whether it held anything."""
+        held = self._held.pop(key, 0)
+        self.held_bytes -= held
+        return held > 0
+
+    def _extend(self, descriptor: int, end: int) -> None:
+        self._allocate(descriptor, self._end_bytes, end - self._end_bytes)
+        self._end_bytes = end

@@ -1,0 +1,40 @@
+"""A database that goes away when a test says so, and a clock that the test turns."""
+
+from contextlib import contextmanager
+
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+
+class CutDatabase:
+    """Lets no transaction of an engine begin while it is ``away``."""
+
+    def __init__(self, *engines):
+        self.away = False
+        for engine in engines:
+            event.listen(engine, "begin", self._begin)
+
+    def _begin(self, connection):
+        if self.away:
+            raise OperationalError("BEGIN", {}, ConnectionError("the database is away"))
+
+    @contextmanager
+    def cut(self):
+        self.away = True
+        try:
+            yield
+        finally:
+            self.away = False
+
+
+class TurnedClock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self, now_s=0.0):
+        self.now_s = now_s
+
+    def __call__(self):
+        return self.now_s
+
+    def turn(self, seconds):
+        self.now_s += seconds
