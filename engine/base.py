@@ -175,8 +175,9 @@ class WorkerStream(Protocol):
     async def __anext__(self) -> WorkerChunk:
         """The next chunk.
 
-        Raises WorkerUnavailableError if the connection ends before the first chunk and
-        WorkerStreamError if it ends later.
+        Raises WorkerUnavailableError if the connection ends before the first chunk,
+        WorkerStreamError if it ends later, and WorkerRejectedError for an error event that rejects
+        the request itself.
         """
         ...
 

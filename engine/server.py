@@ -28,8 +28,10 @@ from starlette.routing import Route
 
 from fairserve.engine.http_answers import (
     DRAINING,
+    INVALID_REQUEST,
     EventStream,
     JsonResponse,
+    busy,
     error_answer,
     unavailable,
     whole_answer,
@@ -47,6 +49,7 @@ from fairserve.engine.torch.openai_response import AnswerWriter
 from fairserve.engine.torch.page_news import PageChange, PageNews
 from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.response_formats import ResponseFormats
+from fairserve.engine.torch.schema_checks import ChecksFullError
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.torch.token_constraint import Grammar
 from fairserve.engine.torch.token_texts import TokenTexts
@@ -114,6 +117,10 @@ class WorkerServer:
                 call.put(Failed(sequence_id, "the worker is shutting down"))
             await self._wait_until_empty(_LAST_WORDS_S)
 
+    async def close(self) -> None:
+        """End what runs beside the engine: the process that checks schemas."""
+        await self._formats.close()
+
     async def _wait_until_empty(self, limit_s: float) -> bool:
         try:
             await asyncio.wait_for(self._idle.wait(), limit_s)
@@ -163,7 +170,7 @@ class WorkerServer:
                 return error_answer(
                     413,
                     f"the body is over {MAX_BODY_BYTES} bytes",
-                    "invalid_request_error",
+                    INVALID_REQUEST,
                     None,
                     "body_too_large",
                 )
@@ -172,17 +179,17 @@ class WorkerServer:
                 return error_answer(
                     404,
                     f"the model {wanted.model!r} is not here; allowed: {self._model!r}",
-                    "invalid_request_error",
+                    INVALID_REQUEST,
                     "model",
                     "model_not_found",
                 )
             token_ids = await self._encoder.encode(wanted)
             max_tokens = self._max_tokens(wanted, len(token_ids))
-            grammar = await self._formats.grammar(wanted.schema)
+            grammar = await self._formats.grammar(wanted.schema, wanted.client_id)
         except RequestError as error:
-            return error_answer(
-                400, error.message, "invalid_request_error", error.param, error.code
-            )
+            return error_answer(400, error.message, INVALID_REQUEST, error.param, error.code)
+        except ChecksFullError as error:
+            return busy(str(error))
         except ClientDisconnect:
             return Response(status_code=499)
         try:

@@ -279,6 +279,7 @@ async def _serve(
     server.should_exit = True
     await serving
     worker.engine.stop()
+    await worker.close()
     if publisher is not None:
         publisher.close()
     if watching is not None:

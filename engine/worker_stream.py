@@ -12,10 +12,17 @@ from collections import deque
 import aiohttp
 import orjson
 
-from fairserve.engine.base import WorkerChunk, WorkerStreamError, WorkerUnavailableError
+from fairserve.engine.base import (
+    WorkerChunk,
+    WorkerRejectedError,
+    WorkerStreamError,
+    WorkerUnavailableError,
+)
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """A single event longer than this ends the stream: it would be held in memory whole."""
+_REJECTIONS = frozenset({"invalid_request_error", "BadRequestError"})
+"""Types of an error event by which the worker rejects the request itself, as ours and vLLM have it."""
 
 
 class HttpWorkerStream:
@@ -57,6 +64,9 @@ class HttpWorkerStream:
             raise self._broken("it sent an event that is not an object")
         if data.get("error"):
             error = data["error"]
+            if isinstance(error, dict) and error.get("type") in _REJECTIONS:
+                self._response.close()
+                raise WorkerRejectedError(400, error)
             message = error.get("message") if isinstance(error, dict) else error
             raise self._broken(f"it reported: {message}")
         self._begun = True
