@@ -82,11 +82,15 @@ class JsonMode:
         if matcher.is_error():
             raise ValueError(_shortened(matcher.get_error()))
         compiled = JsonGrammar(matcher, self._tokenizer.vocab_size)
-        if not compiled.start().allowed([]).any():
+        first = compiled.start()
+        first.allowed([])
+        if first.has_no_output:
             raise ValueError(
-                "no output can follow it; a $ref may lead back to its own schema only through a "
+                "no output fits it; a $ref may lead back to its own schema only through a "
                 "property or an item"
             )
+        if first.problem:
+            raise ValueError(first.problem)
         return compiled
 
 
@@ -128,6 +132,11 @@ class JsonConstraint:
             if self.problem:
                 self._mask[:] = 0
         return self._mask
+
+    @property
+    def has_no_output(self) -> bool:
+        """Whether the grammar allows nothing at all from here."""
+        return "NoExtension" in self._matcher.get_error()
 
     def _problem(self) -> str:
         if self._matcher.is_error():

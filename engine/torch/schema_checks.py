@@ -26,7 +26,7 @@ import orjson
 if TYPE_CHECKING:
     from fairserve.engine.torch.json_mode import TokenTable
 
-CPU_S = 2.0
+CPU_S = 1.0
 """Processor time that compiling one schema may take."""
 MAX_WAITING = 128
 MAX_WAITING_PER_CLIENT = 8
