@@ -113,6 +113,10 @@ class WorkerFacts:
     """The one of ``models`` that it is to serve here."""
     version: str | None = None
     """What ``/version`` answers; None if it does not."""
+    root: str = ""
+    """Folder or hub id that ``model`` was loaded from, as the worker calls it; empty: not known."""
+    tokenizes: bool = False
+    """It answers ``/tokenize`` for ``model``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,9 +165,15 @@ class Platform:
         self._http = worker_session()
         if settings.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
-        self.models = Models(lambda worker_id: worker_id in self.pool)
+        self.models = Models(
+            lambda worker_id: self.pool.serves(worker_id),
+            lambda worker_id: self.pool.absent_s(worker_id),
+        )
         self.model_pools = ModelPools(
-            self.models, local_model=settings.model, on_ready=self._tell_ready
+            self.models,
+            local_model=settings.model,
+            on_ready=self._tell_ready,
+            tokenize=lambda workers, body: self.pool.tokenize(workers, body),
         )
         self.pool = WorkerPool(
             self.control,

@@ -88,10 +88,10 @@ async def test_all_clients_together_have_a_bound(checks, monkeypatch):
 
 
 async def test_closing_ends_the_child_and_who_waits(checks):
-    waiting = [asyncio.create_task(checks.check(client, MINUTES)) for client in "ab"]
-    while checks._process is None:
-        await asyncio.sleep(0)
+    await checks.check("a", FINE)
     child = checks._process
+    waiting = [asyncio.create_task(checks.check(client, MINUTES)) for client in "ab"]
+    await asyncio.sleep(0)
     await checks.close()
     for check in waiting:
         with pytest.raises((asyncio.CancelledError, ChecksFullError)):
