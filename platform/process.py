@@ -25,6 +25,7 @@ from sqlalchemy import Engine, text
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.db.engine import connect
+from fairserve.platform.db.secret_key import SecretKeyError
 from fairserve.platform.settings import Settings
 from fairserve.platform.supervisor import WorkersFailedError
 from fairserve.platform.wiring import Platform, build_app, prepare_database
@@ -64,10 +65,13 @@ class ServerProcess:
             self._lock_file(settings.data_dir / "serve.lock", f"data folder {settings.data_dir}")
             listener = stack.enter_context(self._bind())
             self._port = listener.getsockname()[1]
-            engine = connect(settings.effective_database_url)
+            engine = _connected(settings)
             stack.callback(engine.dispose)
             self._lock_database(engine)
-            self._admin_key = prepare_database(settings, engine)
+            try:
+                self._admin_key = prepare_database(settings, engine)
+            except (SecretKeyError, ValueError, OSError) as error:
+                raise StartError(str(error)) from error
             platform = Platform(settings, engine=engine, on_ready=self._show_banner)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(self._serve(platform, listener))
@@ -201,6 +205,13 @@ class _Server(uvicorn.Server):
             os._exit(128 + number)
         print("\nFairServe stops when the calls under way have ended", file=sys.stderr)
         self.should_exit = True
+
+
+def _connected(settings: Settings) -> Engine:
+    try:
+        return connect(settings.effective_database_url)
+    except (ValueError, OSError) as error:
+        raise StartError(f"the database: {error}") from error
 
 
 async def _first_failure(platform: Platform) -> str:

@@ -52,6 +52,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.db.secret_key import check_secret_key
 from fairserve.platform.interactions.service import GRAPHS_AT_ONCE
 from fairserve.platform.jobs.in_process import JobsInProcess
 from fairserve.platform.jobs.job import JobContext
@@ -391,7 +392,13 @@ def serve(settings: Settings) -> int:
     try:
         if settings.fleet_file is not None:
             read_fleet(settings.fleet_file)
-        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StartError(
+                f"the data folder {settings.data_dir} cannot be made: {error.strerror};"
+                " choose another one with --data-dir"
+            ) from error
         return ServerProcess(settings).run()
     except (StartError, FleetFileError) as error:
         print(f"fairserve: {error}", file=sys.stderr)
@@ -405,11 +412,14 @@ def serve(settings: Settings) -> int:
 def prepare_database(settings: Settings, engine: Engine) -> str | None:
     """Create the embedded schema, check any schema; returns a new admin key to be shown once.
 
-    Raises SchemaError, which says the command that helps.
+    Raises SchemaError and SecretKeyError, which name the command that helps, and ValueError for a
+    secret key that is no use.
     """
     schema.prepare(engine, create_if_empty=settings.embedded_database)
+    sessions = session_factory(engine)
+    hasher = check_secret_key(sessions, settings)
     configured = settings.admin_key.get_secret_value() if settings.admin_key else None
-    return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
+    return ensure_admin_key(sessions, hasher, configured)
 
 
 def _option(value: object) -> str:

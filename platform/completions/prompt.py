@@ -10,8 +10,6 @@ Weakness: what a template makes of images, and templates given per request, are 
 from __future__ import annotations
 
 import asyncio
-import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fairserve.engine.torch.model_hub import ask_hub, is_here
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.completions.schemas import ChatBody, TextBody
 from fairserve.platform.errors import InvalidRequestError
@@ -27,10 +26,8 @@ INLINE_CHARS = 2_000
 """Longer texts go to the threads; so many characters take about half a millisecond."""
 THREADS = 4
 SYSTEM_ROLES = ("system", "developer")
-HUB_ANSWER_S = 3.0
-"""How long the model hub may take to say whether it has a tokenizer."""
 ESTIMATE = "estimate"
-_HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,46 +169,24 @@ class NoTokenizerError(Exception):
 def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
     """The counter of a checkpoint folder or hub id. Raises NoTokenizerError.
 
-    Without ``fetch`` only folders and the hub's local cache are looked at. With it the hub is asked
-    once whether it has the tokenizer, unless it is switched off (``HF_HUB_OFFLINE``): the libraries
-    themselves try for a minute where there is no network. Slow (seconds, it imports transformers):
-    call it in a thread.
+    Without ``fetch`` only folders and the hub's local cache are looked at. Slow (seconds, it imports
+    transformers): call it in a thread.
     """
-    from transformers import AutoTokenizer
-
-    if fetch:
-        _ask_the_hub(str(name))
     try:
+        if fetch:
+            ask_hub(str(name), TOKENIZER_FILES[0])
+        elif not is_here(str(name), *TOKENIZER_FILES):
+            raise NoTokenizerError("it is neither a folder nor in the hub's cache on this host")
+        from transformers import AutoTokenizer
+
         tokenizer = AutoTokenizer.from_pretrained(str(name), local_files_only=not fetch)
+    except NoTokenizerError:
+        raise
     except Exception as error:  # libraries of tokenizers raise what they like
         raise NoTokenizerError(" ".join(str(error).split())[:200]) from error
     if not hasattr(tokenizer, "backend_tokenizer") or not tokenizer.chat_template:
         raise NoTokenizerError("it has no chat template")
     return TemplateCounter(tokenizer)
-
-
-def _ask_the_hub(name: str) -> None:
-    from huggingface_hub import constants, get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-    if constants.HF_HUB_OFFLINE or _is_on(os.environ.get("TRANSFORMERS_OFFLINE", "")):
-        raise NoTokenizerError("it is neither a folder nor in the cache, and the hub is offline")
-    if not _HUB_ID.fullmatch(name):
-        raise NoTokenizerError("it is neither a folder nor a hub id")
-    try:
-        answer = get_session().head(
-            hf_hub_url(name, "tokenizer_config.json"),
-            headers=build_hf_headers(),
-            timeout=HUB_ANSWER_S,
-        )
-    except Exception as error:  # of whichever HTTP library the hub's uses
-        raise NoTokenizerError(f"the model hub does not answer: {error}") from error
-    if answer.status_code >= 400:
-        raise NoTokenizerError(f"the model hub answers {answer.status_code}")
-
-
-def _is_on(value: str) -> bool:
-    return value.strip().upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def leading_system_messages(messages: list[dict[str, Any]]) -> int:
