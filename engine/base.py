@@ -118,6 +118,10 @@ class WorkerFacts:
     """What ``/version`` answers; None if it does not."""
     kind: ServerKind = "vllm"
     """Which fields of a request it honours."""
+    root: str = ""
+    """Folder or hub id that ``model`` was loaded from, as the worker calls it; empty: not known."""
+    tokenizes: bool = False
+    """It answers ``/tokenize`` for ``model``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +207,9 @@ class WorkerStream(Protocol):
     async def __anext__(self) -> WorkerChunk:
         """The next chunk.
 
-        Raises WorkerUnavailableError if the connection ends before the first chunk and
-        WorkerStreamError if it ends later.
+        Raises WorkerUnavailableError if the connection ends before the first chunk,
+        WorkerStreamError if it ends later, and WorkerRejectedError for an error event that rejects
+        the request itself.
         """
         ...
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import aiohttp
+import numpy as np
 import orjson
 
 from fairserve.engine.base import (
@@ -32,6 +33,7 @@ from fairserve.engine.request_fields import ServerKind
 from fairserve.engine.upstream_message import is_about_our_account, public_message
 from fairserve.engine.worker_metrics import kv_endpoints_of, read_metrics
 from fairserve.engine.worker_stream import HttpWorkerStream, describe
+from fairserve.interactions.call import TokenIds
 
 Dialect = Literal["vllm", "openai"]
 
@@ -40,6 +42,10 @@ BEGIN_S = 300.0
 MAX_ERROR_BYTES = 64 * 1024
 MAX_FACTS_BYTES = 4 * 1024 * 1024
 """Longer listings and metrics are not read."""
+TOKENIZE_S = 10.0
+"""How long a worker may take to tokenise a prompt."""
+MAX_TOKENS_BYTES = 64 * 1024 * 1024
+"""Longer lists of token ids are not read."""
 LOOK_S = 5.0
 """A server without a health check is asked for its models instead, at most so often."""
 PAUSE_S = 1.0
@@ -200,11 +206,13 @@ class HttpWorkerClient:
             known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
             raise ValueError(f"it does not serve {model!r}; it serves {known}")
         chosen = model or names[0]
-        text, version = b"", None
+        text, version, tokenizes = b"", None, False
         if self.dialect == "vllm":
             ours = models[chosen].get("owned_by") == "fairserve"
             self.kind = "embedded" if ours else "vllm"
             text, version = await self._text("/metrics", 5.0), await self._version()
+            tokenizes = await self._tokenizes(chosen)
+        root = models[chosen].get("root")
         return WorkerFacts(
             models=names,
             context_tokens=_context_of(models, chosen),
@@ -213,7 +221,46 @@ class HttpWorkerClient:
             model=chosen,
             version=version,
             kind=self.kind,
+            root=root if isinstance(root, str) else "",
+            tokenizes=tokenizes,
         )
+
+    async def tokenize(self, body: Mapping[str, Any]) -> TokenIds:
+        """The token ids of a prompt, by vLLM's ``/tokenize``.
+
+        Raises WorkerRejectedError for a prompt that the worker refuses, WorkerUnavailableError for
+        everything else.
+        """
+        try:
+            async with self._session.post(
+                self.base_url + "/tokenize",
+                data=orjson.dumps(body),
+                headers={"content-type": "application/json", **self._headers},
+                timeout=aiohttp.ClientTimeout(total=TOKENIZE_S),
+                allow_redirects=False,
+            ) as response:
+                answer = await _read(response, MAX_TOKENS_BYTES)
+            if response.status in (400, 422):
+                raise WorkerRejectedError(400, _error_of(answer, response.status))
+            if response.status != 200:
+                raise WorkerUnavailableError(f"/tokenize answers {response.status}")
+            return np.asarray(orjson.loads(answer)["tokens"], dtype=np.uint32)
+        except (
+            aiohttp.ClientError,
+            TimeoutError,
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+        ) as error:
+            raise WorkerUnavailableError(f"/tokenize: {_describe_unreached(error)}") from error
+
+    async def _tokenizes(self, model: str) -> bool:
+        try:
+            return len(await self.tokenize({"model": model, "prompt": "a"})) > 0
+        except (WorkerUnavailableError, WorkerRejectedError):
+            return False
 
     async def _listing(self) -> dict[str, dict[str, Any]]:
         try:

@@ -16,6 +16,7 @@ from fairserve.engine.torch.openai_request import GenerationRequest
 from fairserve.engine.torch.openai_response import AnswerWriter
 
 DRAINING = "the worker is draining"
+INVALID_REQUEST = "invalid_request_error"
 _UNAVAILABLE = ("unavailable_error", None, "unavailable")
 
 
@@ -96,7 +97,7 @@ async def whole_answer(call: LiveCall, writer: AnswerWriter, receive: Receive) -
     if call.handed_back:
         return unavailable(DRAINING)
     if call.error is not None:
-        return JsonResponse(_call_error(call), status_code=500)
+        return JsonResponse(_call_error(call), status_code=400 if call.rejected else 500)
     return JsonResponse(writer.whole())
 
 
@@ -139,7 +140,16 @@ def _call_error(call: LiveCall) -> dict[str, Any]:
     message = call.error or ""
     if call.handed_back:
         return _error_body(message, *_UNAVAILABLE)
+    if call.rejected:
+        return _error_body(message, INVALID_REQUEST, "response_format", "schema_not_followed")
     return _error_body(message, "server_error", None, "engine_error")
+
+
+def busy(message: str) -> Response:
+    """429: the worker is well, and takes the call a little later."""
+    response = error_answer(429, message, "rate_limit_error", None, "worker_busy")
+    response.headers["retry-after"] = "1"
+    return response
 
 
 def unavailable(message: str) -> Response:

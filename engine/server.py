@@ -1,8 +1,8 @@
 """A worker over HTTP: vLLM's dialect of the OpenAI API in front of the embedded engine.
 
-Routes: POST /v1/chat/completions and /v1/completions, GET /v1/models, /health, /metrics. The first
-chunk of a stream (chat's role, an empty text for completions) is sent when the sample enters the
-batch, so a client can tell waiting from running. A client that disconnects cancels its call.
+Routes: POST /v1/chat/completions, /v1/completions and /tokenize, GET /v1/models, /health, /metrics.
+The first chunk of a stream (chat's role, an empty text for completions) is sent when the sample enters
+the batch, so a client can tell waiting from running. A client that disconnects cancels its call.
 
 Without ``max_tokens`` an output may have 512 tokens (chat) or 16 (completions, as OpenAI has it),
 and never more than the context leaves: one that nobody bounded would hold its pages for as long as
@@ -28,8 +28,10 @@ from starlette.routing import Route
 
 from fairserve.engine.http_answers import (
     DRAINING,
+    INVALID_REQUEST,
     EventStream,
     JsonResponse,
+    busy,
     error_answer,
     unavailable,
     whole_answer,
@@ -47,9 +49,11 @@ from fairserve.engine.torch.openai_response import AnswerWriter
 from fairserve.engine.torch.page_news import PageChange, PageNews
 from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.response_formats import ResponseFormats
+from fairserve.engine.torch.schema_checks import ChecksFullError
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.torch.token_constraint import Grammar
 from fairserve.engine.torch.token_texts import TokenTexts
+from fairserve.engine.torch.tokenize_request import parse_tokenize
 from fairserve.interactions.call import TokenIds
 from fairserve.scheduling.base import LocalScheduler
 
@@ -93,6 +97,7 @@ class WorkerServer:
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/completions", self._completion, methods=["POST"]),
+                Route("/tokenize", self._tokenize, methods=["POST"]),
                 Route("/v1/models", self._models, methods=["GET"]),
                 Route("/health", self._health, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
@@ -113,6 +118,10 @@ class WorkerServer:
             for sequence_id, call in list(self._calls.items()):
                 call.put(Failed(sequence_id, "the worker is shutting down"))
             await self._wait_until_empty(_LAST_WORDS_S)
+
+    async def close(self) -> None:
+        """End what runs beside the engine: the process that checks schemas."""
+        await self._formats.close()
 
     async def _wait_until_empty(self, limit_s: float) -> bool:
         try:
@@ -154,35 +163,44 @@ class WorkerServer:
         )
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
+    async def _tokenize(self, request: Request) -> Response:
+        try:
+            body = await _read_body(request)
+            if body is None:
+                return _too_large()
+            wanted = parse_tokenize(body)
+            if wanted.model not in ("", self._model):
+                return self._no_such_model(wanted.model)
+            tokens = await self._encoder.tokenize(wanted)
+        except RequestError as error:
+            return _rejected(error)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        return JsonResponse(
+            {"count": len(tokens), "max_model_len": self.engine.max_model_len, "tokens": tokens}
+        )
+
+    def _no_such_model(self, name: str) -> Response:
+        message = f"the model {name!r} is not here; allowed: {self._model!r}"
+        return error_answer(404, message, INVALID_REQUEST, "model", "model_not_found")
+
     async def _generate(self, kind: Kind, request: Request) -> Response:
         if self._draining:
             return unavailable(DRAINING)
         try:
             body = await _read_body(request)
             if body is None:
-                return error_answer(
-                    413,
-                    f"the body is over {MAX_BODY_BYTES} bytes",
-                    "invalid_request_error",
-                    None,
-                    "body_too_large",
-                )
+                return _too_large()
             wanted = parse(kind, body)
             if wanted.model != self._model:
-                return error_answer(
-                    404,
-                    f"the model {wanted.model!r} is not here; allowed: {self._model!r}",
-                    "invalid_request_error",
-                    "model",
-                    "model_not_found",
-                )
+                return self._no_such_model(wanted.model)
             token_ids = await self._encoder.encode(wanted)
             max_tokens = self._max_tokens(wanted, len(token_ids))
-            grammar = await self._formats.grammar(wanted.schema)
+            grammar = await self._formats.grammar(wanted.schema, wanted.client_id)
         except RequestError as error:
-            return error_answer(
-                400, error.message, "invalid_request_error", error.param, error.code
-            )
+            return _rejected(error)
+        except ChecksFullError as error:
+            return busy(str(error))
         except ClientDisconnect:
             return Response(status_code=499)
         try:
@@ -270,6 +288,15 @@ class WorkerServer:
             call = self._calls.get(event.sequence_id)
             if call is not None:
                 call.put(event)
+
+
+def _rejected(error: RequestError) -> Response:
+    return error_answer(400, error.message, INVALID_REQUEST, error.param, error.code)
+
+
+def _too_large() -> Response:
+    message = f"the body is over {MAX_BODY_BYTES} bytes"
+    return error_answer(413, message, INVALID_REQUEST, None, "body_too_large")
 
 
 async def _read_body(request: Request) -> Any:

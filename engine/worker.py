@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, get_args
 
 from fairserve.engine.local_scheduler import make_local_scheduler, read_options
 from fairserve.engine.torch.engine_options import Preemption
+from fairserve.engine.torch.model_hub import check_model
 from fairserve.scheduling.base import LocalScheduler
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parent = (options.parent_pid or os.getppid()) if options.exit_with_parent else 0
     try:
         scheduler = make_local_scheduler(options.local_scheduler, options.scheduler_options)
+        check_model(options.model)
         # Imported late: torch takes seconds, and wrong flags should not wait for it.
         from fairserve.engine.torch.host_threads import apart
         from fairserve.engine.torch.model_loader import load_model
@@ -164,6 +166,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asyncio.run(_serve(options, loaded, scheduler, parent))
     except (ValueError, OSError) as error:
         print(f"fairserve worker: {error}", file=sys.stderr)
+        # For whoever started it: the same start would fail again.
+        print(json.dumps({"event": "failed", "reason": str(error)}), flush=True)
         return 1
 
 
@@ -279,6 +283,7 @@ async def _serve(
     server.should_exit = True
     await serving
     worker.engine.stop()
+    await worker.close()
     if publisher is not None:
         publisher.close()
     if watching is not None:

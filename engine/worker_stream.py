@@ -16,6 +16,7 @@ import orjson
 from fairserve.engine.base import (
     FailureCause,
     WorkerChunk,
+    WorkerRejectedError,
     WorkerStreamError,
     WorkerUnavailableError,
 )
@@ -23,6 +24,8 @@ from fairserve.engine.upstream_message import is_about_our_account, public_messa
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """A single event longer than this ends the stream: it would be held in memory whole."""
+_REJECTIONS = frozenset({"invalid_request_error", "BadRequestError"})
+"""Types of an error event by which the worker rejects the request itself, as ours and vLLM have it."""
 
 
 class HttpWorkerStream:
@@ -66,6 +69,9 @@ class HttpWorkerStream:
             raise self._broken("it sent an event that is not an object")
         if data.get("error"):
             error = data["error"]
+            if isinstance(error, dict) and error.get("type") in _REJECTIONS:
+                self._response.close()
+                raise WorkerRejectedError(400, error)
             message = str(error.get("message") if isinstance(error, dict) else error)
             # A worker that drains hands its waiting calls back with this code: they are not at fault.
             handed_back = isinstance(error, dict) and error.get("code") == "unavailable"

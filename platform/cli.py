@@ -17,6 +17,8 @@ from fairserve.platform.argument_parser import USAGE_ERROR, OneLineParser
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+    from fairserve.platform.settings import Settings
+
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
@@ -61,7 +63,9 @@ def parser() -> argparse.ArgumentParser:
         # These parse their own arguments, --help included.
         commands.add_parser(name, help=text, add_help=False)
 
-    database = commands.add_parser("db", help="upgrade the database's schema", allow_abbrev=False)
+    database = commands.add_parser(
+        "db", help="upgrade the database's schema, or replace a lost secret key", allow_abbrev=False
+    )
     actions = database.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text, run in (
         ("upgrade", "bring the schema to this version", _upgrade),
@@ -71,6 +75,12 @@ def parser() -> argparse.ArgumentParser:
             _downgrade,
         ),
         ("current", "print the schema's revision, and the one that this version needs", _current),
+        (
+            "replace-secret-key",
+            "accept a new secret key after the loss of the former one: revokes all API keys that"
+            " were made with that, and prints a new admin key",
+            _replace_secret_key,
+        ),
     ):
         action = actions.add_parser(name, help=text, description=text, allow_abbrev=False)
         action.add_argument(
@@ -153,7 +163,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         return _fail(str(error))
 
 
-def _database(arguments: argparse.Namespace, action: Callable[..., object]) -> int:
+def _database(
+    arguments: argparse.Namespace, action: Callable[..., object], *, create: bool = False
+) -> int:
     from sqlalchemy.exc import SQLAlchemyError
 
     from fairserve.platform.db.engine import connect
@@ -166,12 +178,13 @@ def _database(arguments: argparse.Namespace, action: Callable[..., object]) -> i
         if (value := getattr(arguments, name)) is not None
     }
     try:
-        engine = connect(settings_from(argparse.Namespace(**given)).effective_database_url)
+        settings = settings_from(argparse.Namespace(**given))
+        engine = connect(settings.effective_database_url, create=create)
         try:
             action(engine)
         finally:
             engine.dispose()
-    except (ValueError, SchemaError) as error:
+    except (ValueError, OSError, SchemaError) as error:
         return _fail(str(error))
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
@@ -186,7 +199,7 @@ def _upgrade(arguments: argparse.Namespace) -> int:
         schema.upgrade(engine)
         print(f"schema revision {schema.current_revision(engine)}")
 
-    return _database(arguments, act)
+    return _database(arguments, act, create=True)
 
 
 def _downgrade(arguments: argparse.Namespace) -> int:
@@ -209,6 +222,25 @@ def _current(arguments: argparse.Namespace) -> int:
         )
 
     return _database(arguments, act)
+
+
+def _replace_secret_key(arguments: argparse.Namespace) -> int:
+    from fairserve.platform.database_command import fail, on_database
+    from fairserve.platform.db.engine import session_factory
+    from fairserve.platform.db.secret_key import SecretKeyError, replace_secret_key
+
+    command = "fairserve db replace-secret-key"
+
+    def act(_: argparse.Namespace, settings: Settings, engine: Engine) -> int:
+        try:
+            revoked, admin_key = replace_secret_key(session_factory(engine), settings)
+        except SecretKeyError as error:
+            return fail(command, str(error), USAGE_ERROR)
+        print(f"{revoked} API keys are revoked")
+        print(f"admin key (shown once, keep it): {admin_key}")
+        return 0
+
+    return on_database(command, arguments, act)
 
 
 def _fail(message: str) -> int:

@@ -29,6 +29,7 @@ from starlette.types import Scope
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.db.engine import connect
+from fairserve.platform.db.secret_key import SecretKeyError
 from fairserve.platform.lease import Lease
 from fairserve.platform.settings import Settings
 from fairserve.platform.supervisor import WorkersFailedError
@@ -70,7 +71,10 @@ class ServerProcess:
             self._port = listener.getsockname()[1]
             engine = self._connect()
             lease = self._lease(engine)
-            self._admin_key = prepare_database(settings, engine, lease)
+            try:
+                self._admin_key = prepare_database(settings, engine, lease)
+            except (SecretKeyError, ValueError, OSError) as error:
+                raise StartError(str(error)) from error
             lease.start()
             platform = Platform(settings, engine=engine, lease=lease, on_ready=self._show_banner)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -128,7 +132,10 @@ class ServerProcess:
         file.flush()
 
     def _connect(self, **options: Any) -> Engine:
-        engine = connect(self._settings.effective_database_url, **options)
+        try:
+            engine = connect(self._settings.effective_database_url, **options)
+        except (ValueError, OSError) as error:
+            raise StartError(f"the database: {error}") from error
         self._open.callback(engine.dispose)
         return engine
 

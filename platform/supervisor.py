@@ -1,6 +1,7 @@
 """Starts the embedded workers as child processes, and starts them again when they die.
 
-A worker prints one JSON line when it is ready; its port comes from there. A worker that dies is
+A worker prints one JSON line when it is ready; its port comes from there. One that cannot start prints
+the reason instead, and is not started again if none has ever been ready. A worker that dies is
 replaced after a pause that doubles up to a bound and is forgotten once it has run for a while. The
 children are in sessions of their own, so that Ctrl-C reaches only the server, which then drains
 before it ends them; they end by themselves when the server is gone.
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -147,11 +149,13 @@ class Supervisor:
         failures = 0
         while True:
             began_s = time.monotonic()
-            was_ready = await self._run_once(process)
+            was_ready, reason = await self._run_once(process)
             failures = 0 if was_ready else failures + 1
-            if not self._any_ready and failures >= GIVE_UP_AFTER:
+            if not self._any_ready and (reason or failures >= GIVE_UP_AFTER):
                 if not self.failed.done():
                     text = f"the workers end before they are ready ({failures} times)"
+                    if reason:
+                        text = f"worker {process.worker_id} cannot start: {reason}"
                     self.failed.set_exception(WorkersFailedError(text))
                 return
             if time.monotonic() - began_s >= HEALTHY_S:
@@ -159,8 +163,11 @@ class Supervisor:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
 
-    async def _run_once(self, process: Process) -> bool:
-        """Start a worker and wait for its end; whether it was ready in between."""
+    async def _run_once(self, process: Process) -> tuple[bool, str]:
+        """Start a worker and wait for its end.
+
+        Returns whether it was ready in between, and the reason why it could not start, if it gave one.
+        """
         child = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -170,12 +177,15 @@ class Supervisor:
         self._children[process.worker_id] = child
         process.pid, process.port = child.pid, None
         process.starts += 1
-        ready = False
+        ready, reason = False, ""
         assert child.stdout is not None
         # To its end, also after it is ready: a full pipe would stop the worker.
         async for line in child.stdout:
-            port = _ready_port(line)
-            if port is not None and not ready:
+            event = _event(line)
+            if event.get("event") == "failed":
+                reason = str(event.get("reason"))
+            port = event.get("port") if event.get("event") == "ready" else None
+            if isinstance(port, int) and not ready:
                 ready = self._any_ready = True
                 process.port = port
                 self._on_ready(process.worker_id, f"http://127.0.0.1:{port}")
@@ -185,18 +195,16 @@ class Supervisor:
         logger.warning("worker %s ended (%s)", process.worker_id, _status_text(status))
         if ready:
             self._on_lost(process.worker_id)
-        return ready
+        return ready, reason
 
 
-def _ready_port(line: bytes) -> int | None:
+def _event(line: bytes) -> dict[str, Any]:
+    """What a worker says of itself; empty for any other line."""
     try:
         message = orjson.loads(line)
     except orjson.JSONDecodeError:
-        return None
-    if isinstance(message, dict) and message.get("event") == "ready":
-        port = message.get("port")
-        return port if isinstance(port, int) else None
-    return None
+        return {}
+    return message if isinstance(message, dict) else {}
 
 
 def _signal(child: asyncio.subprocess.Process, number: signal.Signals) -> None:

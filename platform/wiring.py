@@ -47,6 +47,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.db.secret_key import check_secret_key
 from fairserve.platform.interactions.restoring import restore_interactions
 from fairserve.platform.interactions.service import GRAPHS_AT_ONCE
 from fairserve.platform.jobs.in_process import JobsInProcess
@@ -176,9 +177,15 @@ class Platform:
         self._http = worker_session()
         if settings.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
-        self.models = Models(lambda worker_id: worker_id in self.pool)
+        self.models = Models(
+            lambda worker_id: self.pool.serves(worker_id),
+            lambda worker_id: self.pool.absent_s(worker_id),
+        )
         self.model_pools = ModelPools(
-            self.models, local_model=settings.model, on_ready=self._tell_ready
+            self.models,
+            local_model=settings.model,
+            on_ready=self._tell_ready,
+            tokenize=lambda workers, body: self.pool.tokenize(workers, body),
         )
         self.pool = WorkerPool(
             self.control,
@@ -404,7 +411,13 @@ def serve(settings: Settings) -> int:
     try:
         if settings.fleet_file is not None:
             read_fleet(settings.fleet_file)
-        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StartError(
+                f"the data folder {settings.data_dir} cannot be made: {error.strerror};"
+                " choose another one with --data-dir"
+            ) from error
         return ServerProcess(settings).run()
     except (StartError, LeaseTakenError, FleetFileError) as error:
         print(f"fairserve: {error}", file=sys.stderr)
@@ -418,14 +431,17 @@ def serve(settings: Settings) -> int:
 def prepare_database(settings: Settings, engine: Engine, lease: Lease | None = None) -> str | None:
     """Create the embedded schema, check any schema; returns a new admin key to be shown once.
 
-    Takes the lease before it writes to a database that may be another server's. Raises SchemaError,
-    which says the command that helps, and LeaseTakenError.
+    Takes the lease before it writes to a database that may be another server's. Raises SchemaError and
+    SecretKeyError, which name the command that helps, LeaseTakenError, and ValueError for a secret key
+    that is no use.
     """
     schema.prepare(engine, create_if_empty=settings.embedded_database)
     if lease is not None:
         lease.acquire()
+    sessions = session_factory(engine)
+    hasher = check_secret_key(sessions, settings)
     configured = settings.admin_key.get_secret_value() if settings.admin_key else None
-    return ensure_admin_key(session_factory(engine), key_hasher(settings), configured)
+    return ensure_admin_key(sessions, hasher, configured)
 
 
 def _option(value: object) -> str:

@@ -295,7 +295,8 @@ class Engine:
         if events:
             self._emit(events)
         for sequence in broken:
-            self._fail([sequence], sampler.why_invalid(sequence))
+            at_fault = sequence.constraint is not None and bool(sequence.constraint.problem)
+            self._fail([sequence], sampler.why_invalid(sequence), rejected=at_fault)
 
     def _read(self, step: LaunchedStep) -> list[Sampled]:
         """The tokens of a step, by row of its choice; the host waits here, and nowhere else."""
@@ -335,9 +336,9 @@ class Engine:
             self._kv.scrub(self.cache.private_pages(sequence))
         self.batcher.end(sequence)
 
-    def _fail(self, sequences: list[Sequence], message: str) -> None:
+    def _fail(self, sequences: list[Sequence], message: str, *, rejected: bool = False) -> None:
         for sequence in sequences:
             self._end(sequence, keep=False)
             self._failed += 1
         if sequences:
-            self._emit([Failed(sequence.sequence_id, message) for sequence in sequences])
+            self._emit([Failed(each.sequence_id, message, rejected=rejected) for each in sequences])

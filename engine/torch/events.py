@@ -42,6 +42,8 @@ class Failed:
     message: str
     handed_back: bool = False
     """It never ran, and another worker may take it."""
+    rejected: bool = False
+    """The request asks for what cannot be done: every worker would fail with it."""
 
 
 EngineEvent = Admitted | Generated | Failed

@@ -1,20 +1,25 @@
 """JSON mode: holds an output to a JSON schema, token by token. Needs llguidance (extra ``json``).
 
-llguidance compiles a schema to a grammar over the model's tokens and tells after each token which
+llguidance compiles a schema to a grammar over the model's tokens and lists after each token which
 ones may follow; the end token is allowed only where the JSON is complete, and nothing else then. So
 an output that ends by itself is valid, and one that ``max_tokens`` or a stop string cuts is the
 beginning of a valid one. What the library does not know of JSON schema is an error, never ignored,
 and it fetches nothing. Between two parts of the JSON at most a space may stand, or a line break and
 an indent: a model that likes spaces would go on for ever.
 
-Imported only where somebody asks for it. Weakness: the mask of each such sequence is computed in
-the engine's thread, some 50 microseconds a token for ordinary schemas, more for intricate ones.
+Imported only where somebody asks for it. The mask of each such sequence is computed in the engine's
+thread, some 50 microseconds a token for ordinary schemas. A schema that compiles quickly can still
+have costly masks, so each sequence has a budget of processor time and fails when it is spent.
+
+Weakness: compiling has no bound of its own (intersections of patterns can take minutes). Schemas of
+clients are compiled in a process with limits first, see ``schema_checks``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import lru_cache
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import llguidance
@@ -23,38 +28,70 @@ import numpy.typing as npt
 
 _WHITE_SPACE = r"\x20|\x0D?\x0A[\x20\x09]{0,40}"
 """A space, or a line break with an indent."""
-_KEPT_GRAMMARS = 32
-"""Compiled schemas that are kept; a caller usually comes back with the same one."""
 _LEXER_STATES = 20_000
 """Bounds the memory of one grammar at some 40 MB, for schemas made to be large."""
 _WORD_BITS = 32
+MASK_BUDGET_S = 0.1
+"""Processor time that the masks of one sequence may take before the mean cost of a mask counts."""
+MASK_MEAN_S = 0.001
+"""Allowed mean processor time of a mask from then on."""
+_MAX_REASON_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTable:
+    """A model's tokens, as llguidance and another process can read them."""
+
+    tokenizer: str
+    """The fast tokenizer as JSON."""
+    vocabulary: int
+    end_ids: tuple[int, ...]
+
+
+def token_table(tokenizer: Any, vocabulary: int, end_ids: Collection[int]) -> TokenTable:
+    """The table of a transformers tokenizer.
+
+    Raises ValueError for a tokenizer that has no token table, or no end token.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not end_ids:
+        raise ValueError("this model's tokenizer has no token table, or the model no end token")
+    return TokenTable(backend.to_str(), vocabulary, tuple(sorted(end_ids)))
 
 
 class JsonMode:
     """Compiles schemas for one tokenizer. Making it takes up to seconds; it is thread-safe."""
 
-    def __init__(self, tokenizer: Any, vocabulary: int, end_ids: Collection[int]) -> None:
-        """Raises ValueError for a tokenizer that has no token table, or no end token."""
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        if backend is None or not end_ids:
-            raise ValueError("this model's tokenizer has no token table, or the model no end token")
+    def __init__(self, table: TokenTable) -> None:
         self._tokenizer = llguidance.LLTokenizer(
-            backend.to_str(), n_vocab=vocabulary, eos_token=sorted(end_ids)
+            table.tokenizer, n_vocab=table.vocabulary, eos_token=list(table.end_ids)
         )
         self._limits = llguidance.LLParserLimits(
             max_lexer_states=_LEXER_STATES, verbose_errors=False
         )
-        self.compile = lru_cache(_KEPT_GRAMMARS)(self._compile)
-        """A JSON schema as text to a grammar. Raises ValueError saying what is wrong with it."""
 
-    def _compile(self, schema: str) -> JsonGrammar:
+    def compile(self, schema: str) -> JsonGrammar:
+        """A JSON schema as text to a grammar. Raises ValueError with the reason.
+
+        The library releases the interpreter's lock meanwhile.
+        """
         grammar = llguidance.LLMatcher.grammar_from_json_schema(
             schema, overrides={"whitespace_pattern": _WHITE_SPACE}
         )
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
-            raise ValueError(matcher.get_error())
-        return JsonGrammar(matcher, self._tokenizer.vocab_size)
+            raise ValueError(_shortened(matcher.get_error()))
+        compiled = JsonGrammar(matcher, self._tokenizer.vocab_size)
+        first = compiled.start()
+        first.allowed([])
+        if first.has_no_output:
+            raise ValueError(
+                "no output fits it; a $ref may lead back to its own schema only through a "
+                "property or an item"
+            )
+        if first.problem:
+            raise ValueError(first.problem)
+        return compiled
 
 
 class JsonGrammar:
@@ -64,28 +101,56 @@ class JsonGrammar:
         self._matcher = matcher
         self._words = -(-vocabulary // _WORD_BITS)
 
-    def start(self) -> JsonConstraint:
-        """A constraint for one new sequence."""
-        return JsonConstraint(self._matcher.deep_copy(), self._words)
+    def start(self, cpu_clock: Callable[[], float] = time.thread_time) -> JsonConstraint:
+        """A constraint for one new sequence. ``cpu_clock`` is the processor time of its thread."""
+        return JsonConstraint(self._matcher.deep_copy(), self._words, cpu_clock)
 
 
 class JsonConstraint:
     """One sequence's place in the grammar; see ``TokenConstraint``."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, words: int) -> None:
+    def __init__(
+        self, matcher: llguidance.LLMatcher, words: int, cpu_clock: Callable[[], float]
+    ) -> None:
         self.problem = ""
         self._matcher = matcher
         self._mask = np.zeros(words, dtype=np.int32)
+        self._cpu_clock = cpu_clock
+        self._spent_s = 0.0
         self._followed = 0
         """Output tokens that the matcher has seen."""
 
     def allowed(self, output: list[int]) -> npt.NDArray[np.int32]:
         """The tokens that may follow; the array is overwritten by the next call."""
         if not self.problem:
+            began_s = self._cpu_clock()
             self._matcher.consume_tokens(output[self._followed :])
             self._followed = len(output)
             self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
-            if self._matcher.is_error():
-                self.problem = f"the JSON schema cannot be followed: {self._matcher.get_error()}"
+            self._spent_s += self._cpu_clock() - began_s
+            self.problem = self._problem()
+            if self.problem:
                 self._mask[:] = 0
         return self._mask
+
+    @property
+    def has_no_output(self) -> bool:
+        """Whether the grammar allows nothing at all from here."""
+        return "NoExtension" in self._matcher.get_error()
+
+    def _problem(self) -> str:
+        if self._matcher.is_error():
+            return f"the JSON schema cannot be followed: {_shortened(self._matcher.get_error())}"
+        if self._spent_s > MASK_BUDGET_S + MASK_MEAN_S * self._followed:
+            return (
+                "the JSON schema is too costly to follow: its masks took "
+                f"{self._spent_s * 1e3:.0f} ms of processor time for {self._followed} tokens; "
+                "simplify its patterns, or lower the number of its properties"
+            )
+        return ""
+
+
+def _shortened(reason: str) -> str:
+    """The library's message without its marker, as one line; a pattern in it may be very long."""
+    text = " ".join(reason.replace("<non-verbose/>", "").split())
+    return text if len(text) <= _MAX_REASON_CHARS else f"{text[:_MAX_REASON_CHARS]} ..."

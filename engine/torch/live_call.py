@@ -24,6 +24,8 @@ class LiveCall:
         """Set when a sample failed; the call is over then."""
         self.handed_back = False
         """The error is none of the call: another worker may take it."""
+        self.rejected = False
+        """The error is the request's: no worker can answer it."""
         self.has_started = False
         """Whether a sample has entered the batch."""
         self._index = {sequence_id: at for at, sequence_id in enumerate(sequence_ids)}
@@ -60,6 +62,7 @@ class LiveCall:
         output = self.outputs[index]
         if isinstance(event, Failed):
             self.error, self.handed_back = event.message, event.handed_back
+            self.rejected = event.rejected
         elif isinstance(event, Admitted):
             output.cached_tokens = event.cached_tokens
         else:

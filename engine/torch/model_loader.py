@@ -25,6 +25,7 @@ from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_buil
 from fairserve.engine.torch.chunk import Chunk
 from fairserve.engine.torch.host_memory import keep_freed_memory
 from fairserve.engine.torch.kv_tensors import KvTensors
+from fairserve.engine.torch.model_hub import check_model
 from fairserve.engine.torch.output_text import OutputText
 from fairserve.engine.torch.packed_linear import pack_linears
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
@@ -115,13 +116,27 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
 
     ``device`` auto: cuda if there is one, else cpu. ``dtype`` auto: bfloat16 on cuda, float32 on
     cpu. On a CPU models below 50M parameters are set to one thread (more of them only wait for each
-    other), and the allocator keeps freed memory; both hold for the whole process. Raises
-    UnsupportedModelError, and OSError for a checkpoint that is not there.
+    other), and the allocator keeps freed memory; both hold for the whole process. What is in the hub's
+    cache is taken as it is, without asking for a newer version. Raises UnsupportedModelError, and
+    OSError for a checkpoint that is not there.
     """
+    check_model(source)
     where = choose_device(device)
     kind = choose_dtype(dtype, where)
     path = str(ensure_builtin_model()) if source == BUILTIN_MODEL_NAME else source
-    check_config(AutoConfig.from_pretrained(path))
+    try:
+        model, tokenizer = _read_checkpoint(source, path, kind, local=True)
+    except OSError:
+        if os.path.isdir(path):
+            raise
+        model, tokenizer = _read_checkpoint(source, path, kind, local=False)
+    model.to(where)
+    return adopt_model(_served_name(source), model, tokenizer, pack=True)
+
+
+def _read_checkpoint(source: str, path: str, kind: torch.dtype, *, local: bool) -> tuple[Any, Any]:
+    """Model and tokenizer. ``local``: from a folder or the hub's cache, without asking the hub."""
+    check_config(AutoConfig.from_pretrained(path, local_files_only=local))
     disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         found: Any = AutoModelForCausalLM.from_pretrained(
@@ -131,14 +146,13 @@ def load_model(source: str, dtype: str = "auto", device: str = "auto") -> Loaded
             output_loading_info=True,
             # Not ignored, but told with their names below.
             ignore_mismatched_sizes=True,
+            local_files_only=local,
         )
     except ValueError as error:
         raise UnsupportedModelError(f"{source}: {error}") from error
     model, loading = found
     _check_weights(source, loading)
-    model.to(where)
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    return adopt_model(_served_name(source), model, tokenizer, pack=True)
+    return model, AutoTokenizer.from_pretrained(path, local_files_only=local)
 
 
 def adopt_model(name: str, model: Any, tokenizer: Any, *, pack: bool = False) -> LoadedModel:

@@ -56,11 +56,11 @@ class Fields:
             raise RequestError(f"{name} must be a string", name)
         return value
 
-    def flag(self, name: str) -> bool:
-        """True or false; false if absent."""
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false; ``default`` if absent."""
         value = self.take(name)
         if value is None:
-            return False
+            return default
         if not isinstance(value, bool):
             raise RequestError(f"{name} is {shown(value)}; allowed: true, false", name)
         return value

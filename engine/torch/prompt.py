@@ -11,6 +11,7 @@ from jinja2 import TemplateError
 
 from fairserve.engine.torch.openai_fields import RequestError
 from fairserve.engine.torch.openai_request import GenerationRequest
+from fairserve.engine.torch.tokenize_request import TokenizeRequest
 from fairserve.interactions.call import TokenIds
 
 _INLINE_CHARACTERS = 16_384
@@ -38,17 +39,36 @@ class PromptEncoder:
             return self._encode_text(request)
         return await asyncio.to_thread(self._encode_text, request)
 
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        """The token ids of what is not to be generated from. Raises RequestError."""
+        size = len(request.prompt) + sum(len(each["content"]) for each in request.messages)
+        if size <= _INLINE_CHARACTERS:
+            return self._tokenize(request)
+        return await asyncio.to_thread(self._tokenize, request)
+
+    def _tokenize(self, request: TokenizeRequest) -> list[int]:
+        if request.messages:
+            return self._chat_ids(request.messages, complete=request.add_generation_prompt)
+        return self._text_ids(request.prompt, special=request.add_special_tokens)
+
     def _encode_text(self, request: GenerationRequest) -> TokenIds:
-        if request.kind == "completion":
-            return self._checked(self._tokenizer(request.prompt)["input_ids"])
+        if isinstance(request.prompt, str) and request.kind == "completion":
+            return self._checked(self._text_ids(request.prompt, special=True))
+        return self._checked(self._chat_ids(request.messages, complete=True))
+
+    def _text_ids(self, text: str, *, special: bool) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=special)["input_ids"]
+        return ids
+
+    def _chat_ids(self, messages: list[dict[str, str]], *, complete: bool) -> list[int]:
         try:
             text = self._tokenizer.apply_chat_template(
-                request.messages, add_generation_prompt=True, tokenize=False
+                messages, add_generation_prompt=complete, tokenize=False
             )
         except (TemplateError, ValueError) as error:
             # ValueError: the model has no chat template.
             raise RequestError(f"the chat template refuses this: {error}", "messages") from error
-        return self._checked(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self._text_ids(text, special=False)
 
     def _checked(self, ids: list[int]) -> TokenIds:
         if not ids:

@@ -1,15 +1,17 @@
-"""From a request's JSON schema to a grammar, without holding up the event loop."""
+"""From a request's JSON schema to a grammar, without holding up the event loop or other clients."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import hashlib
+from collections import Counter, OrderedDict
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from fairserve.engine.torch.openai_fields import RequestError
+from fairserve.engine.torch.schema_checks import SchemaChecks, UnusableSchemaError
 from fairserve.engine.torch.token_constraint import Grammar
 
 if TYPE_CHECKING:
@@ -17,18 +19,55 @@ if TYPE_CHECKING:
 
 _FIELD = "response_format"
 MAX_SCHEMA_BYTES = 64 * 1024
+KEPT_SCHEMAS = 32
+"""Compiled schemas that are kept, and reasons of rejected ones; callers repeat the same schema."""
+
+
+class KeptSchemas:
+    """The last schemas by digest: the grammar of each, or the reason why it cannot be used.
+
+    Beyond ``bound``, entries of the client that brought most of them are dropped first.
+    """
+
+    def __init__(self, bound: int = KEPT_SCHEMAS) -> None:
+        self._bound = bound
+        self._kept: OrderedDict[bytes, tuple[str, Grammar | str]] = OrderedDict()
+        """Client and result, the least recently used first."""
+
+    def get(self, key: bytes) -> Grammar | str | None:
+        """What became of a schema, whichever client brought it."""
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key][1]
+
+    def put(self, key: bytes, client_id: str, result: Grammar | str) -> None:
+        """Keep what became of a client's schema."""
+        self._kept[key] = client_id, result
+        if len(self._kept) > self._bound:
+            counts = Counter(client for client, _ in self._kept.values())
+            most = max(counts.values())
+            out = next(key for key, (client, _) in self._kept.items() if counts[client] == most)
+            del self._kept[out]
 
 
 class ResponseFormats:
-    """Compiles schemas for one model. JSON mode is loaded when somebody first asks for it."""
+    """Compiles schemas for one model. JSON mode is loaded when somebody first asks for it.
+
+    Belongs to one event loop.
+    """
 
     def __init__(self, tokenizer: Any, vocabulary: int, end_ids: Collection[int]) -> None:
         self._model = (tokenizer, vocabulary, end_ids)
-        self._json_mode: JsonMode | None = None
-        self._loading = threading.Lock()
+        self._loading = asyncio.Lock()
+        self._loaded: tuple[JsonMode, SchemaChecks] | None = None
+        self._kept = KeptSchemas()
 
-    async def grammar(self, schema: dict[str, Any] | None) -> Grammar | None:
-        """The grammar of a schema; None for none. Raises RequestError naming the field."""
+    async def grammar(self, schema: dict[str, Any] | None, client_id: str) -> Grammar | None:
+        """The grammar of a schema; None for none.
+
+        Raises RequestError naming the field, and ChecksFullError where too many schemas wait.
+        """
         if schema is None:
             return None
         try:
@@ -39,25 +78,45 @@ class ResponseFormats:
             raise RequestError(
                 f"{_FIELD} has a schema of {len(text)} bytes; allowed: {MAX_SCHEMA_BYTES}", _FIELD
             )
-        return await asyncio.to_thread(self._compile, text.decode())
+        key = hashlib.sha256(text).digest()
+        result = self._kept.get(key)
+        if result is None:
+            result = await self._compile(client_id, text.decode())
+            self._kept.put(key, client_id, result)
+        if isinstance(result, str):
+            raise RequestError(f"{_FIELD} has a schema that is refused: {result}", _FIELD)
+        return result
 
-    def _compile(self, schema: str) -> Grammar:
-        try:
-            with self._loading:
-                if self._json_mode is None:
-                    from fairserve.engine.torch.json_mode import JsonMode
+    async def close(self) -> None:
+        """End the process that checks schemas."""
+        if self._loaded is not None:
+            await self._loaded[1].close()
 
-                    self._json_mode = JsonMode(*self._model)
-        except (ImportError, ValueError) as error:
-            reason = str(error)
-            if isinstance(error, ImportError):
-                reason = "its extra is not installed (pip install 'fairserve[json]')"
-            raise RequestError(
-                f"this worker cannot honour {_FIELD}: {reason}; allowed: type text",
-                _FIELD,
-                "unsupported_parameter",
-            ) from error
+    async def _compile(self, client_id: str, schema: str) -> Grammar | str:
+        """The grammar, or the reason why there is none."""
+        mode, checks = await self._load()
         try:
-            return self._json_mode.compile(schema)
-        except ValueError as error:
-            raise RequestError(f"{_FIELD} has a schema that is refused: {error}", _FIELD) from error
+            await checks.check(client_id, schema)
+            return await asyncio.to_thread(mode.compile, schema)
+        except (UnusableSchemaError, ValueError) as error:
+            return str(error)
+
+    async def _load(self) -> tuple[JsonMode, SchemaChecks]:
+        async with self._loading:
+            if self._loaded is None:
+                try:
+                    from fairserve.engine.torch.json_mode import JsonMode, token_table
+
+                    table = token_table(*self._model)
+                    mode = await asyncio.to_thread(JsonMode, table)
+                except (ImportError, ValueError) as error:
+                    reason = str(error)
+                    if isinstance(error, ImportError):
+                        reason = "its extra is not installed (pip install 'fairserve[json]')"
+                    raise RequestError(
+                        f"this worker cannot honour {_FIELD}: {reason}; allowed: type text",
+                        _FIELD,
+                        "unsupported_parameter",
+                    ) from error
+                self._loaded = mode, SchemaChecks(table)
+            return self._loaded

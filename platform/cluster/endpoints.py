@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 
 from fairserve.platform.auth import require_admin
-from fairserve.platform.cluster.fleet_view import models_out
+from fairserve.platform.cluster.fleet_view import member_views, models_out
 from fairserve.platform.cluster.pool import WorkerPool
 from fairserve.platform.completions.models import Models
 from fairserve.platform.control.port import ControlPort
@@ -32,7 +32,8 @@ async def read_cluster(request: Request) -> dict[str, Any]:
     view = asdict(await control.cluster())
     known = {worker["worker_id"]: worker for worker in view.pop("workers")}
     seen_models = view.pop("models")
-    workers = [{**member, **known.get(member["worker_id"], {})} for member in pool.views()]
+    members = member_views(pool, request.app.state.model_pools)
+    workers = [{**member, **known.get(member["worker_id"], {})} for member in members]
     supervisor = request.app.state.supervisor
     processes = [asdict(process) for process in supervisor.processes()] if supervisor else []
     state = request.app.state
@@ -58,10 +59,10 @@ async def readiness(request: Request) -> JSONResponse:
 
     Reasons are starting, draining, no worker, and no database (its lease is over).
 
-    Names are for keys only, so there are but numbers here: ``models`` that have a worker.
+    Names are for keys only, so there are but numbers here: ``models`` that have a worker, and these
+    ``workers``. One whose model waits for its tokenizer is none of them.
     """
     models: Models = request.app.state.models
-    pool: WorkerPool = request.app.state.pool
     control: ControlPort = request.app.state.control
     lease: Lease | None = request.app.state.lease
     if (await control.cluster()).draining:
@@ -74,7 +75,10 @@ async def readiness(request: Request) -> JSONResponse:
         status = "no worker"
     else:
         status = "ready"
-    numbers = {"workers": pool.serving, "models": len(models.ready())}
+    numbers = {
+        "workers": sum(models.workers_up(model.worker_name) for model in models.served()),
+        "models": len(models.ready()),
+    }
     return JSONResponse(
         {"status": status, **numbers}, status_code=200 if status == "ready" else 503
     )

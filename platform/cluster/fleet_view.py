@@ -34,11 +34,14 @@ async def workers_out(state: Any) -> list[WorkerOut]:
         served = pools.models_of(worker_id)
         member = here.get(worker_id)
         reason = member.reason if member is not None else ""
+        state = state_of(fleet, pool, worker_id)
+        if state == "serving" and (loading := pools.loading_of(worker_id)):
+            state, reason = "joining", loading
         found.append(
             worker_out(
                 spec,
                 source,
-                state_of(fleet, pool, worker_id),
+                state,
                 problem=pools.problem_of(worker_id) or reason,
                 model=served[0] if served else None,
                 calls=calls.get(worker_id, 0),
@@ -47,6 +50,15 @@ async def workers_out(state: Any) -> list[WorkerOut]:
             )
         )
     return found
+
+
+def member_views(pool: WorkerPool, pools: ModelPools) -> list[dict[str, Any]]:
+    """The members of the pool; one whose model is not served yet is joining."""
+    views = pool.views()
+    for view in views:
+        if view["state"] == "ready" and (loading := pools.loading_of(view["worker_id"])):
+            view |= {"state": "joining", "reason": loading, "ready": False}
+    return views
 
 
 def spec_of(fleet: RunningFleet, wanted: DesiredWorker) -> WorkerSpec:
@@ -134,6 +146,7 @@ def models_out(
             "workers_up": models.workers_up(name),
             "context_tokens": served[name].context_tokens if name in served else None,
             "exact_tokens": served[name].reader.exact if name in served else None,
+            "tokenizer": served[name].reader.source if name in served else None,
         }
         for name, workers in pools.workers().items()
     ]

@@ -40,6 +40,8 @@ class Member:
     """Control knows it."""
     there: bool = False
     """Calls that it has can go on: it was well when it was last looked at."""
+    lost_s: float | None = None
+    """When it was lost after it had served, by the pool's clock."""
     draining: bool = False
     reason: str = ""
     """Why it has not joined, or what was wrong with it last."""

@@ -2,12 +2,14 @@
 
 A pool begins with its first worker. Its tokenizer is loaded in a thread, and the model is served once
 it is there; other models do not wait for it. The tokenizer is the one that the fleet names for the
-model, else the setting ``model`` (for embedded workers and those of ``worker_urls``), else the model's
-own name as a folder or hub id.
+model, else the setting ``model`` (for embedded workers and those of ``worker_urls``), else what the
+worker names as the model's ``root``, else the model's own name, as a folder or hub id. If none of them
+is on this host, workers that have ``/tokenize`` count prompts at once, and a tokenizer that the hub
+has takes over when it has been fetched.
 
-Weakness: where no tokenizer can be had, tokens are estimated from bytes. Such a model is served all
+Weakness: where neither is to be had, tokens are estimated from bytes. Such a model is served all
 the same, because its worker counts for itself; but limits by tokens are then rough, and the router
-cannot match what the worker tells of its cache.
+cannot match what the worker publishes of its cache.
 """
 
 from __future__ import annotations
@@ -15,27 +17,47 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
 from fairserve.engine.base import WorkerFacts
 from fairserve.engine.request_fields import ServerKind
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
+from fairserve.interactions.call import TokenIds
 from fairserve.platform.cluster.fleet import Desired
 from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.models import Models, ServedModel
 from fairserve.platform.completions.prompt import (
     BytesCounter,
+    NoTokenizerError,
     PromptCounter,
     PromptReader,
     load_counter,
 )
+from fairserve.platform.completions.worker_prompt import WorkerPromptReader
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN_CONTEXT = 1 << 31
 LOCAL_SOURCES = ("embedded", "settings")
 """Whose models the setting ``model`` names."""
+MISSING_S = 600.0
+"""A name that has no tokenizer is not looked up again for so long."""
+MAX_MISSING = 256
+
+
+class Load(Protocol):
+    """Loads a tokenizer; see :func:`~fairserve.platform.completions.prompt.load_counter`."""
+
+    def __call__(self, name: str, *, fetch: bool) -> PromptCounter:
+        """Raises NoTokenizerError."""
+        ...
+
+
+TokenizeAt = Callable[[Collection[str], Mapping[str, Any]], Awaitable[TokenIds]]
+"""Asks one of these workers; see :meth:`~fairserve.platform.cluster.pool.WorkerPool.tokenize`."""
 
 
 @dataclass(slots=True)
@@ -47,9 +69,15 @@ class _Pool:
     last_context_tokens: int = UNKNOWN_CONTEXT
     """While there is no worker: that of the last one."""
     local: bool = False
-    tokenizer: str = ""
-    """What the reader is made of, or is being made of."""
-    reader: PromptReader | None = None
+    root: str = ""
+    """What its first worker loaded the model from."""
+    tokenizing: set[str] = field(default_factory=set)
+    """Its workers that have ``/tokenize``."""
+    tokenizers: tuple[str, ...] = ()
+    """Names under which its tokenizer is looked for, in this order."""
+    not_here: bool = False
+    """None of them is on this host."""
+    reader: PromptReader | WorkerPromptReader | None = None
     loading: asyncio.Task[None] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -63,18 +91,24 @@ class ModelPools:
         *,
         local_model: str = "",
         on_ready: Callable[[], None] | None = None,
-        load: Callable[[str], PromptCounter] = load_counter,
+        tokenize: TokenizeAt,
+        load: Load = load_counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``local_model`` is the setting ``model``; ``on_ready`` hears of the first model served."""
         self._models = models
         self._local_model = local_model
         self._on_ready = on_ready
+        self._tokenize = tokenize
         self._load = load
+        self._clock = clock
+        self._missing: dict[tuple[str, bool], float] = {}
+        """Names without a tokenizer, here or at the hub, with the end of what is known of them."""
         self._pools: dict[str, _Pool] = {}
         self._desired = Desired()
         self._draining: set[str] = set()
         self._problems: dict[str, str] = {}
-        self._prefetched: asyncio.Task[PromptCounter] | None = None
+        self._prefetched: asyncio.Task[PromptReader | None] | None = None
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -92,6 +126,11 @@ class ModelPools:
         pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
         pool.kinds[spec.worker_id] = facts.kind
         self._leave(spec.worker_id, keep=model)  # it may have come back as another
+        pool.root = pool.root or facts.root
+        if facts.tokenizes:
+            pool.tokenizing.add(spec.worker_id)
+        else:
+            pool.tokenizing.discard(spec.worker_id)
         worker = self._desired.workers.get(spec.worker_id)
         pool.local = pool.local or worker is None or worker.source in LOCAL_SOURCES
         self._publish(model)
@@ -130,6 +169,7 @@ class ModelPools:
         for model, pool in list(self._pools.items()):
             if model == keep:
                 continue
+            pool.tokenizing.discard(worker_id)
             context_tokens = pool.context_tokens.pop(worker_id, None)
             if context_tokens is not None:
                 pool.last_context_tokens = context_tokens
@@ -156,6 +196,14 @@ class ModelPools:
         """Why a worker cannot join; empty if nothing is known against it."""
         return self._problems.get(worker_id, "")
 
+    def loading_of(self, worker_id: str) -> str:
+        """What a worker's model still waits for before it is served; empty for nothing."""
+        for model in self.models_of(worker_id):
+            if self._pools[model].reader is None:
+                names = " or ".join(map(repr, self._pools[model].tokenizers))
+                return f"the tokenizer of {model!r} is being loaded from {names}"
+        return ""
+
     def workers(self) -> Mapping[str, Collection[str]]:
         """All workers of each model, draining ones included."""
         return {name: tuple(pool.context_tokens) for name, pool in self._pools.items()}
@@ -172,7 +220,7 @@ class ModelPools:
 
     def prefetch(self) -> None:
         """Load the local model's tokenizer now: it takes as long as a worker's start."""
-        self._prefetched = asyncio.create_task(self._counter(self._local_model))
+        self._prefetched = asyncio.create_task(self._fetch((self._local_model,)))
 
     async def close(self) -> None:
         """Stop loading and counting."""
@@ -197,13 +245,15 @@ class ModelPools:
             self._models.drop(model)
             self._tell_expected()
             return
-        tokenizer = self._tokenizer_of(model, pool)
-        if tokenizer != pool.tokenizer or (pool.reader is None and pool.loading is None):
-            pool.tokenizer = tokenizer
+        tokenizers = self._tokenizers_of(model, pool)
+        if tokenizers != pool.tokenizers or (pool.reader is None and pool.loading is None):
+            pool.tokenizers, pool.not_here = tokenizers, False
             if pool.loading is not None:
                 pool.loading.cancel()
             pool.loading = asyncio.create_task(self._read(model, pool), name=f"tokenizer {model}")
         self._tell_expected()
+        if pool.not_here and pool.tokenizing and (pool.reader is None or not pool.reader.exact):
+            pool.reader = WorkerPromptReader(model, partial(self._tokenize, pool.tokenizing))
         if pool.reader is None:
             return
         first = not len(self._models)
@@ -233,33 +283,67 @@ class ModelPools:
     def _tell_expected(self) -> None:
         self._models.set_expected(self._desired.declared_models() | set(self._pools))
 
-    def _tokenizer_of(self, model: str, pool: _Pool) -> str:
+    def _tokenizers_of(self, model: str, pool: _Pool) -> tuple[str, ...]:
         named = self._desired.tokenizers.get(model)
         if named is not None:
-            return named
-        return self._local_model if pool.local and self._local_model else model
+            return (named,)
+        if pool.local and self._local_model:
+            return (self._local_model,)
+        return tuple(dict.fromkeys(name for name in (pool.root, model) if name))
 
     async def _read(self, model: str, pool: _Pool) -> None:
-        counter = await self._counter(pool.tokenizer)
-        pool.reader = PromptReader(counter)
+        reader = await self._first(pool.tokenizers, fetch=False)
+        if reader is None:
+            pool.not_here = True
+            if pool.tokenizing and self._pools.get(model) is pool:
+                self._publish(model)  # its workers count, until there is something better
+            reader = await self._fetch(pool.tokenizers)
+        if reader is None and pool.reader is None:
+            logger.warning(
+                "no tokenizer for %s: token counts are estimates; name one for the model", model
+            )
+            reader = PromptReader(BytesCounter())
+        pool.reader = reader or pool.reader
         pool.loading = None
         if self._pools.get(model) is pool:
             self._publish(model)
 
-    async def _counter(self, tokenizer: str) -> PromptCounter:
-        task = asyncio.current_task()
-        fetched, here = self._prefetched, tokenizer in (self._local_model, BUILTIN_MODEL_NAME)
-        if fetched is not None and fetched is not task and here:
-            self._prefetched = None
-            return await fetched
+    async def _fetch(self, names: tuple[str, ...]) -> PromptReader | None:
+        """The reader of the first tokenizer that is here, or else at the hub."""
+        here = await self._first(names, fetch=False)
+        return here or await self._first(names, fetch=True)
+
+    async def _first(self, names: tuple[str, ...], *, fetch: bool) -> PromptReader | None:
+        prefetched = await self._take_prefetched(names)
+        if prefetched is not None:
+            return prefetched
+        for name in names:
+            counter = await self._counter(name, fetch=fetch)
+            if counter is not None:
+                return PromptReader(counter, name or BUILTIN_MODEL_NAME)
+        return None
+
+    async def _take_prefetched(self, names: tuple[str, ...]) -> PromptReader | None:
+        """What was loaded ahead, if it is one of these; once."""
+        task = self._prefetched
+        here = self._local_model in names or BUILTIN_MODEL_NAME in names
+        if task is None or task is asyncio.current_task() or not here:
+            return None
+        self._prefetched = None
+        return await task
+
+    async def _counter(self, name: str, *, fetch: bool) -> PromptCounter | None:
+        if self._missing.get((name, fetch), self._clock()) > self._clock():
+            return None
         try:
-            if tokenizer in ("", BUILTIN_MODEL_NAME):
-                tokenizer = str(await asyncio.to_thread(ensure_builtin_model))
-            return await asyncio.to_thread(self._load, tokenizer)
-        except Exception as error:  # libraries of tokenizers raise what they like
-            logger.warning(
-                "no tokenizer from %s (%s): token counts are estimates; name one for the model",
-                tokenizer,
-                error,
-            )
-            return BytesCounter()
+            source = name
+            if name in ("", BUILTIN_MODEL_NAME):
+                source = str(await asyncio.to_thread(ensure_builtin_model))
+            return await asyncio.to_thread(self._load, source, fetch=fetch)
+        except (NoTokenizerError, OSError) as error:
+            where = "the hub" if fetch else "this host"
+            logger.info("no tokenizer %r at %s: %s", name, where, error)
+            self._missing[name, fetch] = self._clock() + MISSING_S
+            if len(self._missing) > MAX_MISSING:
+                del self._missing[next(iter(self._missing))]
+            return None

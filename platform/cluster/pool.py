@@ -14,17 +14,18 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import aiohttp
 
-from fairserve.engine.base import WorkerClient
+from fairserve.engine.base import WorkerClient, WorkerUnavailableError
 from fairserve.engine.circuit import Circuit, CircuitOptions
 from fairserve.engine.client import HttpWorkerClient
 from fairserve.engine.local_queue import LocalQueue
 from fairserve.engine.queued_client import QueuedClient
 from fairserve.engine.watched_client import WatchedClient
+from fairserve.interactions.call import TokenIds
 from fairserve.platform.cluster.cache_news import CacheNews
 from fairserve.platform.cluster.member import Member
 from fairserve.platform.cluster.watch import (
@@ -39,6 +40,8 @@ from fairserve.scheduling.base import LocalScheduler
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 logger = logging.getLogger(__name__)
+
+TOKENIZE_ATTEMPTS = 2
 
 
 class WorkerPool(Mapping[str, WorkerClient]):
@@ -85,10 +88,32 @@ class WorkerPool(Mapping[str, WorkerClient]):
     def __len__(self) -> int:
         return sum(member.there for member in self._members.values())
 
-    @property
-    def serving(self) -> int:
-        """Workers that take new calls."""
-        return sum(member.ready and not member.draining for member in self._members.values())
+    def serves(self, worker_id: str) -> bool:
+        """Whether control sends new calls there. From any thread."""
+        member = self._members.get(worker_id)
+        return member is not None and member.ready and not member.draining
+
+    def absent_s(self, worker_id: str) -> float:
+        """Seconds since a worker that has served was lost; 0 if it serves, or is about to join."""
+        member = self._members.get(worker_id)
+        if member is None or member.ready or member.lost_s is None:
+            return 0.0
+        return self._clock() - member.lost_s
+
+    async def tokenize(self, worker_ids: Collection[str], body: Mapping[str, Any]) -> TokenIds:
+        """The token ids of a prompt, from the least busy of these workers that answers.
+
+        Raises WorkerUnavailableError, and WorkerRejectedError for a prompt that is refused.
+        """
+        members = [m for m in self._members.values() if m.worker_id in worker_ids and m.there]
+        members.sort(key=lambda member: member.watched.sequences)
+        failure = WorkerUnavailableError("no worker that counts prompts is up")
+        for member in members[:TOKENIZE_ATTEMPTS]:
+            try:
+                return await member.http.tokenize(body)
+            except WorkerUnavailableError as error:
+                failure = error
+        raise failure
 
     def members(self) -> list[Member]:
         """All members, to be read only."""

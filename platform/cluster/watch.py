@@ -101,7 +101,7 @@ class Watch:
         member.unfollow()
         member.metrics, member.foreign_tokens = None, 0
         if member.ready:
-            member.ready = False
+            member.ready, member.lost_s = False, self._clock()
             self._control.post(ev.WorkerLost(member.worker_id))
 
     # --- one look ---------------------------------------------------------------------------------

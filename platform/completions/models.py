@@ -14,9 +14,12 @@ from typing import Any
 
 from fairserve.platform.completions.prompt import PromptReader
 from fairserve.platform.completions.splits import Targets, pick_available
+from fairserve.platform.completions.worker_prompt import WorkerPromptReader
 from fairserve.platform.errors import NotFoundError, UnavailableError
 
 SHOWN_NAMES = 50
+ABSENT_S = 30.0
+"""Calls of a model whose workers have all been lost for so long do not wait for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class ServedModel:
     """What the workers call it, and the name of their pool."""
     context_tokens: int
     """Prompt and output together, within the KV cache of the smallest worker."""
-    reader: PromptReader
+    reader: PromptReader | WorkerPromptReader
     workers: frozenset[str] = frozenset()
     """Ids of the workers that take its calls, whether they are up or not."""
     created: int = field(default_factory=lambda: int(time.time()))
@@ -60,9 +63,14 @@ class Resolved:
 class Models:
     """What is served now. Told on the event loop; may be asked from any thread."""
 
-    def __init__(self, is_up: Callable[[str], bool]) -> None:
-        """``is_up`` says whether a worker answers, by its id."""
+    def __init__(
+        self, is_up: Callable[[str], bool], absent_s: Callable[[str], float] = lambda _: 0.0
+    ) -> None:
+        """By worker id, ``is_up`` says whether it would begin with a call now, and ``absent_s`` since
+        when one that has served does not.
+        """
         self._is_up = is_up
+        self._absent_s = absent_s
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, ServedModel] = {}
         self._aliases: dict[str, Targets] = {}
@@ -136,10 +144,13 @@ class Models:
         """
         model = self._names.get(requested)
         if model is not None:
+            self._check_present(model)
             return Resolved(model, model.names[0])
         targets = self._aliases.get(requested)
         if targets is not None:
-            return Resolved(self._version(requested, targets, key), requested)
+            version = self._version(requested, targets, key)
+            self._check_present(version)
+            return Resolved(version, requested)
         if requested in self._expected or not self._models:
             raise _starting(f"no worker of {requested!r} is ready yet")
         raise self._unknown(requested)
@@ -169,6 +180,18 @@ class Models:
             raise _starting(f"no worker of {' or '.join(map(repr, targets))} is ready yet")
         up = [name for name in known if self._has_worker(self._models[name])]
         return self._models[pick_available(alias, known, key, up)]
+
+    def _check_present(self, model: ServedModel) -> None:
+        """Calls wait for a worker that was lost just now, and not for one that has long been away."""
+        if not model.workers or model.drained:
+            return
+        absent_s = min(map(self._absent_s, model.workers))
+        if absent_s >= ABSENT_S:
+            raise UnavailableError(
+                f"no worker of {model.names[0]!r} has answered for {absent_s:.0f} s",
+                code="no_worker",
+                headers={"Retry-After": "10"},
+            )
 
     def _has_worker(self, model: ServedModel) -> bool:
         return any(map(self._is_up, model.workers))

@@ -284,7 +284,7 @@ def _output_limit(
     """
     count, context_tokens = len(prompt.token_ids), model.context_tokens
     room = context_tokens - count
-    if not model.reader.exact:
+    if not prompt.exact:
         default_tokens, room = min(default_tokens, max(1, room)), max(1, context_tokens - 1)
     if room < 1:
         field = "messages" if isinstance(body, ChatBody) else "prompt"

@@ -10,7 +10,6 @@ Weakness: what a template makes of images, and templates given per request, are 
 from __future__ import annotations
 
 import asyncio
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fairserve.engine.torch.model_hub import ask_hub, is_here
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.completions.schemas import ChatBody, TextBody
 from fairserve.platform.errors import InvalidRequestError
-
-logger = logging.getLogger(__name__)
 
 INLINE_CHARS = 2_000
 """Longer texts go to the threads; so many characters take about half a millisecond."""
 THREADS = 4
 SYSTEM_ROLES = ("system", "developer")
+ESTIMATE = "estimate"
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class Prompt:
 
     token_ids: TokenIds
     system_tokens: int
+    exact: bool = True
+    """Whether the count is that of the model. An estimate rejects nothing."""
 
     @property
     def input_tokens(self) -> int:
@@ -97,9 +99,7 @@ class TemplateCounter:
         self, text: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> int:
         """How much of the rendered prompt comes from system messages and tools alone."""
-        leading = 0
-        while leading < len(messages) and messages[leading].get("role") in SYSTEM_ROLES:
-            leading += 1
+        leading = leading_system_messages(messages)
         if not leading and not tools:
             return 0
         try:
@@ -117,25 +117,25 @@ class BytesCounter:
     def chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Prompt:
         """See :class:`PromptCounter`."""
         parts = [f"{m.get('role')}\n{_flat(m).get('content') or ''}\n" for m in messages]
-        leading = 0
-        while leading < len(messages) and messages[leading].get("role") in SYSTEM_ROLES:
-            leading += 1
+        leading = leading_system_messages(messages)
         system = (str(tools) if tools else "") + "".join(parts[:leading])
         head = _four_byte_ids(system)
         tail = _four_byte_ids("".join(parts[leading:]))
-        return Prompt(np.concatenate([head, tail]), len(head))
+        return Prompt(np.concatenate([head, tail]), len(head), exact=False)
 
     def text(self, text: str) -> Prompt:
         """See :class:`PromptCounter`."""
-        return Prompt(_four_byte_ids(text), 0)
+        return Prompt(_four_byte_ids(text), 0, exact=False)
 
 
 class PromptReader:
     """Counts prompts without blocking the event loop."""
 
-    def __init__(self, counter: PromptCounter) -> None:
+    def __init__(self, counter: PromptCounter, source: str = ESTIMATE) -> None:
         self.exact = not isinstance(counter, BytesCounter)
-        """Whether counts are those of the model. If not, they refuse nothing."""
+        """Whether counts are those of the model."""
+        self.source = source
+        """Folder or hub id of the tokenizer, or ``estimate``."""
         self._counter = counter
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenizer")
 
@@ -162,22 +162,39 @@ class PromptReader:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def load_counter(model: str | Path) -> PromptCounter:
-    """The counter of a checkpoint folder or hub id; an estimate where there is no tokenizer.
+class NoTokenizerError(Exception):
+    """There is no usable tokenizer of that name. The message is the reason."""
 
-    Slow (seconds, it imports transformers): call it in a thread.
+
+def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
+    """The counter of a checkpoint folder or hub id. Raises NoTokenizerError.
+
+    Without ``fetch`` only folders and the hub's local cache are looked at. Slow (seconds, it imports
+    transformers): call it in a thread.
     """
-    from transformers import AutoTokenizer
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(model))
-    except (OSError, ValueError) as error:
-        logger.warning("no tokenizer for %s (%s): token counts are estimates", model, error)
-        return BytesCounter()
+        if fetch:
+            ask_hub(str(name), TOKENIZER_FILES[0])
+        elif not is_here(str(name), *TOKENIZER_FILES):
+            raise NoTokenizerError("it is neither a folder nor in the hub's cache on this host")
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(str(name), local_files_only=not fetch)
+    except NoTokenizerError:
+        raise
+    except Exception as error:  # libraries of tokenizers raise what they like
+        raise NoTokenizerError(" ".join(str(error).split())[:200]) from error
     if not hasattr(tokenizer, "backend_tokenizer") or not tokenizer.chat_template:
-        logger.warning("the tokenizer of %s has no chat template: counts are estimates", model)
-        return BytesCounter()
+        raise NoTokenizerError("it has no chat template")
     return TemplateCounter(tokenizer)
+
+
+def leading_system_messages(messages: list[dict[str, Any]]) -> int:
+    """How many messages at the beginning are from the system or the developer."""
+    leading = 0
+    while leading < len(messages) and messages[leading].get("role") in SYSTEM_ROLES:
+        leading += 1
+    return leading
 
 
 def _flat(message: dict[str, Any]) -> dict[str, Any]:

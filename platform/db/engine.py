@@ -47,14 +47,23 @@ def normalise_url(url: str) -> URL:
     raise ValueError(f"no support for {parsed.drivername} databases; use postgresql or sqlite")
 
 
-def connect(url: str, *, pool_size: int = 10) -> Engine:
-    """An engine for the database; opens no connection yet. Makes the folder of a SQLite file.
+def connect(url: str, *, pool_size: int = 10, create: bool = True) -> Engine:
+    """An engine for the database; opens no connection yet.
 
-    Raises ValueError for a URL of no use, or if PostgreSQL's driver is not installed.
+    ``create`` makes the folder of a SQLite file, and the first connection its file. Without it the
+    file must be there. Raises ValueError for a URL of no use, for a SQLite file that is not there, or
+    if PostgreSQL's driver is not installed; OSError if the folder cannot be made.
     """
     parsed = normalise_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        path = Path(parsed.database)
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        elif not path.exists():
+            raise ValueError(
+                f"there is no database at {path}; `fairserve serve` and `fairserve db upgrade`"
+                " create one"
+            )
         engine = create_engine(
             parsed,
             pool_size=pool_size,

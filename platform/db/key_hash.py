@@ -26,7 +26,8 @@ class KeyHasher:
 
     def __init__(self, secret: bytes, previous: bytes | None = None) -> None:
         self._secrets = [secret] if previous is None else [secret, previous]
-        self.secret_id = self._id(secret)
+        self.secret_ids = [self._id(secret) for secret in self._secrets]
+        self.secret_id = self.secret_ids[0]
 
     def __repr__(self) -> str:
         return f"KeyHasher(secret_id={self.secret_id!r})"

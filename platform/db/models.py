@@ -11,7 +11,13 @@ from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
-from fairserve.platform.db.operations import AuditEntry, SchemaInfo, ServerLease, ThrottlingSetting
+from fairserve.platform.db.operations import (
+    AuditEntry,
+    InstallationFact,
+    SchemaInfo,
+    ServerLease,
+    ThrottlingSetting,
+)
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.programs import Program, ProgramStep
 from fairserve.platform.db.usage import (
@@ -36,6 +42,7 @@ __all__ = [
     "FleetAlias",
     "FleetDrain",
     "FleetWorker",
+    "InstallationFact",
     "Interaction",
     "JobState",
     "LedgerCall",

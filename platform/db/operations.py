@@ -1,4 +1,4 @@
-"""What operators did, what the schema says of itself, and which server holds the database."""
+"""Settings, audit log, facts of the installation and of the schema, and the lease of the database."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ class AuditEntry(Base):
     target: Mapped[str] = mapped_column(String(NAME_CHARS * 2))
     before: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     after: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+
+
+class InstallationFact(Base):
+    """Something that holds for the whole installation, by name."""
+
+    __tablename__ = "installation_facts"
+
+    name: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
+    value: Mapped[str] = mapped_column(String(NAME_CHARS))
+    recorded_at: Mapped[datetime]
 
 
 class SchemaInfo(Base):

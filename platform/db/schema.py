@@ -49,7 +49,10 @@ def current_revision(engine: Engine) -> int:
 
 
 def _revision(connection: Connection) -> int:
-    return int(MigrationContext.configure(connection).get_current_revision() or 0)
+    revision = MigrationContext.configure(connection).get_current_revision() or "0"
+    if not revision.isdecimal():
+        raise SchemaError(f"the database has schema revision {revision!r}, which is none of ours")
+    return int(revision)
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:

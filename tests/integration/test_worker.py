@@ -14,6 +14,7 @@ from torch_worker import ANYWHERE, MODEL, shared_worker
 from worker_process import DEADLINE_S, UNDER_A_SHELL, Worker, running
 
 from fairserve.engine.base import KvEndpoints
+from fairserve.engine.client import HttpWorkerClient, worker_session
 from fairserve.engine.worker_metrics import kv_endpoints_of
 
 
@@ -112,6 +113,48 @@ def test_completions_of_text_and_of_token_ids_are_the_same(worker):
     assert "".join(chunk.choices[0].text for chunk in chunks) == whole.choices[0].text
     assert whole.usage.prompt_tokens == len(prompt.encode())
     assert worker.openai.completions.create(model=MODEL, prompt="x").usage.completion_tokens == 16
+
+
+def test_prompts_are_tokenised_as_calls_are(worker):
+    """The counts of the gateway, by the client that it uses."""
+
+    async def ask(*bodies):
+        async with worker_session() as session:
+            client = HttpWorkerClient(worker.url, session)
+            assert (await client.facts()).tokenizes
+            return [len(await client.tokenize(body)) for body in bodies]
+
+    system = {"role": "system", "content": "be brief"}
+    messages = [system, {"role": "user", "content": "tokenise this"}]
+    whole, alone, text = asyncio.run(
+        ask(
+            {"model": MODEL, "messages": messages},
+            {"messages": [system], "add_generation_prompt": False},
+            {"model": MODEL, "prompt": "tokenise this"},
+        )
+    )
+    body = {"model": MODEL, "messages": messages, "max_tokens": 1}
+    used = worker.http.post("/v1/chat/completions", json=body).json()["usage"]["prompt_tokens"]
+    assert whole == used
+    assert alone == 1 + len("be brief") + 1
+    assert text == len("tokenise this")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"model": "other", "prompt": "x"}, 404, "model"),
+        ({}, 400, "messages"),
+        ({"prompt": "x", "messages": []}, 400, "messages"),
+        ({"prompt": [1]}, 400, "prompt"),
+        ({"messages": [{"role": "pirate", "content": "arr"}]}, 400, "messages"),
+        ({"prompt": "x", "add_special_tokens": 1}, 400, "add_special_tokens"),
+        ({"prompt": "x", "return_token_strs": True}, 400, "return_token_strs"),
+    ],
+)
+def test_what_cannot_be_tokenised(worker, body, status, param):
+    answer = worker.http.post("/tokenize", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
 
 
 def test_several_samples(worker):

@@ -31,9 +31,11 @@ class ScriptedWorker:
     answers 429; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason of the operator's.
     """
 
-    def __init__(self, kv_blocks=64, model="scripted"):
+    def __init__(self, kv_blocks=64, model="scripted", *, tokenizes=False):
         self.kv_blocks = kv_blocks
         self.model = model
+        self.tokenizes = tokenizes
+        """Whether it has ``/tokenize``: a token for each byte."""
         self.bodies = []
         self.holding = []
         """What the held calls that began say, in the order in which they came."""
@@ -58,6 +60,8 @@ class ScriptedWorker:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/chat/completions", self._chat)
+        if self.tokenizes:
+            app.router.add_post("/tokenize", self._tokenize)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -88,6 +92,11 @@ class ScriptedWorker:
     async def _metrics(self, request):
         labels = f'block_size="16",num_gpu_blocks="{self.kv_blocks}"'
         return web.Response(text=f"vllm:cache_config_info{{{labels}}} 1\n")
+
+    async def _tokenize(self, request):
+        body = await request.json()
+        said = [each["content"] for each in body.get("messages", [])]
+        return web.json_response({"tokens": list((body.get("prompt") or "".join(said)).encode())})
 
     async def _chat(self, request):
         body = await request.json()

@@ -134,7 +134,7 @@ def test_the_file_s_worker_serves(server):
         1,
         1,
     )
-    assert model["exact_tokens"] is False, "there is no such tokenizer"
+    assert (model["exact_tokens"], model["tokenizer"]) == (False, "estimate"), "there is none"
     assert cluster["fleet_file"]["problem"] == ""
     assert cluster["processes"] == [], "no embedded workers beside the file's"
 

@@ -1,8 +1,10 @@
 """Sampling options, log probabilities and JSON mode through the whole platform."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
+import openai
 import pytest
 from torch_worker import MODEL
 
@@ -114,3 +116,58 @@ def test_echo_is_refused_by_name(server):
     body = {"model": MODEL, "prompt": "x", "max_tokens": 2, "echo": True, "logprobs": 1}
     answer = server.post("/v1/completions", body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "echo")
+
+
+# Each costs the worker only what its own call is allowed to cost.
+UNUSABLE = [
+    ({"$ref": "#"}, "own schema"),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}, "own schema"),
+    (
+        {"allOf": [{"type": "string", "pattern": f"a.{{{size}}}b"} for size in range(40)]},
+        "processor time",
+    ),
+    ({"enum": ["x" * size for size in range(400)]}, "allowed: 65536"),
+    ({"type": "string", "pattern": "(" * 5000}, "regex"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("schema", "reason"), UNUSABLE)
+def test_a_schema_that_cannot_be_used_is_a_bad_request_and_costs_nobody_else(
+    client, server, schema, reason, stream
+):
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(chat, client)
+        with pytest.raises(openai.BadRequestError) as caught:
+            list(chat(client, response_format=form, stream=stream))
+        assert len(other.result().choices[0].message.content) > 0
+    assert caught.value.param == "response_format"
+    assert reason in caught.value.message
+    assert server.http.get("/health/readiness").status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_that_cannot_be_followed_to_its_end_is_a_bad_request(client, stream):
+    properties = {f"property {number}": {"type": "string"} for number in range(600)}
+    schema = {"type": "object", "properties": properties}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    # What has begun to stream has a status already.
+    with pytest.raises(openai.APIError if stream else openai.BadRequestError) as caught:
+        list(chat(client, response_format=form, stream=stream))
+    assert caught.value.code == "schema_not_followed"
+    assert "cannot be followed" in caught.value.message
+
+
+def test_a_recursive_schema_is_followed(client):
+    tree = {
+        "type": "object",
+        "properties": {"kids": {"type": "array", "items": {"$ref": "#"}, "maxItems": 1}},
+        "required": ["kids"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "tree", "schema": tree}}
+    bias = {str(ord("]")): 20}
+    answer = chat(client, response_format=form, logit_bias=bias, max_tokens=60)
+    value = json.loads(answer.choices[0].message.content)
+    assert isinstance(value["kids"], list)

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from fairserve.engine.torch.events import Generated
-from fairserve.engine.torch.json_mode import JsonMode
+from fairserve.engine.torch.json_mode import JsonMode, token_table
 
 PROMPT = list(b"Once upon a time")
 SCHEMA = {
@@ -100,7 +100,7 @@ def test_logprobs_are_those_of_the_model_itself(make_bench, llama_folder):
 
 
 def test_json_mode_ends_with_valid_json_and_leaves_others_alone(make_bench, builtin):
-    grammar = JsonMode(builtin.tokenizer, builtin.vocabulary, builtin.eos_ids).compile(
+    grammar = JsonMode(token_table(builtin.tokenizer, builtin.vocabulary, builtin.eos_ids)).compile(
         json.dumps(SCHEMA)
     )
     alone = generate(make_bench, builtin)

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
-from fairserve.engine.torch.json_mode import JsonMode
+from fairserve.engine.torch.json_mode import MASK_BUDGET_S, JsonMode, token_table
 from fairserve.engine.torch.openai_fields import RequestError
-from fairserve.engine.torch.response_formats import MAX_SCHEMA_BYTES, ResponseFormats
+from fairserve.engine.torch.response_formats import (
+    MAX_SCHEMA_BYTES,
+    KeptSchemas,
+    ResponseFormats,
+)
 
 VOCABULARY, END = 300, 256
 
@@ -24,7 +28,14 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def mode(tokenizer):
-    return JsonMode(tokenizer, VOCABULARY, {END})
+    return JsonMode(token_table(tokenizer, VOCABULARY, {END}))
+
+
+@pytest.fixture
+async def formats(tokenizer):
+    formats = ResponseFormats(tokenizer, VOCABULARY, {END})
+    yield formats
+    await formats.close()
 
 
 def tokens(mask):
@@ -78,7 +89,6 @@ def test_sequences_of_one_grammar_are_apart_and_may_be_asked_again(mode):
     assert tokens(one.allowed([*b'"a'])) == {*b"b"}
     assert tokens(one.allowed([*b'"a'])) == {*b"b"}
     assert tokens(other.allowed([*b'"'])) == {*b"ac"}
-    assert mode.compile('{"enum":["ab","cd"]}') is grammar
 
 
 def test_an_output_that_breaks_the_grammar_is_a_problem(mode):
@@ -86,6 +96,42 @@ def test_an_output_that_breaks_the_grammar_is_a_problem(mode):
     assert tokens(constraint.allowed([*b"x"])) == set()
     assert "cannot be followed" in constraint.problem
     assert tokens(constraint.allowed([*b"xy"])) == set()
+
+
+def test_a_recursive_schema_is_followed(mode):
+    tree = {
+        "type": "object",
+        "properties": {"kids": {"type": "array", "items": {"$ref": "#"}}},
+        "required": ["kids"],
+        "additionalProperties": False,
+    }
+    text = json.dumps({"kids": [{"kids": []}, {"kids": [{"kids": []}]}]}).encode()
+    assert walk(mode, tree, text) == {END}
+
+
+@pytest.mark.parametrize(
+    ("costs_s", "tokens_until_it_fails"),
+    [
+        ([2 * MASK_BUDGET_S], 0),
+        ([MASK_BUDGET_S / 3] * 9, 3),
+        ([MASK_BUDGET_S / 3] + [0.0005] * 50, None),
+    ],
+)
+def test_masks_have_a_budget_of_processor_time(mode, costs_s, tokens_until_it_fails):
+    times = []
+    for cost_s in costs_s:
+        began_s = times[-1] if times else 0.0
+        times += [began_s, began_s + cost_s]
+    constraint = mode.compile('{"type":"string"}').start(iter(times).__next__)
+    output = [*b'"', *b"a" * 60]
+    for length in range(len(costs_s)):
+        constraint.allowed(output[:length])
+        if constraint.problem:
+            assert "too costly" in constraint.problem
+            assert length == tokens_until_it_fails
+            assert tokens(constraint.allowed(output)) == set()
+            return
+    assert tokens_until_it_fails is None
 
 
 @pytest.mark.parametrize(
@@ -96,24 +142,49 @@ def test_an_output_that_breaks_the_grammar_is_a_problem(mode):
         ({"type": "string", "pattern": "("}, "unclosed"),
         ({"$ref": "http://localhost/schema"}, "not present"),
         ({"anyOf": []}, "empty"),
+        ({"$ref": "#"}, "own schema"),
+        ({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#"}}}, "own schema"),
+        ({"type": "string", "pattern": "(" * 9000 + "a" + ")" * 9000}, r"\.\.\.$"),
     ],
 )
-async def test_schemas_that_are_refused(tokenizer, schema, message):
-    formats = ResponseFormats(tokenizer, VOCABULARY, {END})
+async def test_schemas_that_are_refused(formats, schema, message):
     with pytest.raises(RequestError, match=message) as caught:
-        await formats.grammar(schema)
+        await formats.grammar(schema, "client")
     assert caught.value.param == "response_format"
+    assert len(caught.value.message) < 400
 
 
-async def test_schemas_have_a_bound(tokenizer):
-    formats = ResponseFormats(tokenizer, VOCABULARY, {END})
+async def test_what_became_of_a_schema_is_kept(formats, monkeypatch):
+    schema, broken = {"enum": ["ab"]}, {"$ref": "#"}
+    grammar = await formats.grammar(schema, "one")
+    with pytest.raises(RequestError) as first:
+        await formats.grammar(broken, "one")
+    await formats.close()
+    monkeypatch.setattr("fairserve.engine.torch.schema_checks.sys.executable", "/nonexistent")
+    assert await formats.grammar(schema, "other") is grammar
+    with pytest.raises(RequestError) as again:
+        await formats.grammar(broken, "other")
+    assert again.value.message == first.value.message
+
+
+def test_a_client_with_many_schemas_forgets_its_own():
+    kept = KeptSchemas(bound=3)
+    for key, client in ((b"a", "quiet"), (b"b", "busy"), (b"c", "busy"), (b"d", "busy")):
+        kept.put(key, client, key.decode())
+    assert [kept.get(key) for key in (b"a", b"b", b"c", b"d")] == ["a", None, "c", "d"]
+    kept.get(b"c")
+    kept.put(b"e", "busy", "e")
+    assert [kept.get(key) for key in (b"a", b"c", b"d", b"e")] == ["a", "c", None, "e"]
+
+
+async def test_schemas_have_a_bound(formats):
     deep = {"type": "string"}
     for _ in range(300):
         deep = {"type": "array", "items": deep}
     for schema in (deep, {"enum": ["x" * MAX_SCHEMA_BYTES]}):
         with pytest.raises(RequestError, match="response_format"):
-            await formats.grammar(schema)
-    assert await formats.grammar(None) is None
+            await formats.grammar(schema, "client")
+    assert await formats.grammar(None, "client") is None
 
 
 async def test_without_the_library_it_is_refused_by_name(tokenizer, monkeypatch):
@@ -121,11 +192,11 @@ async def test_without_the_library_it_is_refused_by_name(tokenizer, monkeypatch)
     monkeypatch.setitem(sys.modules, "llguidance", None)
     formats = ResponseFormats(tokenizer, VOCABULARY, {END})
     with pytest.raises(RequestError, match=r"fairserve\[json\]") as caught:
-        await formats.grammar({"type": "object"})
+        await formats.grammar({"type": "object"}, "client")
     assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_parameter")
 
 
 async def test_a_model_without_an_end_token_cannot_do_it(tokenizer):
     formats = ResponseFormats(tokenizer, VOCABULARY, frozenset())
     with pytest.raises(RequestError, match="end token"):
-        await formats.grammar({"type": "object"})
+        await formats.grammar({"type": "object"}, "client")

@@ -60,14 +60,16 @@ def test_an_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arg
 
 def test_the_database_commands(capsys, tmp_path):
     here = ["--data-dir", str(tmp_path)]
-    assert "revision 0, " in run(capsys, "db", "current", *here)[1]
+    assert "there is no database" in run(capsys, "db", "current", *here)[2]
     upgraded = f"schema revision {required_revision()}\n"
     assert run(capsys, "db", "upgrade", *here) == (0, upgraded, "")
     assert run(capsys, "db", "upgrade", *here) == (0, upgraded, "")
     code, _, err = run(capsys, "db", "downgrade", str(required_revision()), *here)
     assert code == 2
     assert "allowed: base" in err
+    assert f"revision {required_revision()}, " in run(capsys, "db", "current", *here)[1]
     assert run(capsys, "db", "downgrade", "base", *here) == (0, "schema revision 0\n", "")
+    assert "revision 0, " in run(capsys, "db", "current", *here)[1]
 
 
 @pytest.mark.parametrize("command", ["worker", "demo"])

@@ -95,6 +95,14 @@ async def test_workers_that_never_start_are_told(supervise):
         await asyncio.wait_for(supervisor.failed, 30)
 
 
+async def test_a_worker_that_gives_its_reason_is_not_started_again(supervise):
+    event = '{"event": "failed", "reason": "there is no such model"}'
+    _, supervisor = supervise(f"print({event!r}, flush=True); raise SystemExit(1)")
+    with pytest.raises(WorkersFailedError, match="worker w0 cannot start: there is no such model"):
+        await asyncio.wait_for(supervisor.failed, 30)
+    assert supervisor.processes()[0].starts == 1
+
+
 @pytest.mark.parametrize("script", [SERVES, STUBBORN + "time.sleep(600)"])
 async def test_stopping_leaves_no_child(supervise, script):
     world, supervisor = supervise(script)

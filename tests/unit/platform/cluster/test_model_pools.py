@@ -2,15 +2,17 @@
 
 import threading
 
+import numpy as np
 import pytest
 from until import settle, until
 
 from fairserve.engine.base import WorkerFacts
 from fairserve.platform.cluster.fleet import Desired, FleetPart, merge
-from fairserve.platform.cluster.model_pools import ModelPools
+from fairserve.platform.cluster.model_pools import MISSING_S, ModelPools
 from fairserve.platform.cluster.worker_spec import WorkerSpec
 from fairserve.platform.completions.models import Models
-from fairserve.platform.completions.prompt import BytesCounter
+from fairserve.platform.completions.prompt import BytesCounter, NoTokenizerError
+from fairserve.platform.completions.schemas import TextBody
 from fairserve.platform.errors import NotFoundError, UnavailableError
 
 
@@ -20,13 +22,15 @@ class Tokenizers:
     def __init__(self):
         self.loaded = []
         self.slow = {}
+        self.at_hub = set()
+        """Those that have to be fetched."""
 
-    def load(self, name):
-        self.loaded.append(name)
-        if name in self.slow:
+    def load(self, name, *, fetch):
+        self.loaded.append((name, "fetched") if fetch else name)
+        if name in self.slow and fetch == (name in self.at_hub):
             assert self.slow[name].wait(30)
-        if name == "broken":
-            raise RuntimeError("no such tokenizer")
+        if name == "broken" or (name in self.at_hub and not fetch):
+            raise NoTokenizerError("no such tokenizer")
         return Exact(name)
 
 
@@ -45,13 +49,21 @@ class World:
             self.models,
             on_ready=lambda: self.ready.append(len(self.models)),
             load=self.tokenizers.load,
+            tokenize=self.tokenize,
+            clock=lambda: self.now_s,
             **options,
         )
+        self.now_s = 0.0
+        self.asked = []
 
-    def join(self, worker_id, *models, context=None, kv=None, **spec):
+    async def tokenize(self, workers, body):
+        self.asked.append((set(workers), dict(body)))
+        return np.arange(3, dtype=np.uint32)
+
+    def join(self, worker_id, *models, context=None, kv=None, root="", tokenizes=False, **spec):
         self.pools.worker_joins(
             WorkerSpec(worker_id, f"http://{worker_id}", **spec),
-            WorkerFacts(models or ("m",), context, kv),
+            WorkerFacts(models or ("m",), context, kv, root=root, tokenizes=tokenizes),
         )
         self.up.add(worker_id)
 
@@ -125,6 +137,57 @@ async def test_a_tokenizer_that_is_named_later_takes_over(world):
     await until(lambda: world.models.resolve("m", "").model.reader is not first.reader)
     assert (await world.served("m")).reader._counter.name == "/better"
     assert world.tokenizers.loaded == ["m", "/better"]
+
+
+async def test_the_root_that_a_worker_names_comes_before_the_model_s_name(world):
+    world.join("a", root="/models/a")
+    reader = (await world.served("m")).reader
+    assert (reader.source, world.tokenizers.loaded) == ("/models/a", ["/models/a"])
+    world.join("b", root="/elsewhere/a")
+    await settle()
+    assert world.tokenizers.loaded == ["/models/a"], "the first worker's root holds"
+
+
+async def test_a_worker_that_tokenises_counts_where_there_is_no_other_tokenizer(world):
+    world.tokenizers.at_hub = {"m", "root"}
+    world.tokenizers.slow = {"root": threading.Event()}
+    world.join("a", root="root", tokenizes=True)
+    world.join("b", root="root")
+    reader = (await world.served("m")).reader
+    assert (reader.source, reader.exact) == ("worker", True)
+    prompt = await reader.text(TextBody(model="m", prompt="hello"))
+    assert prompt.token_ids.tolist() == [0, 1, 2]
+    assert world.asked == [({"a"}, {"model": "m", "prompt": "hello"})]
+    world.tokenizers.slow["root"].set()
+    await until(lambda: world.models.resolve("m", "").model.reader is not reader)
+    assert (await world.served("m")).reader.source == "root", "what was fetched takes over"
+
+
+async def test_a_worker_that_tokenises_ends_the_estimates(world):
+    world.tokenizers.at_hub = {"m"}
+    world.pools.set_fleet(fleet(tokenizers={"m": "broken"}))
+    world.join("a")
+    assert (await world.served("m")).reader.source == "estimate"
+    world.join("b", tokenizes=True)
+    assert (await world.served("m")).reader.source == "worker"
+
+
+async def test_a_name_without_a_tokenizer_is_not_looked_up_again_at_once(world):
+    for wait_s, looked_up in ((0, 2), (MISSING_S - 1, 2), (1, 4)):
+        world.now_s += wait_s
+        world.join("a", "broken")
+        await world.served("broken")
+        world.pools.worker_left("a")
+        assert len(world.tokenizers.loaded) == looked_up
+
+
+async def test_what_a_model_waits_for_is_shown(world):
+    world.tokenizers.slow["m"] = threading.Event()
+    world.join("a", "m")
+    assert world.pools.loading_of("a") == "the tokenizer of 'm' is being loaded from 'm'"
+    world.tokenizers.slow["m"].set()
+    await world.served("m")
+    assert world.pools.loading_of("a") == world.pools.loading_of("unknown") == ""
 
 
 async def test_a_worker_must_serve_the_model_that_was_said(world):

@@ -86,7 +86,7 @@ class World:
     async def serve(self, server, concurrency):
         spec = WorkerSpec("w", server.url, "openai", kv_tokens=10_000, concurrency=concurrency)
         self.pool.add(spec)
-        await until(lambda: self.pool.serving)
+        await until(lambda: self.pool.serves("w"))
 
     async def call(self, number, user, word="ok"):
         relay = Relay(Prepared(number, user, word), self.control, self.pool)

@@ -51,7 +51,7 @@ async def test_a_worker_joins_and_reports(world, server):
     assert (world.state(), "w" in world.pool) == ("joining", False)
     await world.until(lambda: ev.WorkerReported("w") in world.events)
     assert world.events[0] == ev.WorkerJoined("w", 1024, "m", kind="vllm")
-    assert (world.state(), list(world.pool), world.pool.serving) == ("ready", ["w"], 1)
+    assert (world.state(), list(world.pool), world.pool.serves("w")) == ("ready", ["w"], True)
     view = world.view()
     assert (view["version"], view["models"], view["reason"]) == ("0.33.0", ["m", "adapter"], "")
     assert view["circuit"] == {"state": "closed", "opened": 0, "next_look_s": None}
@@ -153,7 +153,7 @@ async def test_calls_that_do_not_begin_open_the_circuit_and_it_comes_back(world,
     await fail(world)
     assert world.state() == "open circuit"
     assert "it answered 500: broken" in world.view()["reason"]
-    assert (kinds(world), world.pool.serving) == (["WorkerJoined", "WorkerLost"], 0)
+    assert (kinds(world), world.pool.serves("w")) == (["WorkerJoined", "WorkerLost"], False)
     assert "w" in world.pool, "what runs there can end"
     server.failing = False
     await world.until(lambda: world.state() == "ready")
@@ -279,7 +279,7 @@ async def test_a_draining_worker_ends_its_calls_and_begins_none(world, server):
     world.pool.drain("unknown")
     assert kinds(world) == ["WorkerJoined", "WorkerDraining"]
     await world.looks(server, 6)
-    assert (world.state(), "w" in world.pool, world.pool.serving) == ("draining", True, 0)
+    assert (world.state(), "w" in world.pool, world.pool.serves("w")) == ("draining", True, False)
     server.released.set()
     assert [chunk async for chunk in stream]
     world.pool.remove("w")
@@ -317,7 +317,7 @@ async def test_a_drain_taken_back_leaves_calls_alone(world, server):
     assert world.state() == "ready"
     await world.looks(server, 3)
     assert kinds(world) == ["WorkerJoined", "WorkerDraining", "WorkerUndrained"]
-    assert (world.pool.serving, world.pool.busy("w")) == (1, True)
+    assert (world.pool.serves("w"), world.pool.busy("w")) == (True, True)
     server.released.set()
     assert [chunk async for chunk in stream]
     stream.close()

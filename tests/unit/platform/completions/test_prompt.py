@@ -1,12 +1,16 @@
 """Counting prompts: what is system, what is input, and that long ones leave the loop alone."""
 
 import threading
+from types import SimpleNamespace
 
+import httpx
+import huggingface_hub
 import pytest
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.platform.completions.prompt import (
     BytesCounter,
+    NoTokenizerError,
     Prompt,
     PromptReader,
     TemplateCounter,
@@ -63,6 +67,46 @@ def test_without_a_tokenizer_counts_are_estimates_that_share_prefixes():
     assert one.system_tokens == two.system_tokens == 12
     assert one.token_ids[:12].tolist() == two.token_ids[:12].tolist()
     assert counter.text("x" * 9).input_tokens == 3
+
+
+class Hub:
+    """The model hub: what it answers to a look-up, and how often it was asked."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.asked = []
+
+    def head(self, url, **options):
+        self.asked.append(url)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return SimpleNamespace(status_code=self.answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (httpx.ConnectError("no network"), "does not answer: no network"),
+        (404, "answers 404: it does not exist"),
+    ],
+)
+def test_the_hub_is_asked_once_for_a_tokenizer_that_it_does_not_have(monkeypatch, answer, reason):
+    hub = Hub(answer)
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: hub)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("TRANSFORMERS_OFFLINE", raising=False)
+    with pytest.raises(NoTokenizerError):
+        load_counter("org/no-such-model")
+    assert hub.asked == [], "only if it may fetch"
+    with pytest.raises(NoTokenizerError, match=reason):
+        load_counter("org/no-such-model", fetch=True)
+    assert len(hub.asked) == 1
+    with pytest.raises(NoTokenizerError, match="neither a folder nor the id of a model"):
+        load_counter("/no/such/folder", fetch=True)
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    with pytest.raises(NoTokenizerError, match="switched off"):
+        load_counter("org/no-such-model", fetch=True)
+    assert len(hub.asked) == 1
 
 
 class SlowCounter:

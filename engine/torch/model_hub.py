@@ -1,0 +1,71 @@
+"""One question to the model hub before anything is fetched from it.
+
+The hub's own library tries every file again and again, for a minute, where there is no network. So what
+is wanted is asked for once first, with a short time limit, and not at all where the hub is switched off
+(``HF_HUB_OFFLINE`` or ``TRANSFORMERS_OFFLINE``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
+
+_CONFIG = "config.json"
+_HUB_ID = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
+_ON = {"1", "ON", "YES", "TRUE"}
+_NOT_HERE = "it is neither a folder nor in the hub's cache on this host"
+
+
+class NotAtHubError(OSError):
+    """The hub has no such model, or cannot be asked. The message is the reason."""
+
+
+def check_model(source: str) -> None:
+    """Return if a model of this name is here, or at the hub.
+
+    Fast, so that a wrong name need not wait for torch. Raises NotAtHubError.
+    """
+    if source == BUILTIN_MODEL_NAME or is_here(source, _CONFIG):
+        return
+    try:
+        ask_hub(source, _CONFIG)
+    except NotAtHubError as error:
+        raise NotAtHubError(f"model {source!r} cannot be loaded: {error}") from error
+
+
+def is_here(source: str, *files: str) -> bool:
+    """Whether it is a folder, or the hub's cache has one of these files of it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if os.path.isdir(source):
+        return True
+    return _HUB_ID.fullmatch(source) is not None and any(
+        isinstance(try_to_load_from_cache(source, file), str) for file in files
+    )
+
+
+def ask_hub(name: str, file: str, timeout_s: float = 3.0) -> None:
+    """Return if the hub has this file of the model. Blocks; raises NotAtHubError."""
+    from huggingface_hub import constants, get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    if not _HUB_ID.fullmatch(name):
+        raise NotAtHubError("it is neither a folder nor the id of a model at the hub")
+    offline = os.environ.get("TRANSFORMERS_OFFLINE", "").strip().upper() in _ON
+    if constants.HF_HUB_OFFLINE or offline:
+        raise NotAtHubError(f"{_NOT_HERE}, and the hub is switched off (HF_HUB_OFFLINE)")
+    try:
+        answer = get_session().head(
+            hf_hub_url(name, file), headers=build_hf_headers(), timeout=timeout_s
+        )
+    except Exception as error:  # of whichever HTTP library the hub's uses
+        raise NotAtHubError(f"{_NOT_HERE}, and the hub does not answer: {error}") from error
+    if answer.status_code in (401, 403, 404):
+        raise NotAtHubError(
+            f"{_NOT_HERE}, and the hub answers {answer.status_code}: it does not exist, or needs a"
+            " token (HF_TOKEN)"
+        )
+    if answer.status_code >= 400:
+        raise NotAtHubError(f"{_NOT_HERE}, and the hub answers {answer.status_code}")

@@ -1,0 +1,160 @@
+"""Checks the schemas of clients before they are compiled in the worker itself.
+
+A small schema can take minutes to compile, or much memory, in native code that nobody can interrupt.
+So each new one is compiled in a child process first (:mod:`fairserve.engine.torch.schema_process`),
+one at a time and with limits. What passes there passes here, at about the same cost. Clients take
+turns: one that sends many costly schemas waits for itself, and the others for one of its schemas at
+most. The child starts with the first schema, and is replaced when a schema ended it.
+
+Weakness: a schema is compiled twice, and the child holds the token table a second time (some 100 MB
+for 128,000 tokens). Costly schemas take a core's time at low priority while they last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+
+if TYPE_CHECKING:
+    from fairserve.engine.torch.json_mode import TokenTable
+
+CPU_S = 1.0
+"""Processor time that compiling one schema may take."""
+MAX_WAITING = 128
+MAX_WAITING_PER_CLIENT = 8
+_MODULE = "fairserve.engine.torch.schema_process"
+
+
+class UnusableSchemaError(Exception):
+    """The schema cannot be used; the message is the reason."""
+
+
+class ChecksFullError(Exception):
+    """Too many schemas wait for their check; try again later."""
+
+
+@dataclass(slots=True)
+class _Check:
+    schema: str
+    done: asyncio.Future[str]
+    """Gets the reason why the schema cannot be used; empty if it can."""
+
+
+class SchemaChecks:
+    """The queue of schemas and its child process. Belongs to one event loop."""
+
+    def __init__(self, table: TokenTable, *, cpu_s: float = CPU_S) -> None:
+        self._table = table
+        self._cpu_s = cpu_s
+        self._waiting: dict[str, deque[_Check]] = {}
+        """By client; the first client has the next turn."""
+        self._process: Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def check(self, client_id: str, schema: str) -> None:
+        """Wait until the schema is known to compile within the limits.
+
+        Raises UnusableSchemaError, and ChecksFullError where too many wait, of this client or of all.
+        """
+        own = len(self._waiting.get(client_id, ()))
+        if own >= MAX_WAITING_PER_CLIENT:
+            raise ChecksFullError(
+                f"{own} schemas of this client wait to be compiled; allowed: up to "
+                f"{MAX_WAITING_PER_CLIENT}"
+            )
+        waiting = sum(map(len, self._waiting.values()))
+        if waiting >= MAX_WAITING:
+            raise ChecksFullError(f"{waiting} schemas wait to be compiled; allowed: {MAX_WAITING}")
+        check = _Check(schema, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(client_id, deque()).append(check)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="schema checks")
+        if problem := await check.done:
+            raise UnusableSchemaError(problem)
+
+    async def close(self) -> None:
+        """End the child process. Checks that wait are cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for queue in self._waiting.values():
+            for check in queue:
+                check.done.cancel()
+        self._waiting.clear()
+        await self._end_process()
+
+    async def _run(self) -> None:
+        while self._waiting:
+            check = self._next()
+            if check.done.done():
+                continue  # nobody waits for it any more
+            try:
+                problem = await self._compile(check.schema)
+            except BaseException as error:
+                if not check.done.done():
+                    check.done.set_exception(ChecksFullError(f"schemas cannot be checked: {error}"))
+                if not isinstance(error, Exception):
+                    raise
+                await self._end_process()
+            else:
+                if not check.done.done():
+                    check.done.set_result(problem)
+
+    def _next(self) -> _Check:
+        client_id = next(iter(self._waiting))
+        queue = self._waiting.pop(client_id)
+        check = queue.popleft()
+        if queue:
+            self._waiting[client_id] = queue  # behind all others
+        return check
+
+    async def _compile(self, schema: str) -> str:
+        process = await self._running()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError, ConnectionResetError):  # its end is seen below
+            process.stdin.write(orjson.dumps(schema) + b"\n")
+            await process.stdin.drain()
+        answer = await process.stdout.readline()
+        if answer:
+            return str(orjson.loads(answer))
+        status = await self._end_process()
+        if status == -signal.SIGPROF:
+            return f"compiling it takes over {self._cpu_s:g} s of processor time; simplify it"
+        if status >= 0:  # it did not get so far
+            raise RuntimeError(f"the compiler's process ended with status {status}")
+        return "compiling it takes too much memory, or it is nested too deeply; simplify it"
+
+    async def _running(self) -> Process:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", _MODULE, str(self._cpu_s)),
+                stdin=PIPE,
+                stdout=PIPE,
+                start_new_session=True,
+            )
+            assert self._process.stdin is not None
+            table = self._table
+            parts = (table.tokenizer, table.vocabulary, table.end_ids)
+            self._process.stdin.write(orjson.dumps(parts) + b"\n")
+        return self._process
+
+    async def _end_process(self) -> int:
+        """Kill the child, if it still runs; its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        with suppress(ProcessLookupError):
+            process.kill()
+        assert process.stdin is not None
+        process.stdin.close()
+        return await process.wait()

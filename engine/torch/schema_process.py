@@ -1,0 +1,57 @@
+"""Compiles schemas in a process that can be killed: the child of ``schema_checks``.
+
+It reads lines of JSON from its standard input: a token table first, then schemas as strings. It
+answers each schema with one line: the reason why it cannot be used, or an empty string. A schema that
+takes more processor time or memory than allowed ends the process; the kernel sees to that, because
+the library's native code cannot be interrupted. It also ends when its input does.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import orjson
+
+from fairserve.engine.torch.json_mode import JsonMode, TokenTable
+
+MEMORY_BYTES = 512 * 2**20
+"""What one schema may take beyond the token table."""
+_NICENESS = 5
+"""Calls that run go before schemas that are compiled."""
+
+
+def main(cpu_s: float) -> None:
+    """Answer schemas until the input ends. ``cpu_s`` is the processor time that each may take."""
+    os.nice(_NICENESS)
+    lines, answers = sys.stdin.buffer, sys.stdout.buffer
+    tokenizer, vocabulary, end_ids = orjson.loads(lines.readline())
+    mode = JsonMode(TokenTable(tokenizer, vocabulary, tuple(end_ids)))
+    _limit_memory()
+    for line in lines:
+        schema = orjson.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        try:
+            mode.compile(schema)
+            problem = ""
+        except ValueError as error:
+            problem = str(error)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        answers.write(orjson.dumps(problem) + b"\n")
+        answers.flush()
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):  # no /proc: only processor time is limited
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))

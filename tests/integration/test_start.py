@@ -1,0 +1,196 @@
+"""Starts that must fail: one line on stderr with the cause and what to do, and nothing left behind."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import text
+
+from fairserve.platform import cli
+from fairserve.platform.db import engine as engines
+from fairserve.platform.db import schema
+from fairserve.platform.db.engine import session_factory
+from fairserve.platform.db.key_hash import KEY_FILE, key_hasher
+from fairserve.platform.db.keys import ensure_admin_key, find
+from fairserve.platform.settings import Settings
+from fairserve.platform.wiring import prepare_database
+
+HEAD = schema.required_revision()
+
+
+@pytest.fixture
+def refused(capfd):
+    """A command that fails; its one line."""
+    interval_s = sys.getswitchinterval()
+
+    def run(*arguments):
+        try:
+            code = cli.main(list(arguments))
+        except SystemExit as ended:
+            code = ended.code
+        out, error = capfd.readouterr()
+        assert code not in (0, None), out
+        assert error.count("\n") == 1, error
+        assert error.startswith("fairserve")
+        return error
+
+    yield run
+    sys.setswitchinterval(interval_s)  # a server changes it
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(data_dir=tmp_path / "data")
+
+
+@pytest.fixture
+def made(settings):
+    """That of a server that has run here."""
+    engine = engines.connect(settings.effective_database_url)
+    prepare_database(settings, engine)
+    yield engine
+    engine.dispose()
+
+
+def serve(settings, *more):
+    return ("serve", "--data-dir", str(settings.data_dir), "--port", "0", *more)
+
+
+def test_a_model_that_is_not_there_ends_the_server_with_the_cause(tmp_path):
+    where = ["--data-dir", str(tmp_path / "data"), "--port", "0", "--workers", "1"]
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fairserve.platform.cli",
+            "serve",
+            *where,
+            "--model",
+            "nosuch/model",
+        ],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 1
+    (cause,) = (line for line in ended.stderr.splitlines() if line.startswith("fairserve: "))
+    assert "cannot start: model 'nosuch/model' cannot be loaded" in cause
+    assert "Traceback" not in ended.stderr
+
+
+# --- the data folder and the database -----------------------------------------------------------------
+
+
+def test_a_data_folder_that_cannot_be_made(refused, tmp_path):
+    (tmp_path / "file").write_text("x")
+    error = refused("serve", "--data-dir", str(tmp_path / "file" / "data"))
+    assert "the data folder" in error
+    assert "--data-dir" in error
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://localhost/x", "no support for mysql"),
+        ("no url", "cannot be read"),
+        ("sqlite://", "in-memory"),
+        ("sqlite:////proc/nowhere/x.sqlite3", "/proc/nowhere"),
+        ("postgresql://nobody:secret-word@127.0.0.1:1/x", "refused"),
+    ],
+)
+def test_a_database_that_cannot_be_had(refused, settings, monkeypatch, url, reason):
+    monkeypatch.setenv("FAIRSERVE_SECRET_KEY", "x" * 40)
+    for command in (serve(settings), ("usage", "rollup"), ("db", "current")):
+        error = refused(*command, "--database-url", url)
+        assert reason in error
+        assert "secret-word" not in error
+
+
+def test_a_file_that_is_no_database(refused, settings):
+    settings.data_dir.mkdir()
+    (settings.data_dir / "fairserve.sqlite3").write_text("no database " * 100)
+    assert "file is not a database" in refused(*serve(settings))
+
+
+def test_commands_that_read_make_no_database(refused, settings):
+    where = ["--data-dir", str(settings.data_dir)]
+    for command in (
+        ("usage", "report"),
+        ("usage", "reconcile"),
+        ("jobs", "list"),
+        ("db", "current"),
+        ("db", "downgrade", "base"),
+        ("db", "replace-secret-key"),
+    ):
+        assert "there is no database at" in refused(*command, *where), command
+    assert not settings.data_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (f"alembic_version SET version_num = '{HEAD - 1:04}'", "`fairserve db upgrade`"),
+        ("schema_info SET min_reader = 9999", "install the newer version"),
+        ("alembic_version SET version_num = 'ae1027a6acf'", "none of ours"),
+    ],
+)
+def test_a_schema_that_does_not_fit(refused, settings, made, change, reason):
+    with made.begin() as connection:
+        connection.execute(text(f"UPDATE {change}"))
+    assert reason in refused(*serve(settings))
+
+
+# --- the secret key -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost(settings, made):
+    """The file of a secret key, which is lost."""
+    path = settings.data_dir / KEY_FILE
+    path.unlink()
+    return path
+
+
+def test_a_lost_secret_key_is_not_replaced(refused, settings, lost):
+    error = refused(*serve(settings))
+    assert f"the secret key {lost} is missing" in error
+    assert "`fairserve db replace-secret-key`" in error
+    assert not lost.exists()
+    lost.write_text("another one, of sufficient length, from elsewhere\n")
+    assert f"the secret key {lost} is another one" in refused(*serve(settings))
+
+
+def test_a_lost_secret_key_is_noticed_by_the_keys_of_an_older_database(
+    refused, settings, made, lost
+):
+    with made.begin() as connection:
+        connection.execute(text("DELETE FROM installation_facts"))
+    assert f"the secret key {lost} is missing" in refused(*serve(settings))
+    assert not lost.exists()
+
+
+def test_a_lost_secret_key_can_be_replaced(refused, settings, made, lost, capfd):
+    where = ("--data-dir", str(settings.data_dir))
+    assert cli.main(["db", "replace-secret-key", *where]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("1 API keys are revoked\n")
+    admin_key = out.split()[-1]
+    assert prepare_database(settings, made) is None
+    with session_factory(made)() as session:
+        row = find(session, key_hasher(settings), admin_key)
+        assert (row.scope, row.revoked_at) == ("admin", None)
+        left = "SELECT count(*) FROM api_keys WHERE revoked_at IS NULL"
+        assert session.scalar(text(left)) == 1
+    assert "nothing is lost" in refused("db", "replace-secret-key", *where)
+
+
+def test_a_rotation_is_followed(settings, made):
+    former = (settings.data_dir / KEY_FILE).read_text().strip()
+    rotating = Settings(data_dir=settings.data_dir, secret_key="n" * 40, secret_key_previous=former)
+    prepare_database(rotating, made)
+    after = Settings(data_dir=settings.data_dir, secret_key="n" * 40)
+    prepare_database(after, made)
+    assert ensure_admin_key(session_factory(made), key_hasher(after)) is None

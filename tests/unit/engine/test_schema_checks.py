@@ -1,0 +1,99 @@
+"""Schemas of clients in the child process that checks them: limits, turns, and its replacement."""
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+from transformers import AutoTokenizer
+
+from fairserve.engine.torch import schema_checks
+from fairserve.engine.torch.builtin_model import ensure_builtin_model
+from fairserve.engine.torch.json_mode import token_table
+from fairserve.engine.torch.schema_checks import (
+    ChecksFullError,
+    SchemaChecks,
+    UnusableSchemaError,
+)
+
+FINE = '{"type":"boolean"}'
+MINUTES = json.dumps(
+    {"allOf": [{"type": "string", "pattern": f"a.{{{length}}}b"} for length in range(40)]}
+)
+"""Compiling it takes minutes: each pattern doubles the states of their intersection."""
+
+
+@pytest.fixture(scope="module")
+def table():
+    return token_table(AutoTokenizer.from_pretrained(ensure_builtin_model()), 300, {256})
+
+
+@pytest.fixture
+async def checks(table):
+    checks = SchemaChecks(table, cpu_s=0.2)
+    yield checks
+    await checks.close()
+
+
+async def test_a_schema_that_takes_too_long_is_ended_and_the_next_one_is_checked(checks):
+    with pytest.raises(UnusableSchemaError, match=r"over 0\.2 s of processor time"):
+        await checks.check("a", MINUTES)
+    await checks.check("a", FINE)
+
+
+async def test_a_child_that_breaks_down_costs_the_schema_that_it_had(checks, monkeypatch):
+    await checks.check("a", FINE)
+    os.kill(checks._process.pid, signal.SIGSEGV)
+    await checks._process.wait()
+    with pytest.raises(UnusableSchemaError, match="too much memory"):
+        await checks.check("a", FINE)
+    await checks.check("a", FINE)
+    await checks.close()
+    monkeypatch.setattr(schema_checks, "_MODULE", "fairserve.engine.torch.no_such_module")
+    with pytest.raises(ChecksFullError, match="cannot be checked"):
+        await checks.check("a", FINE)
+
+
+async def test_clients_take_turns_and_each_has_a_bound(checks):
+    ended = []
+
+    async def check(client_id, schema):
+        try:
+            await checks.check(client_id, schema)
+        except UnusableSchemaError:
+            ended.append(client_id)
+
+    await checks.check("quiet", FINE)  # the child runs
+    own = schema_checks.MAX_WAITING_PER_CLIENT
+    async with asyncio.TaskGroup() as group:
+        for number in range(own):
+            group.create_task(check("busy", json.dumps({"type": f"no type {number}"})))
+        await asyncio.sleep(0)
+        with pytest.raises(ChecksFullError, match=f"{own} schemas of this client"):
+            await checks.check("busy", FINE)
+        group.create_task(check("quiet", '{"type":"no type"}'))
+    assert sorted(ended) == ["busy"] * own + ["quiet"]
+    assert ended.index("quiet") <= 2
+
+
+async def test_all_clients_together_have_a_bound(checks, monkeypatch):
+    monkeypatch.setattr(schema_checks, "MAX_WAITING", 2)
+    waiting = [asyncio.create_task(checks.check(client, FINE)) for client in "ab"]
+    await asyncio.sleep(0)
+    with pytest.raises(ChecksFullError, match="allowed: 2"):
+        await checks.check("c", FINE)
+    await asyncio.gather(*waiting)
+    await checks.check("c", FINE)
+
+
+async def test_closing_ends_the_child_and_who_waits(checks):
+    await checks.check("a", FINE)
+    child = checks._process
+    waiting = [asyncio.create_task(checks.check(client, MINUTES)) for client in "ab"]
+    await asyncio.sleep(0)
+    await checks.close()
+    for check in waiting:
+        with pytest.raises((asyncio.CancelledError, ChecksFullError)):
+            await check
+    assert child.returncode is not None
