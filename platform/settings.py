@@ -17,7 +17,7 @@ from pydantic import AliasChoices, Field, SecretStr, field_validator, model_vali
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from fairserve.platform.option_pairs import parse_options
-from fairserve.platform.settings_console import ConsoleSettings
+from fairserve.platform.settings_http import HttpSettings
 
 if TYPE_CHECKING:
     from fairserve.scheduling.system import SystemConfig
@@ -35,7 +35,7 @@ def default_data_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "fairserve"
 
 
-class Settings(ConsoleSettings):
+class Settings(HttpSettings):
     """The configuration of one server process. Immutable; ``repr`` shows no secret and no URL."""
 
     model_config = SettingsConfigDict(
@@ -196,7 +196,18 @@ class Settings(ConsoleSettings):
         "minute; more answer 429.",
     )
     max_body_bytes: int = Field(
-        8 * 1024 * 1024, ge=1024, le=1 << 32, description="Largest request body; larger answer 413."
+        8 * 1024 * 1024,
+        ge=1024,
+        le=1 << 32,
+        description="Largest request body; larger answer 413. Models that take text only have a lower "
+        "limit: 64 KiB and 16 bytes for each token of the context.",
+    )
+    max_body_memory_bytes: int = Field(
+        512 * 1024 * 1024,
+        ge=1024,
+        le=1 << 44,
+        description="Bodies of requests in progress, waiting calls included, in all; more answer 503. "
+        "One tenant may have max_tenant_share of it; more answer 429. At least one max_body_bytes each.",
     )
     keepalive_s: float = Field(
         15.0,

@@ -22,6 +22,7 @@ from fairserve.engine.base import WorkerFacts
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
 from fairserve.platform.cluster.fleet import Desired
 from fairserve.platform.cluster.worker_spec import WorkerSpec
+from fairserve.platform.completions.large_prompts import LargePrompts
 from fairserve.platform.completions.models import Models, ServedModel
 from fairserve.platform.completions.prompt import (
     BytesCounter,
@@ -72,6 +73,7 @@ class ModelPools:
         self._draining: set[str] = set()
         self._problems: dict[str, str] = {}
         self._prefetched: asyncio.Task[PromptCounter] | None = None
+        self._large_prompts = LargePrompts()
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -179,6 +181,7 @@ class ModelPools:
         for pool in self._pools.values():
             if pool.reader is not None:
                 pool.reader.close()
+        self._large_prompts.close()
 
     # --- what is served ---------------------------------------------------------------------------
 
@@ -227,7 +230,7 @@ class ModelPools:
 
     async def _read(self, model: str, pool: _Pool) -> None:
         counter = await self._counter(pool.tokenizer)
-        pool.reader = PromptReader(counter)
+        pool.reader = PromptReader(counter, self._large_prompts)
         pool.loading = None
         if self._pools.get(model) is pool:
             self._publish(model)

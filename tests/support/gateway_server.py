@@ -277,6 +277,11 @@ class ThreadServer(GatewayServer):
         self._connect(self._thread.wait_for_the_port())
         self._becomes_ready()
 
+    @property
+    def request_limits(self):
+        """How long the server waits for requests; a change holds for what comes after it."""
+        return self._thread.server.config.http.keywords["limits"]
+
     def runs(self):
         return self._thread.is_alive()
 
