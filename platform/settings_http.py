@@ -16,7 +16,7 @@ class HttpSettings(ConsoleSettings):
     """A part of :class:`fairserve.platform.settings.Settings`."""
 
     max_connections: int = Field(
-        10_000,
+        8_000,
         ge=1,
         le=1_000_000,
         description="Client connections at a time; more answer 503. Fewer where the hard limit of open "

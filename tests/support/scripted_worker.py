@@ -20,9 +20,9 @@ class ScriptedWorker:
     answers 503; ``refuse`` 400.
     """
 
-    def __init__(self, kv_blocks=64, model="scripted"):
+    def __init__(self, kv_blocks=64, model="scripted", context_tokens=4096):
         self.kv_blocks = kv_blocks
-        self.model = model
+        self.model, self.context_tokens = model, context_tokens
         self.bodies = []
         self.holding = []
         """What the held calls that began say, in the order in which they came."""
@@ -72,7 +72,8 @@ class ScriptedWorker:
         return web.Response()
 
     async def _models(self, request):
-        return web.json_response({"data": [{"id": self.model, "max_model_len": 4096}]})
+        known = {"id": self.model, "max_model_len": self.context_tokens}
+        return web.json_response({"data": [known]})
 
     async def _metrics(self, request):
         labels = f'block_size="16",num_gpu_blocks="{self.kv_blocks}"'
