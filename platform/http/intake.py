@@ -1,8 +1,8 @@
 """What happens before a body is read: drain, key, limit of the body, memory for it.
 
-Routes under ``/v1`` and ``/admin`` need a key, and it is checked here, because FastAPI reads and parses
-a body before it looks at any dependency. So a stranger's body is never read. The route's own dependency
-then says which kind of key it takes.
+Routes under ``/v1`` and ``/admin`` need a key. Where a request has a body, the key is checked here,
+because FastAPI reads and parses the body before it looks at any dependency: a stranger's body is never
+read. The route's own dependency then says which kind of key it takes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Answer = Callable[[Request, FairServeError], Response]
 
 
 class Intake:
-    """ASGI middleware. Costs a lookup in the cache of keys, and two additions a message."""
+    """ASGI middleware. Costs a lookup in the cache of keys, and a few additions for each message."""
 
     def __init__(self, app: ASGIApp, settings: Settings, answer: Answer) -> None:
         """``answer`` makes the response of a rejected request."""
@@ -47,14 +47,20 @@ class Intake:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
+        size_bytes = _body_bytes(scope)
+        body = None
         try:
-            principal = await _principal(request)
-            max_bytes = self._limit(request, principal)
-            owner = "" if principal is None else principal.tenant_id or principal.scope
-            body = _Body(receive, send, max_bytes, BodyReservation(self._memory, owner))
-            body.expect(_declared_bytes(scope))
+            _check_drain(request)
+            if size_bytes is not None:
+                principal = await _principal(request)
+                max_bytes = self._limit(request, principal)
+                body = _Body(receive, send, max_bytes, self._reserve(principal))
+                body.expect(size_bytes)
         except FairServeError as error:
-            await self._answer(request, error)(scope, receive, send)
+            await self._reject(request, error, receive, send)
+            return
+        if body is None:
+            await self._app(scope, receive, send)
             return
         scope.setdefault("state", {})[RESERVATION] = body.reservation
         try:
@@ -66,7 +72,19 @@ class Intake:
             if not body.reservation.held_by_call:
                 body.reservation.release()
         if body.rejected is not None and not body.answered:
-            await self._answer(request, body.rejected)(scope, receive, send)
+            await self._reject(request, body.rejected, receive, send)
+
+    async def _reject(
+        self, request: Request, error: FairServeError, receive: Receive, send: Send
+    ) -> None:
+        """Answer, and end the connection: the rest of the body is not wanted."""
+        response = self._answer(request, error)
+        response.headers["connection"] = "close"
+        await response(request.scope, receive, send)
+
+    def _reserve(self, principal: Principal | None) -> BodyReservation:
+        owner = "" if principal is None else principal.tenant_id or principal.scope
+        return BodyReservation(self._memory, owner)
 
     def _limit(self, request: Request, principal: Principal | None) -> int:
         path = request.scope["path"]
@@ -128,24 +146,35 @@ class _Body:
         await self._send(message)
 
 
+def _check_drain(request: Request) -> None:
+    """Raise UnavailableError for requests of apps and tenants while the server drains."""
+    if _top(request) == "v1" and request.app.state.draining.is_set():
+        raise UnavailableError(
+            "the server is stopping; send the request to another one, or again later",
+            code="draining",
+            headers={"Retry-After": DRAIN_RETRY_S},
+        )
+
+
 async def _principal(request: Request) -> Principal | None:
     """Return whose key it is; None where no key is needed. Raises a FairServeError."""
-    top = request.scope["path"].split("/", 2)[1:2]
-    if top == ["v1"]:
-        if request.app.state.draining.is_set():
-            raise UnavailableError(
-                "the server is stopping; send the request to another one, or again later",
-                code="draining",
-                headers={"Retry-After": DRAIN_RETRY_S},
-            )
-        return await current_principal(request)
-    if top == ["admin"]:
-        return await require_admin(await current_principal(request))
-    return None
+    top = _top(request)
+    if top not in ("v1", "admin"):
+        return None
+    principal = await current_principal(request)
+    return await require_admin(principal) if top == "admin" else principal
 
 
-def _declared_bytes(scope: Mapping[str, Any]) -> int:
+def _top(request: Request) -> str:
+    path: str = request.scope["path"]
+    return path.split("/", 2)[1] if path.startswith("/") else ""
+
+
+def _body_bytes(scope: Mapping[str, Any]) -> int | None:
+    """Return the declared size of the body; 0 if it is sent in chunks, None if there is no body."""
+    chunked = False
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit():
-            return int(value)
-    return 0
+            return int(value) or None
+        chunked = chunked or name == b"transfer-encoding"
+    return 0 if chunked else None

@@ -5,8 +5,9 @@ first one, so that an idle connection ends), and for its body a time limit that 
 arrived. A head has at most 64 KiB. Connections are counted (:mod:`fairserve.platform.http.connections`).
 What is rejected here never reaches the application.
 
-An answer may be complete before the body has arrived (401, 413). The rest is then read and discarded up
-to the same limits, because closing at once would make the client's kernel drop the answer.
+An answer may be complete before the body has arrived (401, 413). The rest is then read and discarded
+within limits: a socket that is closed with unread data resets the connection, and the client may lose
+the answer.
 
 Cost per request: two timers. Weakness: a head or a trailer that begins in the same 64 KiB as the end of
 the request before it may be twice as long.
@@ -37,7 +38,8 @@ from fairserve.platform.http.connections import Connections
 MAX_HEAD_BYTES = 64 * 1024
 MIN_BODY_BYTES_PER_S = 64 * 1024
 """Each second of a body's time limit is extended by a second for so many bytes that arrived."""
-MAX_DISCARDED_BYTES = 1024 * 1024
+MAX_DISCARDED_BYTES = 16 * 1024 * 1024
+"""Bytes that are read and thrown away after an answer that ends the connection."""
 MAX_PIPELINED = 32
 """Requests that wait on one connection for the answer before them."""
 
@@ -109,21 +111,22 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _end_with(self, error: FairServeError) -> None:
-        """Answer with an error while the client still sends.
-
-        What it sends is discarded for a while, because a closed socket would reset the connection and
-        the client would not see the answer.
-        """
-        if not self.transport.can_write_eof() or not (
-            self.cycle is None or self.cycle.response_complete
-        ):
+        """Answer with an error while the client still sends, unless another answer is being sent."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_response(error))
+            self.close_in_peace()
+        else:
             self._close_with(error)
-            return
+
+    def close_in_peace(self) -> None:
+        """Close, but first discard what the client still sends, for a while."""
         self._stop_timers()
-        self.transport.write(_response(error))
+        if self.transport.is_closing() or self._bytes_to_discard:
+            return
         self.transport.write_eof()
         self._bytes_to_discard = MAX_DISCARDED_BYTES
         self._head_timer = self.loop.call_later(self._limits.head_timeout_s, self.transport.abort)
+        self.flow.resume_reading()
 
     def _discard(self, data: bytes) -> None:
         self._bytes_to_discard -= len(data)
@@ -179,6 +182,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def _watch(self) -> None:
         """Set the timer for what is to arrive next."""
         if not self._in_head:
+            # Before the application runs, and only where something may be left unread.
+            self.cycle.transport = _AnswerTransport(self)  # type: ignore[assignment] # its methods
             if self._body_timer is None:
                 self._body_timer = self.loop.call_later(
                     self._limits.body_timeout_s, self._body_overdue
@@ -239,7 +244,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """A proxied request no longer counts for its client."""
         if self._clients:
             self._request_ends()
-        super().on_response_complete()
+        if not self._bytes_to_discard:
+            super().on_response_complete()
 
     def _request_ends(self) -> None:
         client = self._clients.popleft()
@@ -252,6 +258,11 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             super().timeout_keep_alive_handler()
+
+    @property
+    def awaits_body(self) -> bool:
+        """Whether a part of the last request's body is still to come."""
+        return not self._in_head
 
     # --- timers -----------------------------------------------------------------------------------
 
@@ -298,6 +309,26 @@ class LimitedProtocol(HttpToolsProtocol):
         return RequestTimeoutError(
             f"the {what} of the request did not arrive within {allowed_s:g} s; send it again"
         )
+
+
+class _AnswerTransport:
+    """The connection as the answer to a request sees it whose body has not arrived yet."""
+
+    def __init__(self, protocol: LimitedProtocol) -> None:
+        self._protocol = protocol
+
+    def write(self, data: bytes) -> None:
+        self._protocol.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._protocol.transport.is_closing()
+
+    def close(self) -> None:
+        """Close at once only if the whole body has arrived, or the answer broke off."""
+        if self._protocol.awaits_body and self._protocol.cycle.response_complete:
+            self._protocol.close_in_peace()
+        else:
+            self._protocol.transport.close()
 
 
 def _rejecting(error: FairServeError) -> Callable[[Scope, Receive, Send], Awaitable[None]]:

@@ -100,11 +100,21 @@ def test_no_form_of_the_console_is_read_without_a_session(server):
         client.close()
 
 
-def test_the_answer_is_seen_and_the_connection_stays_usable(server):
+def test_the_answer_is_seen_before_the_connection_ends(server):
     """The rest of a body that was not read is discarded, so that nothing is reset."""
     size = 1 << 20
-    status, _, _, client = ask(server, "POST", PATH, UNKNOWN, length=size, body=b" " * size)
-    assert status == 401
+    status, _, headers, client = ask(server, "POST", PATH, UNKNOWN, length=size, body=b" " * size)
+    assert (status, headers["connection"]) == (401, "close")
+    assert client.recv(1) == b""
+    client.close()
+
+
+def test_a_request_that_is_rejected_by_its_route_leaves_the_connection_usable(server):
+    """What is left of its body is discarded before the next request."""
+    data = b" " * 200_000
+    key = server.tenant_key
+    status, _, _, client = ask(server, "POST", PATH, key, length=len(data), body=data)
+    assert status == 403
     client.sendall(b"GET /health/liveliness HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer(client)[0] == 200
     client.close()
