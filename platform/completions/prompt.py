@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ THREADS = 4
 SYSTEM_ROLES = ("system", "developer")
 
 
+_IMPORTING = threading.Lock()
+"""Held while transformers is imported: two threads that do it at once see half of it."""
 MEDIA_FIELDS = ("vision", "image", "video", "audio", "mm_")
 """What the names of fields begin with in the configuration of a model that takes more than text."""
 
@@ -239,7 +242,8 @@ def load_counter(model: str | Path) -> PromptCounter:
 
     Slow (seconds, it imports transformers): call it in a thread.
     """
-    from transformers import AutoTokenizer
+    with _IMPORTING:
+        from transformers import AutoTokenizer, PretrainedConfig
 
     # A prompt is tokenised by the thread that asks for it and by no others: the pools are the bound.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -251,18 +255,12 @@ def load_counter(model: str | Path) -> PromptCounter:
     if not hasattr(tokenizer, "backend_tokenizer") or not tokenizer.chat_template:
         logger.warning("the tokenizer of %s has no chat template: counts are estimates", model)
         return BytesCounter()
-    return TemplateCounter(tokenizer, takes_media=_takes_media(model))
-
-
-def _takes_media(model: str | Path) -> bool:
-    """Whether a model's configuration names images or sound; yes where it has none."""
-    from transformers import PretrainedConfig
-
     try:
         fields, _ = PretrainedConfig.get_config_dict(str(model))
-    except (OSError, ValueError):
-        return True
-    return any(name.startswith(MEDIA_FIELDS) for name in fields)
+    except (OSError, ValueError):  # nobody knows
+        return TemplateCounter(tokenizer, takes_media=True)
+    takes_media = any(name.startswith(MEDIA_FIELDS) for name in fields)
+    return TemplateCounter(tokenizer, takes_media=takes_media)
 
 
 def _flat(message: dict[str, Any]) -> dict[str, Any]:

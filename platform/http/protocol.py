@@ -37,7 +37,7 @@ from fairserve.platform.http.connections import Connections
 
 MAX_HEAD_BYTES = 64 * 1024
 MIN_BODY_BYTES_PER_S = 64 * 1024
-"""Each second of a body's time limit is extended by a second for so many bytes that arrived."""
+"""A body's time limit grows by a second for each so many bytes that have arrived."""
 MAX_DISCARDED_BYTES = 16 * 1024 * 1024
 """Bytes that are read and thrown away after an answer that ends the connection."""
 MAX_PIPELINED = 32

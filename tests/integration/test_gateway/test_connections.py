@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import pytest
+from gateway_server import ADMIN_KEY
 from processes import eventually
 
 DEADLINE_S = 60
@@ -259,3 +260,20 @@ def test_nobody_else_is_believed_about_addresses(few, connect):
     for number, client in enumerate(clients):
         assert under_way(few, client, f"10.1.0.{number}") == 100
     assert answer(connect("127.0.0.4"))[0] == 429
+
+
+@pytest.mark.parametrize(("peer", "secure"), [("127.0.0.9", True), ("127.0.0.4", False)])
+def test_the_scheme_is_that_of_a_trusted_proxy_only(few, connect, peer, secure):
+    """The cookie of a sign-in says what the server believes."""
+    form = f"key={ADMIN_KEY}".encode()
+    with connect(peer) as client:
+        client.sendall(
+            b"POST /console/sign-in HTTP/1.1\r\nHost: x\r\nX-Forwarded-Proto: https\r\n"
+            b"Content-Type: application/x-www-form-urlencoded\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(form), form)
+        )
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += received(client)
+    assert b" 303 " in head
+    assert (b"secure" in head.lower()) is secure
