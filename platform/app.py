@@ -1,4 +1,4 @@
-"""The FastAPI application: routers, errors in one shape, limits on bodies, a log line per request.
+"""The FastAPI application: routers, errors in one shape, a log line per request.
 
 The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` gathers streams. What the endpoints
 need is put on ``app.state`` by :mod:`fairserve.platform.wiring`.
@@ -33,12 +33,12 @@ from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.control import endpoints as live
 from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, FieldError
 from fairserve.platform.errors import (
-    BodyTooLargeError,
     FairServeError,
     InvalidRequestError,
     NotFoundError,
 )
 from fairserve.platform.exports import endpoints as exports
+from fairserve.platform.http.intake import Intake
 from fairserve.platform.interactions import admin_endpoints as all_interactions
 from fairserve.platform.interactions import endpoints as interactions
 from fairserve.platform.jobs import endpoints as jobs
@@ -106,8 +106,8 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(ClientDisconnect, _answer_nobody)
     app.add_exception_handler(Exception, _answer_bug)
+    app.add_middleware(Intake, settings=settings, answer=_answer)
     app.add_middleware(LimitHeaders)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(ConsoleHeaders)
     app.add_middleware(RequestLog)
     return app
@@ -175,42 +175,6 @@ async def _answer_bug(request: Request, error: Exception) -> Response:
 
 def _answer(request: Request, error: FairServeError) -> Response:
     return error_page(request, error) if is_console(request) else error_response(error)
-
-
-class BodyLimit:
-    """Refuses bodies over a limit: at once by ``Content-Length``, else as soon as it is passed."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value) > self._max_bytes:
-                await error_response(self._error())(scope, receive, send)
-                return
-        received_bytes = 0
-
-        async def limited() -> Message:
-            nonlocal received_bytes
-            message = await receive()
-            if message["type"] == "http.request":
-                received_bytes += len(message.get("body", b""))
-                if received_bytes > self._max_bytes:
-                    raise self._error()
-            return message
-
-        await self._app(scope, limited, send)
-
-    def _error(self) -> BodyTooLargeError:
-        return BodyTooLargeError(
-            f"the body is too large; allowed: {self._max_bytes} bytes",
-            headers={"Connection": "close"},
-        )
 
 
 class RequestLog:

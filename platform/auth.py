@@ -303,7 +303,13 @@ def _invalid_key() -> AuthenticationError:
 
 
 async def current_principal(request: Request) -> Principal:
-    """Dependency: the principal of ``Authorization: Bearer <key>``, whatever its scope."""
+    """Dependency: the principal of ``Authorization: Bearer <key>``, whatever its scope.
+
+    The server finds it before it reads the body (:mod:`fairserve.platform.http.intake`).
+    """
+    known: Principal | None = getattr(request.state, "principal", None)
+    if known is not None:
+        return known
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         raise AuthenticationError(

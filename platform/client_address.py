@@ -9,7 +9,7 @@ Weakness: a trusted proxy that forwards the header unchanged lets its clients ch
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from ipaddress import (
     IPv4Address,
     IPv4Network,
@@ -18,8 +18,7 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
-
-from starlette.types import Scope
+from typing import Any
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -38,7 +37,7 @@ def parse_networks(texts: Collection[str]) -> tuple[Network, ...]:
         ) from None
 
 
-def client_address(scope: Scope, trusted_proxies: Collection[Network]) -> str:
+def client_address(scope: Mapping[str, Any], trusted_proxies: Collection[Network]) -> str:
     """Return the address of the client; empty if the connection has none (a Unix socket)."""
     peer = (scope.get("client") or ("",))[0]
     address = _parsed(peer)
@@ -54,7 +53,13 @@ def client_address(scope: Scope, trusted_proxies: Collection[Network]) -> str:
     return str(address)
 
 
-def client_scheme(scope: Scope, trusted_proxies: Collection[Network]) -> str:
+def is_trusted(address: str, trusted_proxies: Collection[Network]) -> bool:
+    """Whether the address is that of a trusted proxy; False for a text that is no address."""
+    parsed = _parsed(address)
+    return parsed is not None and _is_trusted(parsed, trusted_proxies)
+
+
+def client_scheme(scope: Mapping[str, Any], trusted_proxies: Collection[Network]) -> str:
     """Return the scheme that the client used: ``https`` if a trusted proxy says so."""
     peer = _parsed((scope.get("client") or ("",))[0])
     if peer is not None and _is_trusted(peer, trusted_proxies):
@@ -72,7 +77,7 @@ def address_block(address: str) -> str:
     return str(IPv6Network((int(parsed), IPV6_BLOCK_BITS), strict=False))  # drops the host bits
 
 
-def _values(scope: Scope, name: bytes) -> list[str]:
+def _values(scope: Mapping[str, Any], name: bytes) -> list[str]:
     """The comma separated values of a header in order, however many lines it has."""
     lines = (value.decode("latin-1") for key, value in scope["headers"] if key == name)
     return [part.strip() for line in lines for part in line.split(",")]

@@ -95,6 +95,18 @@ class GoneError(FairServeError):
     status, type, code = 410, "gone_error", "gone"
 
 
+class RequestTimeoutError(FairServeError):
+    """A request did not arrive in time."""
+
+    status, type, code = 408, "invalid_request_error", "request_timeout"
+
+
+class HeadTooLargeError(FairServeError):
+    """The request line and the headers are over the limit."""
+
+    status, type, code = 431, "invalid_request_error", "head_too_large"
+
+
 class BodyTooLargeError(FairServeError):
     """The request body is over the limit."""
 

@@ -1,9 +1,9 @@
 """What belongs to the server's process: the locks of its data, its socket, its signals, its banner.
 
 One control writes one database (:mod:`fairserve.platform.lease`): a second server is refused before it
-touches anything. The first
-SIGINT or SIGTERM stops taking calls and waits for those under way; a second one leaves at once, and
-the next start closes what was open.
+touches anything. After the first SIGINT or SIGTERM the port stays open and new calls answer 503, until
+those in progress have ended or ``drain_timeout_s`` is over; a second signal exits at once, and the next
+start closes what was open.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import functools
 import logging
 import os
 import signal
@@ -21,7 +22,7 @@ import uuid
 from collections.abc import Callable, Generator
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import uvicorn
 from sqlalchemy import Engine
@@ -30,6 +31,9 @@ from starlette.types import Scope
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
+from fairserve.platform.http.connections import Connections
+from fairserve.platform.http.descriptors import connections_within, raise_descriptor_limit
+from fairserve.platform.http.protocol import LimitedProtocol, RequestLimits
 from fairserve.platform.lease import Lease
 from fairserve.platform.settings import Settings
 from fairserve.platform.supervisor import WorkersFailedError
@@ -39,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 TAKEN_OVER = "another server has taken over the database"
 AFTER_DRAIN_S = 5
+"""How long answers may take to reach their clients after the drain."""
 SWITCH_S = 0.0005
 
 
@@ -66,6 +71,7 @@ class ServerProcess:
         # The loop shares the interpreter with the ledger's thread: it must not wait for 5 ms.
         sys.setswitchinterval(SWITCH_S)
         with self._open as stack:
+            stack.callback(_detach_broken_outputs)
             self._lock_file(settings.data_dir / "serve.lock", f"data folder {settings.data_dir}")
             listener = stack.enter_context(self._bind())
             self._port = listener.getsockname()[1]
@@ -85,13 +91,14 @@ class ServerProcess:
         app = build_app(settings, platform)
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=_limited_protocol(settings),  # type: ignore[arg-type] # it is called, no more
+            ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=False,  # client_address believes trusted_proxies, and nobody by default
-            timeout_graceful_shutdown=int(settings.drain_timeout_s) + AFTER_DRAIN_S,
-            timeout_keep_alive=75,
+            timeout_graceful_shutdown=AFTER_DRAIN_S,
+            timeout_keep_alive=settings.keep_alive_timeout_s,
         )
         server = _Server(config, platform)
         app.state.abort_connection = server.abort
@@ -101,8 +108,8 @@ class ServerProcess:
             await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
             problem = failed.result() if failed.done() and not serving.done() else ""
             if problem:
-                print(f"fairserve: {problem}", file=sys.stderr)
                 server.should_exit = True
+                _print(f"fairserve: {problem}", sys.stderr)
             await serving
         finally:
             failed.cancel()
@@ -195,11 +202,11 @@ class ServerProcess:
         if self._admin_key is not None:
             lines.append(f"  admin key (shown once, keep it): {self._admin_key}")
             self._admin_key = None
-        print("\n".join(lines), flush=True)
+        _print("\n".join(lines), sys.stdout)
 
 
 class _Server(uvicorn.Server):
-    """Drains control while it closes its connections, and leaves the exit code to us."""
+    """Drains control before it closes the port, and leaves the exit code to us."""
 
     def __init__(self, config: uvicorn.Config, platform: Platform) -> None:
         super().__init__(config)
@@ -213,10 +220,13 @@ class _Server(uvicorn.Server):
                 connection.transport.abort()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Both at once: calls under way end, and their connections after them."""
-        draining = asyncio.create_task(self._platform.drain())
+        """Drain with an open port, so that new requests get an answer: 503 and when to retry."""
+        in_progress = set(self.server_state.tasks)
+        await self._platform.drain()
+        if in_progress:
+            # A call has ended in control before its last bytes have reached its client.
+            await asyncio.wait(in_progress, timeout=self.config.timeout_graceful_shutdown)
         await super().shutdown(sockets)
-        await draining
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -235,8 +245,9 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             # As safe as any crash: the journal has what the ledger lacks, workers follow us.
             os._exit(128 + number)
-        print("\nFairServe stops when the calls under way have ended", file=sys.stderr)
+        # First of all: whatever follows may fail, and must not keep the server from stopping.
         self.should_exit = True
+        _print("\nFairServe stops when the calls in progress have ended", sys.stderr)
 
 
 async def _first_failure(platform: Platform, lease: Lease) -> str:
@@ -286,3 +297,49 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:  # not on Windows
         return None
     return uvloop.new_event_loop
+
+
+def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
+    """Return uvicorn's protocol within the limits of the settings and of this process."""
+    descriptors = raise_descriptor_limit()
+    total, per_address = settings.max_connections, settings.max_connections_per_address
+    possible = connections_within(descriptors)
+    if possible < total:
+        total, per_address = possible, min(per_address, max(1, possible // 2))
+        logger.warning(
+            "%d open files are allowed: %d client connections at a time, %d of one address; raise the"
+            " hard limit (ulimit -Hn) for the %d of max_connections",
+            descriptors,
+            total,
+            per_address,
+            settings.max_connections,
+        )
+    return functools.partial(
+        LimitedProtocol,
+        connections=Connections(total, per_address, settings.proxy_networks),
+        limits=RequestLimits(
+            head_timeout_s=settings.request_head_timeout_s,
+            body_timeout_s=settings.request_body_timeout_s,
+            max_body_bytes=settings.max_body_bytes,
+        ),
+    )
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Print, or nothing where nobody reads any more: a log collector may be gone."""
+    # RuntimeError: a signal handler may print in the middle of another print.
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        print(text, file=stream, flush=True)
+
+
+def _detach_broken_outputs() -> None:
+    """Point outputs that nobody reads to the null device, or Python would exit with an error."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+        except ValueError:  # closed
+            continue

@@ -18,7 +18,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from fairserve.platform.client_address import Network, parse_networks
 from fairserve.platform.option_pairs import parse_options
-from fairserve.platform.settings_console import ConsoleSettings
+from fairserve.platform.settings_http import HttpSettings
 
 if TYPE_CHECKING:
     from fairserve.scheduling.system import SystemConfig
@@ -36,7 +36,7 @@ def default_data_dir() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "share") / "fairserve"
 
 
-class Settings(ConsoleSettings):
+class Settings(HttpSettings):
     """The configuration of one server process. Immutable; ``repr`` shows no secret and no URL."""
 
     model_config = SettingsConfigDict(
@@ -54,7 +54,8 @@ class Settings(ConsoleSettings):
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Addresses and CIDR networks of the proxies in front of the server, separated by "
-        "commas. Only their X-Forwarded-For and X-Forwarded-Proto are believed.",
+        "commas. Only their X-Forwarded-For and X-Forwarded-Proto are believed; their connections have no "
+        "limit per address, and each of their requests counts for its client.",
         json_schema_extra={"default_text": "none"},
     )
     data_dir: Path = Field(
@@ -203,7 +204,18 @@ class Settings(ConsoleSettings):
         "minute; more answer 429.",
     )
     max_body_bytes: int = Field(
-        8 * 1024 * 1024, ge=1024, le=1 << 32, description="Largest request body; larger answer 413."
+        8 * 1024 * 1024,
+        ge=1024,
+        le=1 << 32,
+        description="Largest request body; larger answer 413. Models that take text only have a lower "
+        "limit: 64 KiB and 16 bytes for each token of the context.",
+    )
+    max_body_memory_bytes: int = Field(
+        512 * 1024 * 1024,
+        ge=1024,
+        le=1 << 44,
+        description="Bodies of requests in progress, waiting calls included, in all; more answer 503. "
+        "One tenant may have max_tenant_share of it; more answer 429. At least one max_body_bytes each.",
     )
     keepalive_s: float = Field(
         15.0,

@@ -28,6 +28,7 @@ from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_buil
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.cluster.fleet import Desired
 from fairserve.platform.cluster.worker_spec import WorkerSpec
+from fairserve.platform.completions.large_prompts import LargePrompts
 from fairserve.platform.completions.models import Models, ServedModel
 from fairserve.platform.completions.prompt import (
     BytesCounter,
@@ -109,6 +110,7 @@ class ModelPools:
         self._draining: set[str] = set()
         self._problems: dict[str, str] = {}
         self._prefetched: asyncio.Task[PromptReader | None] | None = None
+        self._large_prompts = LargePrompts()
 
     # --- workers ----------------------------------------------------------------------------------
 
@@ -232,6 +234,7 @@ class ModelPools:
         for pool in self._pools.values():
             if pool.reader is not None:
                 pool.reader.close()
+        self._large_prompts.close()
 
     # --- what is served ---------------------------------------------------------------------------
 
@@ -302,7 +305,7 @@ class ModelPools:
             logger.warning(
                 "no tokenizer for %s: token counts are estimates; name one for the model", model
             )
-            reader = PromptReader(BytesCounter())
+            reader = PromptReader(BytesCounter(), large=self._large_prompts)
         pool.reader = reader or pool.reader
         pool.loading = None
         if self._pools.get(model) is pool:
@@ -320,7 +323,8 @@ class ModelPools:
         for name in names:
             counter = await self._counter(name, fetch=fetch)
             if counter is not None:
-                return PromptReader(counter, name or BUILTIN_MODEL_NAME)
+                source = name or BUILTIN_MODEL_NAME
+                return PromptReader(counter, source, self._large_prompts)
         return None
 
     async def _take_prefetched(self, names: tuple[str, ...]) -> PromptReader | None:

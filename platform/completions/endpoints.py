@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fairserve.engine.base import CompletionPath
 from fairserve.platform.auth import AppPrincipal, Principal
 from fairserve.platform.completions.service import Completions
+from fairserve.platform.http.bodies import RESERVATION, BodyReservation
 
 router = APIRouter(prefix="/v1", tags=["completions"])
 
@@ -40,7 +41,8 @@ async def read_model(model: str, request: Request, principal: AppPrincipal) -> d
 async def _answer(path: CompletionPath, request: Request, principal: Principal) -> Response:
     raw = await request.body()
     headers = {name.lower(): value for name, value in request.headers.items()}
-    return await _service(request).answer(path, raw, headers, principal)
+    reservation: BodyReservation | None = getattr(request.state, RESERVATION, None)
+    return await _service(request).answer(path, raw, headers, principal, reservation)
 
 
 def _service(request: Request) -> Completions:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from fairserve.platform.completions.answer import AnswerBuffer, ConnectionSink
 from fairserve.platform.completions.producer import Producer
 from fairserve.platform.errors import InvalidRequestError, UnprocessableError
+from fairserve.platform.http.bodies import BodyReservation
 
 MAX_KEY_CHARS = 255
 REPLAYED = {"x-fairserve-replayed": "true"}
@@ -67,12 +68,25 @@ class IdempotentAnswers:
             )
         return entry.buffer
 
-    def begin(self, app: str, key: str, fingerprint: str, producer: Producer) -> AnswerBuffer:
-        """Run a producer in the background, under a key that :meth:`find` does not know."""
+    def begin(
+        self,
+        app: str,
+        key: str,
+        fingerprint: str,
+        producer: Producer,
+        reservation: BodyReservation | None = None,
+    ) -> AnswerBuffer:
+        """Run a producer in the background, under a key that :meth:`find` does not know.
+
+        The memory of the body is released when the producer ends, and not with the request.
+        """
         entry = _Entry(fingerprint)
         self._running[app, key] = entry
         work = self._run((app, key), entry, producer)
         entry.task = asyncio.create_task(work, name="idempotent call")
+        if reservation is not None:
+            reservation.held_by_call = True
+            entry.task.add_done_callback(lambda _: reservation.release())
         return entry.buffer
 
     async def _run(self, key: tuple[str, str], entry: _Entry, producer: Producer) -> None:

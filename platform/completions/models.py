@@ -20,6 +20,11 @@ from fairserve.platform.errors import NotFoundError, UnavailableError
 SHOWN_NAMES = 50
 ABSENT_S = 30.0
 """Calls of a model whose workers have all been lost for so long do not wait for one."""
+BODY_BYTES_PER_TOKEN = 16
+"""Of a request, for each token of the context. English has 4 to 5 in a token, text of which JSON escapes
+every character up to 12."""
+BODY_BASE_BYTES = 64 * 1024
+"""For the fields that are no part of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,13 @@ class ServedModel:
     """Ids of its workers that take no calls for now."""
     kinds: frozenset[str] = frozenset()
     """Kinds of server among the others; see :mod:`fairserve.engine.request_fields`."""
+
+    @property
+    def max_body_bytes(self) -> int | None:
+        """The longest body of a prompt that may fit the context; None for a model that takes images."""
+        if self.reader.takes_media:
+            return None
+        return BODY_BASE_BYTES + BODY_BYTES_PER_TOKEN * self.context_tokens
 
     def listing(self, name: str = "") -> dict[str, Any]:
         """The entry of ``/v1/models``, under this name or under an alias."""
@@ -154,6 +166,26 @@ class Models:
         if requested in self._expected or not self._models:
             raise _starting(f"no worker of {requested!r} is ready yet")
         raise self._unknown(requested)
+
+    def max_body_bytes(self, is_allowed: Callable[[str], bool]) -> int | None:
+        """The longest body that any of the models with an allowed name takes; None for no limit.
+
+        There is none while a model is to come, or where no model is allowed: the answer says so.
+        """
+        if self._expected - self._models.keys():
+            return None
+        names = [*self._names, *self._aliases]
+        limits = [self.max_body_bytes_of(name) for name in names if is_allowed(name)]
+        known = [limit for limit in limits if limit is not None]
+        return max(known) if known and len(known) == len(limits) else None
+
+    def max_body_bytes_of(self, name: str) -> int | None:
+        """The longest body of a call to this name; None for no limit, or if there is no such name."""
+        model = self._names.get(name)
+        models = [model] if model is not None else self._known(self._aliases.get(name, {}))
+        limits = [each.max_body_bytes for each in models]
+        known = [limit for limit in limits if limit is not None]
+        return max(known) if known and len(known) == len(limits) else None
 
     def listings(self) -> list[dict[str, Any]]:
         """The entries of ``/v1/models``; an alias is there once one of its models is."""

@@ -27,11 +27,12 @@ from fairserve.interactions.identity import (
 )
 from fairserve.platform.auth import Principal
 from fairserve.platform.completions.models import Models, ServedModel
-from fairserve.platform.completions.prompt import Prompt
+from fairserve.platform.completions.prompt import Prompt, PromptTooLongError
 from fairserve.platform.completions.schemas import ChatBody, CompletionBody, TextBody, invalid
 from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.errors import (
+    BodyTooLargeError,
     ContextLengthError,
     InvalidRequestError,
     UnsupportedFieldError,
@@ -142,7 +143,7 @@ async def prepare(
 
     A call that names no user is its run's user's (``user_of`` by the core's id), else the app's own.
     """
-    plain, body = await off_loop(len(raw), _parse, path, raw)
+    plain, body = await off_loop(len(raw), _parse, path, raw, models)
     try:
         identity = identify(headers, body.metadata, traceparent=options.run_from_traceparent)
     except IdentityError as error:
@@ -186,7 +187,7 @@ async def prepare_call(
     resolved = models.resolve(body.model, core_run_id(principal.app_id or "", key))
     model = resolved.model
     kinds = _able_kinds(body, model)
-    prompt = await _read_prompt(model, body, plain)
+    prompt = await _read_prompt(model, body, plain, principal.tenant_id or "")
     limit = _output_limit(body, prompt, model, options.default_max_tokens)
     plain["model"] = model.worker_name
     if body.asked_tokens is None:
@@ -248,7 +249,9 @@ def fingerprint_of(principal: Principal, path: str, raw: bytes) -> str:
     return digest.hexdigest()
 
 
-def _parse(path: CompletionPath, raw: bytes) -> tuple[dict[str, Any], CompletionBody]:
+def _parse(
+    path: CompletionPath, raw: bytes, models: Models
+) -> tuple[dict[str, Any], CompletionBody]:
     try:
         plain = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -257,7 +260,18 @@ def _parse(path: CompletionPath, raw: bytes) -> tuple[dict[str, Any], Completion
         ) from error
     if not isinstance(plain, dict):
         raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
+    _check_size(len(raw), plain.get("model"), models)
     return plain, read_body(path, plain)
+
+
+def _check_size(size_bytes: int, model: Any, models: Models) -> None:
+    """Before the fields are checked, which takes longer than parsing. Raises BodyTooLargeError."""
+    limit = models.max_body_bytes_of(model) if isinstance(model, str) else None
+    if limit is not None and size_bytes > limit:
+        raise BodyTooLargeError(
+            f"the body has {size_bytes} bytes; allowed for {model!r}: {limit}, which is more than its"
+            " context holds"
+        )
 
 
 async def off_loop(size: int, work: Any, *arguments: Any) -> Any:
@@ -267,12 +281,29 @@ async def off_loop(size: int, work: Any, *arguments: Any) -> Any:
     return await asyncio.to_thread(work, *arguments)
 
 
-async def _read_prompt(model: ServedModel, body: CompletionBody, plain: dict[str, Any]) -> Prompt:
-    if isinstance(body, ChatBody):
-        return await model.reader.chat(body, plain["messages"])
-    assert isinstance(body, TextBody)
-    plain["prompt"] = body.only_prompt
-    return await model.reader.text(body)
+async def _read_prompt(
+    model: ServedModel, body: CompletionBody, plain: dict[str, Any], tenant: str
+) -> Prompt:
+    """Tokenise. Raises ContextLengthError at once where the prompt cannot fit the context."""
+    most = model.context_tokens - 1 if model.reader.exact else None
+    try:
+        if isinstance(body, ChatBody):
+            messages = plain["messages"]
+            return await model.reader.chat(body, messages, tenant=tenant, max_tokens=most)
+        assert isinstance(body, TextBody)
+        plain["prompt"] = body.only_prompt
+        return await model.reader.text(body, tenant=tenant, max_tokens=most)
+    except PromptTooLongError as error:
+        raise _too_long(body, str(error), model.context_tokens) from error
+
+
+def _too_long(body: CompletionBody, tokens: str, context_tokens: int) -> ContextLengthError:
+    field = "messages" if isinstance(body, ChatBody) else "prompt"
+    return ContextLengthError(
+        f"{field}: the prompt has {tokens}; the context is {context_tokens}, and the answer needs at"
+        " least one",
+        param=field,
+    )
 
 
 def _output_limit(
@@ -287,12 +318,7 @@ def _output_limit(
     if not prompt.exact:
         default_tokens, room = min(default_tokens, max(1, room)), max(1, context_tokens - 1)
     if room < 1:
-        field = "messages" if isinstance(body, ChatBody) else "prompt"
-        raise ContextLengthError(
-            f"{field}: the prompt has {count} tokens; the context is {context_tokens}, and the"
-            " answer needs at least one",
-            param=field,
-        )
+        raise _too_long(body, f"{count} tokens", context_tokens)
     asked = body.asked_tokens
     if asked is None:
         return min(default_tokens, room)

@@ -2,7 +2,8 @@
 
 The chat template and the tokenizer are the model's own. *System tokens* are those of the rendered
 leading system and developer messages and tool definitions (ALGORITHMS section 0). A short prompt is
-tokenised at once, a longer one in a thread: the event loop is never blocked for a millisecond.
+tokenised at once, a longer one in a thread, a large one in the threads for large ones, and one that is
+certainly too long for the model not at all: the event loop is never blocked for a millisecond.
 
 Weakness: what a template makes of images, and templates given per request, are not counted.
 """
@@ -10,8 +11,12 @@ Weakness: what a template makes of images, and templates given per request, are 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,15 +24,33 @@ import numpy as np
 
 from fairserve.engine.torch.model_hub import ask_hub, is_here
 from fairserve.interactions.call import TokenIds
+from fairserve.platform.completions.large_prompts import LargePrompts
 from fairserve.platform.completions.schemas import ChatBody, TextBody
+from fairserve.platform.completions.token_bound import chars_per_token
 from fairserve.platform.errors import InvalidRequestError
 
 INLINE_CHARS = 2_000
 """Longer texts go to the threads; so many characters take about half a millisecond."""
+LARGE_CHARS = 32_768
+"""Longer texts go to the threads for large prompts: each takes tens of milliseconds or more."""
 THREADS = 4
 SYSTEM_ROLES = ("system", "developer")
 ESTIMATE = "estimate"
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+
+
+_IMPORTING = threading.Lock()
+"""Held while transformers is imported: two threads that do it at once see half of it."""
+MEDIA_FIELDS = ("vision", "image", "video", "audio", "mm_")
+"""What the names of fields begin with in the configuration of a model that takes more than text."""
+
+
+class PromptTooLongError(Exception):
+    """The prompt has at least ``tokens`` tokens, more than were allowed; it was not tokenised."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(f"at least {tokens} tokens")
+        self.tokens = tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +69,21 @@ class Prompt:
 
 
 class PromptCounter(Protocol):
-    """Renders and tokenises for one model. Called from several threads at once."""
+    """Renders and tokenises for one model. Called from several threads at once.
 
-    def chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Prompt:
+    A prompt that certainly has more than ``max_tokens`` may raise PromptTooLongError.
+    """
+
+    def chat(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        max_tokens: int | None = None,
+    ) -> Prompt:
         """Raises InvalidRequestError naming ``messages`` if the template refuses them."""
         ...
 
-    def text(self, text: str) -> Prompt:
+    def text(self, text: str, max_tokens: int | None = None) -> Prompt:
         """A plain prompt."""
         ...
 
@@ -60,14 +91,22 @@ class PromptCounter(Protocol):
 class TemplateCounter:
     """With a transformers tokenizer and its chat template."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, *, takes_media: bool = False) -> None:
         self._tokenizer = tokenizer
+        self.takes_media = takes_media
+        """Whether the model takes images or sound, which make bodies long and no tokens here."""
+        self._chars_per_token = chars_per_token(tokenizer.backend_tokenizer)
 
-    def chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Prompt:
+    def chat(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        max_tokens: int | None = None,
+    ) -> Prompt:
         """See :class:`PromptCounter`."""
         plain = [_flat(message) for message in messages]
         text = self._render(plain, tools, complete=True)
-        encoding = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        encoding = self._encode(text, max_tokens, special=False)
         ids = np.asarray(encoding.ids, dtype=np.uint32)
         system_chars = self._system_chars(text, plain, tools)
         if system_chars == 0:
@@ -77,10 +116,22 @@ class TemplateCounter:
         token = encoding.char_to_token(system_chars)
         return Prompt(ids, len(ids) if token is None else int(token))
 
-    def text(self, text: str) -> Prompt:
+    def text(self, text: str, max_tokens: int | None = None) -> Prompt:
         """See :class:`PromptCounter`."""
-        encoding = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=True)
+        encoding = self._encode(text, max_tokens, special=True)
         return Prompt(np.asarray(encoding.ids, dtype=np.uint32), 0)
+
+    def _encode(self, text: str, max_tokens: int | None, *, special: bool) -> Any:
+        if max_tokens is not None and self._chars_per_token is not None:
+            at_least = -(-len(text) // self._chars_per_token)
+            if at_least > max_tokens:
+                raise PromptTooLongError(at_least)
+        backend = self._tokenizer.backend_tokenizer
+        if len(text) <= INLINE_CHARS:
+            return backend.encode(text, add_special_tokens=special)
+        # A batch is tokenised without the interpreter's lock, a single text with it.
+        (encoding,) = backend.encode_batch([text], add_special_tokens=special)
+        return encoding
 
     def _render(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, complete: bool
@@ -114,7 +165,12 @@ class TemplateCounter:
 class BytesCounter:
     """Without a tokenizer: one token for four bytes. An estimate; the worker's own count is kept."""
 
-    def chat(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> Prompt:
+    def chat(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+        max_tokens: int | None = None,
+    ) -> Prompt:
         """See :class:`PromptCounter`."""
         parts = [f"{m.get('role')}\n{_flat(m).get('content') or ''}\n" for m in messages]
         leading = leading_system_messages(messages)
@@ -123,7 +179,7 @@ class BytesCounter:
         tail = _four_byte_ids("".join(parts[leading:]))
         return Prompt(np.concatenate([head, tail]), len(head), exact=False)
 
-    def text(self, text: str) -> Prompt:
+    def text(self, text: str, max_tokens: int | None = None) -> Prompt:
         """See :class:`PromptCounter`."""
         return Prompt(_four_byte_ids(text), 0, exact=False)
 
@@ -131,31 +187,52 @@ class BytesCounter:
 class PromptReader:
     """Counts prompts without blocking the event loop."""
 
-    def __init__(self, counter: PromptCounter, source: str = ESTIMATE) -> None:
+    def __init__(
+        self, counter: PromptCounter, source: str = ESTIMATE, large: LargePrompts | None = None
+    ) -> None:
+        """``large`` has the threads for large prompts; without it, they share those of others."""
         self.exact = not isinstance(counter, BytesCounter)
-        """Whether counts are those of the model."""
+        """Whether counts are those of the model. If not, they reject nothing."""
         self.source = source
         """Folder or hub id of the tokenizer, or ``estimate``."""
+        self.takes_media = bool(getattr(counter, "takes_media", not self.exact))
+        """Whether the model takes images or sound; also where nobody knows."""
         self._counter = counter
+        self._large = large
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenizer")
 
-    async def chat(self, body: ChatBody, messages: list[dict[str, Any]]) -> Prompt:
-        """The prompt of a chat request; ``messages`` are those of the original JSON."""
-        size = sum(_size(message) for message in messages) + (len(str(body.tools or "")))
-        if size <= INLINE_CHARS:
-            return self._counter.chat(messages, body.tools)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._counter.chat, messages, body.tools)
+    async def chat(
+        self,
+        body: ChatBody,
+        messages: list[dict[str, Any]],
+        *,
+        tenant: str = "",
+        max_tokens: int | None = None,
+    ) -> Prompt:
+        """The prompt of a chat request; ``messages`` are those of the original JSON.
 
-    async def text(self, body: TextBody) -> Prompt:
-        """The prompt of a completion request."""
+        Raises InvalidRequestError, or PromptTooLongError for more than ``max_tokens``.
+        """
+        size = _chars([messages, body.tools])
+        count = partial(self._counter.chat, messages, body.tools, **_at_most(max_tokens))
+        return await self._count(size, tenant, count)
+
+    async def text(
+        self, body: TextBody, *, tenant: str = "", max_tokens: int | None = None
+    ) -> Prompt:
+        """The prompt of a completion request. Raises as :meth:`chat` does."""
         prompt = body.only_prompt
         if isinstance(prompt, list):
             return Prompt(np.asarray(prompt, dtype=np.uint32), 0)
-        if len(prompt) <= INLINE_CHARS:
-            return self._counter.text(prompt)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._counter.text, prompt)
+        count = partial(self._counter.text, prompt, **_at_most(max_tokens))
+        return await self._count(len(prompt), tenant, count)
+
+    async def _count(self, size: int, tenant: str, count: Callable[[], Prompt]) -> Prompt:
+        if size <= INLINE_CHARS:
+            return count()
+        if size > LARGE_CHARS and self._large is not None:
+            return await self._large.run(tenant, count)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, count)
 
     def close(self) -> None:
         """End the threads."""
@@ -172,12 +249,15 @@ def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
     Without ``fetch`` only folders and the hub's local cache are looked at. Slow (seconds, it imports
     transformers): call it in a thread.
     """
+    # A prompt is tokenised by the thread that asks for it and by no others: the pools are the bound.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         if fetch:
             ask_hub(str(name), TOKENIZER_FILES[0])
         elif not is_here(str(name), *TOKENIZER_FILES):
             raise NoTokenizerError("it is neither a folder nor in the hub's cache on this host")
-        from transformers import AutoTokenizer
+        with _IMPORTING:
+            from transformers import AutoTokenizer, PretrainedConfig
 
         tokenizer = AutoTokenizer.from_pretrained(str(name), local_files_only=not fetch)
     except NoTokenizerError:
@@ -186,7 +266,12 @@ def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
         raise NoTokenizerError(" ".join(str(error).split())[:200]) from error
     if not hasattr(tokenizer, "backend_tokenizer") or not tokenizer.chat_template:
         raise NoTokenizerError("it has no chat template")
-    return TemplateCounter(tokenizer)
+    try:
+        fields, _ = PretrainedConfig.get_config_dict(str(name), local_files_only=not fetch)
+    except (OSError, ValueError):  # nobody knows
+        return TemplateCounter(tokenizer, takes_media=True)
+    takes_media = any(field.startswith(MEDIA_FIELDS) for field in fields)
+    return TemplateCounter(tokenizer, takes_media=takes_media)
 
 
 def leading_system_messages(messages: list[dict[str, Any]]) -> int:
@@ -206,11 +291,21 @@ def _flat(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": "\n".join(texts)}
 
 
-def _size(message: dict[str, Any]) -> int:
-    content = message.get("content")
-    if isinstance(content, str):
-        return len(content)
-    return len(str(content)) if content else 0
+def _at_most(max_tokens: int | None) -> dict[str, int]:
+    return {} if max_tokens is None else {"max_tokens": max_tokens}
+
+
+def _chars(value: Any) -> int:
+    """Characters of all texts in a JSON value, each value counted as one; stops at LARGE_CHARS."""
+    total, rest = 0, [value]
+    while rest and total <= LARGE_CHARS:
+        part = rest.pop()
+        total += len(part) if isinstance(part, str) else 1
+        if isinstance(part, dict):
+            rest.extend(part.values())
+        elif isinstance(part, list):
+            rest.extend(part)
+    return total
 
 
 def _common_prefix(text: str, other: str) -> int:

@@ -33,6 +33,7 @@ from fairserve.platform.completions.producer import Producer
 from fairserve.platform.completions.relay import Relay
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.errors import NotFoundError
+from fairserve.platform.http.bodies import BodyReservation
 from fairserve.scheduling.admission import LimitsInUse
 
 
@@ -59,9 +60,17 @@ class Completions:
         self._client_limits = client_limits
 
     async def answer(
-        self, path: CompletionPath, raw: bytes, headers: Mapping[str, str], principal: Principal
+        self,
+        path: CompletionPath,
+        raw: bytes,
+        headers: Mapping[str, str],
+        principal: Principal,
+        reservation: BodyReservation | None = None,
     ) -> Response:
-        """The response to a request. Raises a FairServeError for what is wrong with it."""
+        """The response to a request. Raises a FairServeError for what is wrong with it.
+
+        ``reservation`` is the memory of the body; a call that outlives its request takes it over.
+        """
         key = checked_key(headers.get("idempotency-key"))
         if key is None:
             prepared = await self._prepare(path, raw, headers, principal)
@@ -76,8 +85,12 @@ class Completions:
         buffer = self._answers.find(app, key, fingerprint)
         if buffer is not None:
             return self._following(buffer, replayed=True)
-        buffer = self._answers.begin(app, key, fingerprint, self._producer(prepared))
+        buffer = self._answers.begin(app, key, fingerprint, self._producer(prepared), reservation)
         return self._following(buffer, replayed=False)
+
+    def max_body_bytes(self, principal: Principal) -> int | None:
+        """The longest body that is read from this app: as its largest model takes it."""
+        return self.models.max_body_bytes(lambda name: self._allowed(principal, name))
 
     # --- models -----------------------------------------------------------------------------------
 

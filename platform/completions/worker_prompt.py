@@ -35,6 +35,8 @@ class WorkerPromptReader:
 
     exact = True
     source = "worker"
+    takes_media = True
+    """Nobody here knows whether the model takes images or sound."""
 
     def __init__(self, model: str, tokenize: Tokenize) -> None:
         """``model`` is what the workers call it."""
@@ -42,8 +44,15 @@ class WorkerPromptReader:
         self._tokenize = tokenize
         self._estimate = BytesCounter()
 
-    async def chat(self, body: ChatBody, messages: list[dict[str, Any]]) -> Prompt:
-        """The prompt of a chat request.
+    async def chat(
+        self,
+        body: ChatBody,
+        messages: list[dict[str, Any]],
+        *,
+        tenant: str = "",
+        max_tokens: int | None = None,
+    ) -> Prompt:
+        """The prompt of a chat request; ``tenant`` and ``max_tokens`` change nothing here.
 
         Raises InvalidRequestError naming ``messages`` if the worker's template refuses them.
         """
@@ -60,7 +69,9 @@ class WorkerPromptReader:
             return self._estimate.chat(messages, body.tools)
         return Prompt(whole, _common_prefix(whole, system))
 
-    async def text(self, body: TextBody) -> Prompt:
+    async def text(
+        self, body: TextBody, *, tenant: str = "", max_tokens: int | None = None
+    ) -> Prompt:
         """The prompt of a completion request."""
         prompt = body.only_prompt
         if isinstance(prompt, list):

@@ -66,7 +66,6 @@ def not_there(request: Request) -> NotFoundError:
 async def _form(request: Request) -> Form:
     """The fields of a form that one of our own pages sent."""
     check_site(request)
-    form = await read_form(request)
     token = request.cookies.get(COOKIE, "")
     state = request.app.state
     viewer = await asyncio.to_thread(
@@ -74,6 +73,7 @@ async def _form(request: Request) -> Form:
     )
     if viewer is None:
         raise SignInNeededError("sign in first; nothing was changed")
+    form = await read_form(request)
     given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, "")
     if not compare_digest(given.encode(), viewer.csrf.encode()):
         raise PermissionDeniedError(

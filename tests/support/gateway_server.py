@@ -148,6 +148,9 @@ class GatewayServer:
 class ChildServer(GatewayServer):
     """The command in a process of its own, which keeps its port when it is started again."""
 
+    wrapper = ()
+    """A command that runs the server's command."""
+
     def __init__(self, data_dir, *flags):
         self.log_path = data_dir.with_suffix(".log")
         self._own_port = free_port()
@@ -158,14 +161,18 @@ class ChildServer(GatewayServer):
         where = ["--data-dir", str(self.data_dir), "--port", str(self._own_port)]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [*base, "serve", *where, *self.flags],
+                [*self.wrapper, *base, "serve", *where, *self.flags],
                 env={**os.environ, "FAIRSERVE_ADMIN_KEY": ADMIN_KEY, "HF_HUB_OFFLINE": "1"},
                 stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=self.errors_to(log),
                 start_new_session=True,
             )
         self._connect(self._own_port)
         self._becomes_ready()
+
+    def errors_to(self, log):
+        """Where the standard error of the process goes: to its output, which is the open log."""
+        return subprocess.STDOUT
 
     def runs(self):
         return self.process.poll() is None
@@ -276,6 +283,11 @@ class ThreadServer(GatewayServer):
         self._thread.start()
         self._connect(self._thread.wait_for_the_port())
         self._becomes_ready()
+
+    @property
+    def request_limits(self):
+        """How long the server waits for requests; a change holds for what comes after it."""
+        return self._thread.server.config.http.keywords["limits"]
 
     def runs(self):
         return self._thread.is_alive()

@@ -31,9 +31,9 @@ class ScriptedWorker:
     answers 429; ``poison`` 500, ``denied`` 401 and ``account`` 500 for a reason of the operator's.
     """
 
-    def __init__(self, kv_blocks=64, model="scripted", *, tokenizes=False):
+    def __init__(self, kv_blocks=64, model="scripted", *, tokenizes=False, context_tokens=4096):
         self.kv_blocks = kv_blocks
-        self.model = model
+        self.model, self.context_tokens = model, context_tokens
         self.tokenizes = tokenizes
         """Whether it has ``/tokenize``: a token for each byte."""
         self.bodies = []
@@ -87,7 +87,8 @@ class ScriptedWorker:
         return web.Response()
 
     async def _models(self, request):
-        return web.json_response({"data": [{"id": self.model, "max_model_len": 4096}]})
+        known = {"id": self.model, "max_model_len": self.context_tokens}
+        return web.json_response({"data": [known]})
 
     async def _metrics(self, request):
         labels = f'block_size="16",num_gpu_blocks="{self.kv_blocks}"'

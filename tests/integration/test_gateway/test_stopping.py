@@ -1,0 +1,118 @@
+"""One server process with few descriptors, which strangers crowd, and which is then told to stop."""
+
+import select
+import signal
+import socket
+import subprocess
+from contextlib import ExitStack
+
+import httpx
+import pytest
+from gateway_server import DEADLINE_S, ChildServer
+from processes import eventually
+
+PATH = "/v1/chat/completions"
+FILES = 300
+"""Open files that the process may have: 150 for itself, so 75 connections, 37 of one address."""
+ONE_ADDRESS = 37
+
+
+class CrowdedServer(ChildServer):
+    """A process with few descriptors, whose standard error goes to a collector of logs."""
+
+    wrapper = ("sh", "-c", f'ulimit -Sn 100 && ulimit -Hn {FILES} && exec "$@"', "sh")
+
+    def errors_to(self, log):
+        self.collector = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=log)
+        return self.collector.stdin
+
+    def start(self):
+        super().start()
+        self.collector.stdin.close()  # the server has its own
+
+    def close(self):
+        super().close()
+        self.collector.kill()
+        self.collector.wait()
+
+
+@pytest.fixture(scope="module")
+def crowded(start_any, scripted):
+    flags = ("--request-head-timeout-s", "600", "--keepalive-s", "0.05")
+    return start_any(CrowdedServer, "--worker-urls", scripted[0].url, *flags)
+
+
+def body(text="ok", **more):
+    message = {"role": "user", "content": text}
+    return {"model": "scripted", "messages": [message], "max_tokens": 20, **more}
+
+
+def strangers(server, stack, addresses):
+    """Connections from these addresses that send nothing."""
+    to = ("127.0.0.1", server.port)
+    return [
+        stack.enter_context(socket.create_connection(to, DEADLINE_S, source_address=(address, 0)))
+        for address in addresses
+    ]
+
+
+def rejected(clients):
+    """Those to whom the server has answered, or which it has closed."""
+    ready, _, _ = select.select(clients, [], [], 0)
+    return ready
+
+
+def test_strangers_of_one_address_leave_the_server_to_others(crowded):
+    with ExitStack() as stack:
+        clients = strangers(crowded, stack, ["127.0.0.2"] * 200)
+        eventually(
+            lambda: len(rejected(clients)) == 200 - ONE_ADDRESS, lambda: len(rejected(clients))
+        )
+        assert crowded.post(PATH, body()).status_code == 200
+        with httpx.Client(base_url=crowded.url, timeout=DEADLINE_S) as another:
+            assert another.get("/health/readiness").status_code == 200
+    assert "Too many open files" not in crowded.log()
+
+
+def test_strangers_of_many_addresses_leave_the_server_its_descriptors(crowded):
+    assert crowded.post(PATH, body()).status_code == 200  # its connection is open from here on
+    with ExitStack() as stack:
+        addresses = [f"127.0.1.{number}" for number in range(1, 201)]
+        clients = strangers(crowded, stack, addresses)
+        eventually(lambda: len(rejected(clients)) >= 200 - 75, "too many are let in")
+        assert crowded.post(PATH, body()).status_code == 200
+        assert crowded.admin("POST", "/admin/jobs/rollup/run").status_code in (200, 202)
+        jobs = eventually(lambda: crowded.admin("GET", "/admin/jobs").json())
+        assert jobs
+    log = crowded.log()
+    assert "Too many open files" not in log, log
+    assert "Traceback" not in log, log
+    assert f"{FILES} open files are allowed: 75 client connections" in log
+
+
+def test_it_stops_with_nobody_to_read_its_errors_and_answers_503_until_the_last_stream(
+    crowded, scripted
+):
+    """The port is open to the end, and the exit code is that of a stop in peace."""
+    headers = {"Authorization": f"Bearer {crowded.app_key}"}
+    asked = body("hold to the end", stream=True)
+    with crowded.http.stream("POST", PATH, json=asked, headers=headers) as answer:
+        lines = answer.iter_lines()
+        eventually(lambda: "to the end" in scripted[0].holding)
+        crowded.collector.kill()
+        crowded.collector.wait()
+        crowded.process.send_signal(signal.SIGTERM)
+
+        def rejection():
+            with httpx.Client(base_url=crowded.url, timeout=DEADLINE_S) as another:
+                came = another.post(PATH, json=body(), headers=headers)
+                return came if came.status_code != 200 else None
+
+        late = eventually(rejection, "it takes calls")
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "draining")
+        assert int(late.headers["retry-after"]) > 0
+        assert httpx.get(f"{crowded.url}/health/readiness").json()["status"] == "draining"
+        scripted[0].release()
+        *_, last = (line for line in lines if line.startswith("data: "))
+    assert last == "data: [DONE]"
+    assert crowded.process.wait(DEADLINE_S) == 0
