@@ -54,8 +54,8 @@ class Settings(HttpSettings):
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         description="Addresses and CIDR networks of the proxies in front of the server, separated by "
-        "commas. Only their X-Forwarded-For and X-Forwarded-Proto are believed; their connections have no "
-        "limit per address, and each of their requests counts for its client.",
+        "commas. Only their X-Forwarded-For and X-Forwarded-Proto are believed; their connections have "
+        "no limit per address, and each of their requests counts for its client.",
         json_schema_extra={"default_text": "none"},
     )
     data_dir: Path = Field(
