@@ -151,8 +151,8 @@ _ENGINE = (
         "retry-after-of-a-worker-is-ignored",
         "engine",
         "engine/client.py",
-        "pause_s=_pause_of(headers) if status == 429 else None,",
-        "pause_s=PAUSE_S if status == 429 else None,",
+        "pause_s=_pause_of(headers))",
+        "pause_s=PAUSE_S)",
         _CLIENT,
     ),
 )
