@@ -10,7 +10,8 @@ Weakness: a sliding log admits a burst of ``limit`` calls at once; it bounds cou
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import math
+from bisect import bisect_right
 from typing import Any
 
 from fairserve.throttling.base import LimitUse
@@ -37,14 +38,11 @@ class SlidingLog:
     def count(self, key: str, now_s: float) -> int:
         """Return the number of events of ``key`` in the window; at most the last limit + 1.
 
-        An event is in the window while its age, ``now_s - time``, is less than ``window_s``. All methods
-        compare this age, so that rounding cannot make one of them drop an event that another counts.
+        An event counts while it is later than ``now_s - window_s``. All methods compare with this
+        difference, so that rounding cannot make one of them drop an event that another counts.
         """
-        times = self._times.get(key)
-        if not times:
-            return 0
-        window_s = self.window_s
-        return len(times) - bisect_left(times, True, key=lambda time: now_s - time < window_s)
+        times = self._times.get(key, ())
+        return len(times) - bisect_right(times, now_s - self.window_s)
 
     def count_all(self, key: str, now_s: float) -> int:
         """Return the number of events of ``key`` in the window, however many.
@@ -64,7 +62,7 @@ class SlidingLog:
         surplus = len(times) - limit - 1
         if surplus > 0:
             for time_s in times[:surplus]:
-                if now_s - time_s < self.window_s:
+                if time_s > now_s - self.window_s:
                     older = self._older.get(key)
                     if older is None:
                         older = self._older[key] = RateWindow(self.window_s)
@@ -75,16 +73,24 @@ class SlidingLog:
     def free_after_s(self, key: str, limit: int, now_s: float, *, record_now: bool) -> float:
         """Seconds until one more event would make the count at most ``limit``.
 
-        With ``record_now`` an event at ``now_s`` is taken as recorded (a refusal that counts).
+        With ``record_now`` an event at ``now_s`` is taken as recorded (a rejection that counts). At
+        ``now_s`` plus the result the count is as low as that, whatever the sum is rounded to.
         """
         times = self._times.get(key, [])
         if record_now:
             limit -= 1
             if not limit:
                 return self.window_s
-        if len(times) < limit:
+        if len(times) < limit or times[-limit] <= now_s - self.window_s:
             return 0.0
-        return max(0.0, self.window_s - (now_s - times[-limit]))
+        time_s = times[-limit]
+        end_s = max(time_s + self.window_s, math.nextafter(now_s, math.inf))
+        while end_s - self.window_s < time_s:
+            end_s = math.nextafter(end_s, math.inf)
+        after_s = end_s - now_s
+        while now_s + after_s < end_s:
+            after_s = math.nextafter(after_s, math.inf)
+        return after_s
 
     def use(self, key: str, limit: int, now_s: float) -> LimitUse:
         """How much of a limit on this key is used."""
@@ -96,8 +102,8 @@ class SlidingLog:
         if self._forgotten_s is not None and now_s - self._forgotten_s < self.window_s / 2:
             return
         self._forgotten_s = now_s
-        logs = self._times.items()
-        for key in [k for k, times in logs if not times or now_s - times[-1] >= self.window_s]:
+        horizon_s = now_s - self.window_s
+        for key in [k for k, times in self._times.items() if not times or times[-1] <= horizon_s]:
             del self._times[key]
         for older in self._older.values():
             older.drop_old(now_s)

@@ -44,7 +44,7 @@ def test_oit_blocks_exactly_over_the_limit_under_overload_outside_runs(history):
         decision = take(throttle, arrival(user, overloaded, under_way), now_s)
         seen = times.setdefault(user, [])
         seen.append(now_s)
-        count = sum(now_s - time < 60 for time in seen)
+        count = sum(now_s - 60 < time for time in seen)
         assert decision.admitted == (count <= 3 or not overloaded or under_way)
 
 
@@ -58,7 +58,7 @@ def test_retry_after_is_exact_for_a_users_own_limit(history, name):
         if not decision.admitted:
             assert 0 < decision.retry_after_s <= 60 + 1e-6
             later_s = now_s + decision.retry_after_s
-            assert throttle.check(arrival(user), later_s + 1e-6).admitted
+            assert throttle.check(arrival(user), later_s).admitted
             assert not throttle.check(arrival(user), later_s - 1e-3).admitted
 
 
@@ -163,7 +163,7 @@ def test_rpm_accepts_no_more_than_the_limit_in_any_window(history):
             accepted.setdefault(user, []).append(now_s)
     for times in accepted.values():
         for first, third in zip(times, times[2:], strict=False):
-            assert third - first >= 60
+            assert third - 60 >= first
 
 
 @pytest.mark.parametrize("name", list(THROTTLES))
@@ -207,7 +207,7 @@ def test_the_log_counts_like_a_list_and_stays_small(gaps_s, limit):
         now_s += gap_s
         log.record("k", limit, now_s)
         times.append(now_s)
-        inside = sum(now_s - time < 60 for time in times)
+        inside = sum(now_s - 60 < time for time in times)
         assert (log.count("k", now_s) > limit) == (inside > limit)
         assert inside <= log.count_all("k", now_s) <= sum(now_s - time < 61 for time in times)
         assert len(log._times["k"]) <= limit + 1
