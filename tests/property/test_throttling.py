@@ -94,7 +94,7 @@ def test_an_app_shows_so_many_new_users_a_minute_and_known_ones_notice_nothing(h
     for gap_s, user, overloaded, under_way in history:
         now_s += gap_s
         event = of_new(user, overloaded, under_way)
-        free = sum(now_s - time < 60 for time in places) < LIMIT_OF_NEW
+        free = sum(now_s - 60 < time for time in places) < LIMIT_OF_NEW
         decision = take(throttle, event, now_s)
         assert decision.admitted == (user in known or free or not overloaded or under_way)
         if not decision.admitted:
