@@ -276,6 +276,7 @@ class ControlService:
         event = ev.InteractionClosed(run_id, cancel=cancel, failed=failed)
         self._handle_run(event, run_id.partition("/")[0])
         self._lifecycle.save_run(run_id)
+        await self._journal.written()
 
     def _handle_run(self, event: ev.Event, app: str) -> None:
         with interaction_errors(None, app):

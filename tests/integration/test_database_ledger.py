@@ -242,6 +242,7 @@ def plain_sums(calls):
         for name in ("input", "system", "cached", "extend", "output"):
             field = f"{name}_tokens"
             setattr(sums, field, getattr(sums, field) + getattr(call, field))
+        sums.input_tokens += call.system_tokens  # reports count whole prompts
         sums.service += call.service
         if call.wasted:
             sums.wasted_tokens += call.input_tokens + call.system_tokens + call.output_tokens

@@ -8,6 +8,7 @@ import pytest
 from call_records import call_record
 from databases import ON_POSTGRESQL
 from fastapi.routing import APIRoute
+from processes import eventually
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 from virtual_cluster import make_call
@@ -69,6 +70,7 @@ def two(management):
         with management.state.session_factory.begin() as session:
             upsert_calls(session, [refused(app)])
     make_exports(management.state.session_factory, management.state.settings)
+    eventually(lambda: len(dump(management)["open_interactions"]) == 2, "a run is not written")
     return one, apps[0], other, apps[1]
 
 

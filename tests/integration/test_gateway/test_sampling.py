@@ -127,7 +127,7 @@ UNUSABLE = [
         "processor time",
     ),
     ({"enum": ["x" * size for size in range(400)]}, "allowed: 65536"),
-    ({"type": "string", "pattern": "(" * 5000}, "regex"),
+    ({"type": "string", "pattern": "(" * 400}, "regex"),
 ]
 
 
@@ -142,7 +142,7 @@ def test_a_schema_that_cannot_be_used_is_a_bad_request_and_costs_nobody_else(
         with pytest.raises(openai.BadRequestError) as caught:
             list(chat(client, response_format=form, stream=stream))
         assert len(other.result().choices[0].message.content) > 0
-    assert caught.value.param == "response_format"
+    assert caught.value.param.startswith("response_format")
     assert reason in caught.value.message
     assert server.http.get("/health/readiness").status_code == 200
 

@@ -16,11 +16,11 @@ MIB = 2**20
     not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak to set back here"
 )
 def test_what_a_phase_allocates_and_frees_is_its_peak():
-    def phase():
-        torch.ones(32 * MIB // 4)
+    def phase():  # the allocator may keep blocks of up to 32 MiB after they are freed
         torch.ones(64 * MIB // 4)
+        torch.ones(128 * MIB // 4)
 
-    assert 60 * MIB < peak_bytes(phase, CPU) < 85 * MIB
+    assert 120 * MIB < peak_bytes(phase, CPU) < 170 * MIB
     assert peak_bytes(lambda: None, CPU) < 16 * MIB
 
 
