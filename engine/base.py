@@ -117,7 +117,7 @@ class WorkerFacts:
     version: str | None = None
     """What ``/version`` answers; None if it does not."""
     kind: ServerKind = "vllm"
-    """Which fields of a request it honours."""
+    """Kind of server, which decides the fields of a request that it honours."""
     root: str = ""
     """Folder or hub id that ``model`` was loaded from, as the worker calls it; empty: not known."""
     tokenizes: bool = False

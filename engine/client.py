@@ -82,7 +82,7 @@ class HttpWorkerClient:
         self.base_url = base_url
         self.dialect: Dialect = dialect
         self.kind: ServerKind = dialect
-        """Which fields of a request it honours; our own worker says that it is one (:meth:`facts`)."""
+        """Kind of server, which decides its fields; :meth:`facts` recognises our own worker."""
         self._session = session
         self._begin_s = begin_s
         self._headers: dict[str, str] = {}

@@ -41,7 +41,7 @@ class LocalQueue:
         self._tenant_pauses: dict[str, float] = {}
         """When the calls of a tenant are sent again."""
         self._tenants: dict[str, str] = {}
-        """Of the waiting calls."""
+        """Values of the waiting calls."""
         self._scheduler = scheduler
         self._cache = BlockPrefixCache(cache_tokens, BLOCK_TOKENS)
         self._hasher = BlockHasher(seed, BLOCK_TOKENS)

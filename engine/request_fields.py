@@ -1,4 +1,4 @@
-"""Which field of a request goes to which kind of server: the one table of them.
+"""Table of the request fields that each kind of server gets.
 
 What is not in the table never reaches a worker. A field goes to the kinds that honour it; for the others
 it is left out where its value asks for nothing, and they are no candidates for the call where it does.

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 MAX_CHARS = 300
 _READ_CHARS = 2_000
-"""What lies behind is not searched, so that a long message costs no time."""
+"""Characters that are searched, so that a long message costs no time."""
 
 ADDRESS, PATH, KEY = "[address]", "[path]", "[key]"
 

@@ -1,8 +1,8 @@
-"""Counts the calls at one worker and tells its circuit how they begin.
+"""Counts the calls at one worker and reports to its circuit how they begin.
 
-A call has begun with its first chunk. One that the worker refuses, that its client gives up, or that is
-told to come back later (429) says nothing of whether the worker is well. One that failed after the
-worker had it is reported with its tenant, because it may be the cause.
+A call has begun with its first chunk. One that the worker rejects, that its client gives up, or that
+gets a 429 says nothing of whether the worker is well. One that failed after the worker had it is
+reported with its tenant, because it may be the cause.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class Authenticator:
             row = self._working_key(ApiKey.id == key_id)
         except SQLAlchemyError:
             with self._lock:
-                # Of a key that was never confirmed the five minutes begin now.
+                # The five minutes of a key that was never confirmed begin now.
                 confirmed_s = self._confirmed.setdefault(key_id, now_s)
             if now_s - confirmed_s >= self._stale_s:
                 raise _invalid_key() from None

@@ -44,7 +44,7 @@ RunKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a part of the journal makes of the database."""
+    """Rows that a part of the journal becomes in the database."""
 
     calls: Sequence[CallRecord] = ()
     ended: Sequence[InteractionRecord] = ()
@@ -252,7 +252,7 @@ class _Batch:
             self._opened[opened.tenant, opened.app, opened.interaction_id] = opened
 
     def rows(self) -> Rows:
-        """What has come together."""
+        """Rows collected so far."""
         return Rows(
             tuple(self._calls.values()), tuple(self._ended.values()), tuple(self._opened.values())
         )

@@ -199,7 +199,7 @@ class Supervisor:
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """What a worker says of itself; empty for any other line."""
+    """Return a worker's report of itself; empty for any other line."""
     try:
         message = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -169,7 +169,7 @@ class Platform:
             self.control.post(event)
         self.ledger.start()
         await asyncio.to_thread(spent.open_all, events, self.control.openings)
-        # What the last process left is in the database by now, or in the journal still.
+        # The database or the journal has everything that the last process left.
         if not await asyncio.to_thread(self.ledger.flush, RECOVERY_S):
             logger.warning("the ledger is behind: some calls will be missing in restored runs")
         alive_at = None if self.lease is None else self.lease.previous_alive_at

@@ -187,7 +187,7 @@ class WorkerJoined:
     context_tokens: int | None = None
     """Tokens of its longest call; None: as many as its KV cache holds."""
     kind: str = ""
-    """Of :attr:`Call.kinds`; empty: it serves every call."""
+    """One of :attr:`Call.kinds`; empty: it serves every call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Limits:
     user_rpm: int | None = None
     app_rpm: int | None = None
     new_users: int | None = None
-    """Users per minute whom the app has not shown before."""
+    """Users per minute that the app has not shown before."""
 
     def __post_init__(self) -> None:
         for name in ("user_rpm", "app_rpm", "new_users"):

@@ -4,7 +4,7 @@ A user is new to an app until one of its calls is admitted there, and again when
 day. At most ``limit`` users become known within any 60 s. Under overload a call of a further new user is
 rejected; without overload it is admitted, and the user stays new. So who invents users gets ``limit`` of
 them a minute, however many wait, and users who are known notice nothing. Worked timeline, limit 2: users
-a, b and c call at 0, 10 and 20 s. Under overload c is rejected and told to retry at 60 s, when a's place
+a, b and c call at 0, 10 and 20 s. Under overload c is rejected with a retry at 60 s, when a's place
 is free; a and b are known from then on.
 
 At most ``MAX_USERS`` are remembered; the app with most forgets those that it has not shown for longest.

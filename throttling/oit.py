@@ -71,7 +71,7 @@ class OitThrottle:
         return self._check_new_user(arrival, now_s)
 
     def _check_new_user(self, arrival: Arrival, now_s: float) -> Decision:
-        """Block a new user for whom the app has no place in this minute."""
+        """Block a new user if the app has no place left in this minute."""
         limit, app = arrival.limits.new_users, arrival.app
         if limit is None or not self._new_users.is_new(app, arrival.user, now_s):
             return ADMITTED

@@ -73,7 +73,7 @@ class JsonMode:
     def compile(self, schema: str) -> JsonGrammar:
         """A JSON schema as text to a grammar. Raises ValueError with the reason.
 
-        The library releases the interpreter's lock meanwhile.
+        The library releases the interpreter's lock while it compiles.
         """
         grammar = llguidance.LLMatcher.grammar_from_json_schema(
             schema, overrides={"whitespace_pattern": _WHITE_SPACE}

@@ -35,7 +35,7 @@ class KeptSchemas:
         """Client and result, the least recently used first."""
 
     def get(self, key: bytes) -> Grammar | str | None:
-        """What became of a schema, whichever client brought it."""
+        """Outcome of a schema, the same for every client."""
         if key not in self._kept:
             return None
         self._kept.move_to_end(key)

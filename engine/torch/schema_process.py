@@ -20,7 +20,7 @@ import orjson
 from fairserve.engine.torch.json_mode import JsonMode, TokenTable
 
 MEMORY_BYTES = 512 * 2**20
-"""What one schema may take beyond the token table."""
+"""Memory that one schema may take beyond the token table."""
 _NICENESS = 5
 """Calls that run go before schemas that are compiled."""
 

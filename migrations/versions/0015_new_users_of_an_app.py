@@ -55,7 +55,7 @@ def _normalise_users() -> None:
 
 
 def _normalise_contracts() -> None:
-    """Of a user with two contracts the one in the one spelling holds."""
+    """If a user has two contracts, that of the normal spelling holds."""
     contracts = sa.table(
         "contracts",
         sa.column("tenant_id", sa.String),

@@ -95,7 +95,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         type=WHOLE,
         metavar="N",
         default=argparse.SUPPRESS,
-        help="users per minute whom the app has not shown for a day (none: 30 with a --user-rpm and"
+        help="users per minute that the app has not shown for a day (none: 30 with a --user-rpm and"
         " without an --app-rpm, else no limit)",
     )
     add_contract(parser, "limits of the app as a whole, which always hold")

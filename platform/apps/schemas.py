@@ -56,7 +56,7 @@ class LimitsBody(Strict):
     user_rpm: int | None = Field(None, ge=1, le=1_000_000)
     app_rpm: int | None = Field(None, ge=1, le=1_000_000)
     new_users_per_minute: int | None = Field(None, ge=1, le=1_000_000)
-    """Users whom the app has not shown for a day. Null is the default: 30 with a ``user_rpm`` and
+    """Users that the app has not shown for a day. Null is the default: 30 with a ``user_rpm`` and
     without an ``app_rpm``, else no limit.
     """
 
@@ -114,7 +114,7 @@ class LimitsOut(BaseModel):
     new_users_per_minute: int | None
     """As it was set."""
     new_users_in_force: int | None
-    """What was set, or the default."""
+    """The value that was set, or the default."""
 
 
 class AppOut(BaseModel):

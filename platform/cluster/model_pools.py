@@ -71,7 +71,7 @@ class _Pool:
     """While there is no worker: that of the last one."""
     local: bool = False
     root: str = ""
-    """What its first worker loaded the model from."""
+    """Folder or hub id that its first worker loaded the model from."""
     tokenizing: set[str] = field(default_factory=set)
     """Its workers that have ``/tokenize``."""
     tokenizers: tuple[str, ...] = ()
@@ -199,7 +199,7 @@ class ModelPools:
         return self._problems.get(worker_id, "")
 
     def loading_of(self, worker_id: str) -> str:
-        """What a worker's model still waits for before it is served; empty for nothing."""
+        """Return the reason why a worker's model is not served yet; empty if it is."""
         for model in self.models_of(worker_id):
             if self._pools[model].reader is None:
                 names = " or ".join(map(repr, self._pools[model].tokenizers))
@@ -328,7 +328,7 @@ class ModelPools:
         return None
 
     async def _take_prefetched(self, names: tuple[str, ...]) -> PromptReader | None:
-        """What was loaded ahead, if it is one of these; once."""
+        """Return the reader that was loaded ahead if it is one of these, once."""
         task = self._prefetched
         here = self._local_model in names or BUILTIN_MODEL_NAME in names
         if task is None or task is asyncio.current_task() or not here:

@@ -21,8 +21,8 @@ SHOWN_NAMES = 50
 ABSENT_S = 30.0
 """Calls of a model whose workers have all been lost for so long do not wait for one."""
 BODY_BYTES_PER_TOKEN = 16
-"""Of a request, for each token of the context. English has 4 to 5 in a token, text of which JSON escapes
-every character up to 12."""
+"""Bytes of a request for each token of the context. English has 4 to 5 characters in a token; text that
+JSON escapes takes up to 12 bytes."""
 BODY_BASE_BYTES = 64 * 1024
 """For the fields that are no part of the prompt."""
 

@@ -17,7 +17,7 @@ MAX_SCHEMA_BYTES = 64 * 1024
 MAX_DEPTH = 32
 MAX_PATTERN_CHARS = 500
 MAX_PATTERN_COUNT = 1_000
-"""Of the counts ``{m,n}`` in one pattern, multiplied, because they may be nested."""
+"""Largest product of the counts ``{m,n}`` in one pattern, which may be nested."""
 MAX_COUNT = 32_768
 _COUNTS = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}

@@ -42,7 +42,7 @@ TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 _IMPORTING = threading.Lock()
 """Held while transformers is imported: two threads that do it at once see half of it."""
 MEDIA_FIELDS = ("vision", "image", "video", "audio", "mm_")
-"""What the names of fields begin with in the configuration of a model that takes more than text."""
+"""Beginnings of field names in the configuration of a model that takes more than text."""
 
 
 class PromptTooLongError(Exception):

@@ -95,7 +95,7 @@ class Relay:
         self._failures = 0
         """Attempts that failed while a worker had the call."""
         self._upstream_error = ""
-        """What the last worker said that answered the call with an error."""
+        """Message of the last worker that answered the call with an error."""
 
     async def chunks(self) -> AsyncGenerator[WorkerChunk]:
         """The worker's chunks; the first one carries output.

@@ -2,7 +2,7 @@
 
 Values are checked here, with bounds for all that costs a worker more than its tokens. Which fields
 there are, and which kind of worker gets them, is the table of :mod:`fairserve.engine.request_fields`.
-The models validate; the original JSON is what goes on, as far as the table lets it.
+The models validate; the original JSON is passed on, as far as the table allows.
 """
 
 from __future__ import annotations

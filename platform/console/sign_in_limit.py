@@ -106,7 +106,7 @@ class SignInLimit:
 
 
 class SignInFailures:
-    """Which failed attempts get an entry in the audit log, and how many each entry stands for.
+    """Chooses the failed attempts that get an entry in the audit log, and counts the others.
 
     Within five minutes an address gets one entry, and all addresses ``MAX_ENTRIES``. Attempts without an
     entry of their own are counted in the next entry.

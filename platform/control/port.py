@@ -189,7 +189,7 @@ class ControlPort(Protocol):
     async def interaction_calls(self, run_id: str) -> list[CallView]:
         """The calls of a run that are under way, in the order of their acceptance.
 
-        Of a run with many it is made in portions: a call that ends meanwhile may be missing.
+        Of a run with many it is made in portions: a call that ends in between may be missing.
         """
         ...
 

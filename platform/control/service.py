@@ -303,7 +303,7 @@ class ControlService:
         views: list[CallView] = []
         for number, call_id in enumerate(() if run is None else tuple(run.live_calls)):
             if number % VIEWED_AT_ONCE == VIEWED_AT_ONCE - 1:
-                await asyncio.sleep(0)  # others' calls go on meanwhile
+                await asyncio.sleep(0)  # others' calls have a turn
             live = self._lifecycle.calls.get(call_id)
             if live is not None:
                 record = live.record("completed", now_s=self._clock(), ended_at=self._wall())

@@ -43,7 +43,7 @@ class KeyOwner(NamedTuple):
 
     @property
     def scope(self) -> KeyScope:
-        """What such keys are for."""
+        """Purpose of such keys."""
         if self.tenant_id is None:
             return "admin"
         return "tenant" if self.app_id is None else "app"

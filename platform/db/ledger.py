@@ -1,4 +1,4 @@
-"""What happened: interactions, the call ledger, and the refusals among the calls.
+"""Tables of interactions, of the call ledger, and of the rejections among the calls.
 
 Rows come from the journal (:mod:`fairserve.platform.control.record`), so they repeat ids as plain
 strings without foreign keys. Retention deletes them by time; the indexes serve the reports.

@@ -67,7 +67,7 @@ class Connections:
         return None
 
     def end(self, client: str) -> None:
-        """What :meth:`begin` has counted is over."""
+        """End what :meth:`begin` has counted."""
         key = _key(client)
         self._by_client[key] -= 1
         if not self._by_client[key]:

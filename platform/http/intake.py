@@ -1,4 +1,4 @@
-"""What happens before a body is read: drain, key, limit of the body, memory for it.
+"""Checks before a body is read: drain, key, limit of the body, memory for it.
 
 Routes under ``/v1`` and ``/admin`` need a key. Where a request has a body, the key is checked here,
 because FastAPI reads and parses the body before it looks at any dependency: a stranger's body is never

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class GraphShape(NamedTuple):
-    """What is known of a graph as a whole. Calls are their numbers in it."""
+    """Shape of a whole graph. Calls are their numbers in it."""
 
     parallelism: int
     """Calls of the widest stage."""
@@ -32,7 +32,7 @@ def shape_of(parents: Sequence[Sequence[int]], durations_s: Sequence[float]) -> 
     for its_parents in parents:
         depths.append(1 + max((depths[parent] for parent in its_parents), default=0))
     left_s = list(durations_s)
-    """Of the longest path from each call on, once its children have been seen."""
+    """Length of the longest path from each call on, once its children have been seen."""
     below_s = [0.0] * len(left_s)
     following: list[int | None] = [None] * len(left_s)
     for call in reversed(range(len(left_s))):

@@ -1,9 +1,9 @@
-"""What the journal holds: five kinds of entries, one JSON object a line, guarded by a checksum.
+"""Entries of the journal: five kinds of entries, one JSON object a line, guarded by a checksum.
 
 ``accepted`` carries the call's ledger row as it would be if nothing more were ever heard of it;
 ``progress`` what it has used since; ``closed`` the final row; ``interaction`` the row of a run that
 ended, and ``open_interaction`` that of one that is open. A line is ``<crc32 of the rest, 8 hex digits>
-<JSON>``: a torn or damaged line is told from a good one without trusting its length.
+<JSON>``: a torn or damaged line is recognised without trusting its length.
 """
 
 from __future__ import annotations

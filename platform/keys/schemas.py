@@ -13,7 +13,7 @@ class KeyCreate(Strict):
     """A further key."""
 
     name: Name | None = None
-    """What people call it."""
+    """Name for people."""
     expires_at: AwareDatetime | None = None
 
 
@@ -21,7 +21,7 @@ class KeyPatch(Strict):
     """A change of a key."""
 
     name: Name
-    """What people call it."""
+    """Name for people."""
 
 
 class KeyRotate(Strict):

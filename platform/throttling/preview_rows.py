@@ -148,7 +148,7 @@ def settings_of(
 
 
 def _replayed(app: AppChanged) -> AppChanged:
-    """Without the bound on new users: a replay knows nobody, and would reject whom the server knows."""
+    """Drop the bound on new users: a replay knows nobody, and would reject users known to the server."""
     return replace(app, limits=replace(app.limits, new_users=None))
 
 

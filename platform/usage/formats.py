@@ -11,7 +11,7 @@ from fairserve.platform.usage.schemas import Format, Group, UsageQuery, UsageRep
 from fairserve.platform.usage.table import MAX_ROWS, require_pyarrow, to_csv, to_parquet
 
 MAX_ANSWERED_ROWS = 10_000
-"""Of a table that is the answer to a request: two seconds of a processor. Exports have ``MAX_ROWS``."""
+"""Rows of a table that answers a request: two seconds of a processor. Exports have ``MAX_ROWS``."""
 
 Ask = Callable[..., UsageReport]
 """Makes the report of a :class:`UsageQuery`."""

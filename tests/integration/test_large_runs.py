@@ -13,7 +13,7 @@ from fairserve.platform.usage.repository import upsert_calls, upsert_interaction
 CALLS = 10_000
 RUN = "large"
 MAX_BYTES = 1_500_000
-"""Of any answer: a page of 1,000 calls with long ids and errors."""
+"""Largest answer: a page of 1,000 calls with long ids and errors."""
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def test_a_partition_of_the_holder_alone(server):
     one.lease.call_when_lost(lambda: lost.append(1))
     with pytest.raises(LeaseLostError):
         one.write("tn_1")
-    assert lost == [1], "its first write tells it"
+    assert lost == [1], "its first write shows it"
     assert one.lease.renew()
     assert not one.admits
     two.write("tn_2")
@@ -245,7 +245,7 @@ def test_a_server_without_its_database_serves_until_its_lease_ends(whole, clock)
     assert whole.platform.ledger.flush(20)
     with session_factory(whole.engine)() as session:
         outcomes = session.scalars(select(LedgerCall.outcome)).all()
-    assert outcomes == ["completed"] * 3, "what was served meanwhile is in the ledger"
+    assert outcomes == ["completed"] * 3, "calls of the outage are in the ledger"
 
 
 def test_a_server_that_was_replaced_writes_and_admits_nothing(whole, clock):

@@ -302,7 +302,7 @@ def test_more_holders_than_may_be_weighed_have_no_shares(sessions, monkeypatch):
 
 
 BARE = ["=cmd|' /C calc'!A0", "+1", "-1", "@x"]
-"""What a spreadsheet takes for a formula."""
+"""Texts that a spreadsheet takes for formulas."""
 BEHIND_SPACE = [
     "\t=1",
     "\r=1",

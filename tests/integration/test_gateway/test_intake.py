@@ -1,4 +1,4 @@
-"""What the server reads of requests: nothing without a key, and of a body no more than it may have."""
+"""The server reads nothing without a key, and no more of a body than it may have."""
 
 import json
 import re
@@ -110,7 +110,7 @@ def test_the_answer_is_seen_before_the_connection_ends(server):
 
 
 def test_a_request_that_is_rejected_by_its_route_leaves_the_connection_usable(server):
-    """What is left of its body is discarded before the next request."""
+    """The rest of its body is discarded before the next request."""
     data = b" " * 200_000
     key = server.tenant_key
     status, _, _, client = ask(server, "POST", PATH, key, length=len(data), body=data)

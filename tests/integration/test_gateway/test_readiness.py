@@ -1,4 +1,4 @@
-"""What a server says of its workers is true: which of them serve, and what the others wait for."""
+"""A server reports truly which workers serve, and what the others wait for."""
 
 import functools
 import threading

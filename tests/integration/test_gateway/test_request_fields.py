@@ -1,4 +1,4 @@
-"""Which field of a request reaches which worker: whole servers before scripted and real workers."""
+"""Request fields reach the workers that honour them: whole servers before scripted and real workers."""
 
 import json
 

@@ -152,7 +152,7 @@ def test_a_schema_that_cannot_be_followed_to_its_end_is_a_bad_request(client, st
     properties = {f"property {number}": {"type": "string"} for number in range(600)}
     schema = {"type": "object", "properties": properties}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    # What has begun to stream has a status already.
+    # A stream that has begun has a status already.
     with pytest.raises(openai.APIError if stream else openai.BadRequestError) as caught:
         list(chat(client, response_format=form, stream=stream))
     assert caught.value.code == "schema_not_followed"

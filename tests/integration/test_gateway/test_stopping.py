@@ -1,4 +1,4 @@
-"""One server process with few descriptors, which strangers crowd, and which is then told to stop."""
+"""One server process with few descriptors, which strangers crowd, and which is then stopped."""
 
 import select
 import signal
@@ -57,7 +57,7 @@ def strangers(server, stack, addresses):
 
 
 def rejected(clients):
-    """Those to whom the server has answered, or which it has closed."""
+    """Those that the server has answered or closed."""
     ready, _, _ = select.select(clients, [], [], 0)
     return ready
 

@@ -1,4 +1,4 @@
-"""What of a worker's error a client may read."""
+"""Clients read only the public part of a worker's error."""
 
 import pytest
 

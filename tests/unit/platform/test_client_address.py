@@ -1,4 +1,4 @@
-"""Whose address and scheme a request has: what trusted proxies report, and nobody else."""
+"""The address and scheme of a request are those that trusted proxies report, and nobody else."""
 
 import pytest
 

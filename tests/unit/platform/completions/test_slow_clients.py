@@ -15,7 +15,7 @@ from fairserve.platform.completions.answer import (
 
 
 class Connection:
-    """What a sink sends to; it takes nothing until it is let."""
+    """Receiver of a sink; it takes nothing until it is let."""
 
     def __init__(self, buffer_bytes=10, timeout_s=30.0):
         self.sent = []

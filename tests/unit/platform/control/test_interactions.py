@@ -78,7 +78,7 @@ async def test_many_live_calls_are_viewed_in_portions(world, monkeypatch):
     others = asyncio.create_task(other_calls())
     views = await world.control.interaction_calls("app/r")
     assert [view.record.call_id for view in views] == [f"row-r-c{n}" for n in range(7)]
-    assert turns >= 3, "others had their turns meanwhile"
+    assert turns >= 3, "others had their turns in between"
     for task in (others, *tasks):
         task.cancel()
     await asyncio.gather(others, *tasks, return_exceptions=True)

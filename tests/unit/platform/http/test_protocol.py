@@ -56,7 +56,7 @@ class _Timer:
 
 
 class Wire(asyncio.Transport):
-    """What the protocol writes, and whether it has closed."""
+    """Records what the protocol writes, and whether it has closed."""
 
     def __init__(self):
         super().__init__()
