@@ -140,10 +140,14 @@ class WorkerMetrics:
     block_tokens: int | None = None
 
 
-FailureCause = Literal["worker", "busy", "unknown", "failed"]
-"""Why a call failed: ``worker`` is the worker's fault for certain; ``busy`` it takes no call now;
-``unknown`` it had the call and gave no answer; ``failed`` it had the call and answered with an error.
-All but the first may be the doing of the call itself.
+FailureCause = Literal["worker", "busy", "silent", "unknown", "failed"]
+"""Why a call failed. ``worker``: the worker is at fault for certain. ``busy``: it takes no call now.
+``silent``: it had the call and gave no answer, by a time-out or a broken connection. ``unknown``: it
+had the call, and its answer does not say why it failed. ``failed``: it had the call and answered with
+an error.
+
+The circuit counts ``worker`` and ``silent`` against the worker, the others only if calls of several
+tenants meet them. A call that was ``silent``, ``unknown`` or ``failed`` twice is not tried again.
 """
 
 
@@ -191,7 +195,7 @@ class WorkerStreamError(WorkerError):
     ``cause`` and ``said`` as in :class:`WorkerUnavailableError`.
     """
 
-    def __init__(self, message: str, *, cause: FailureCause = "unknown", said: str = "") -> None:
+    def __init__(self, message: str, *, cause: FailureCause = "silent", said: str = "") -> None:
         super().__init__(message)
         self.cause: FailureCause = cause
         self.said = said

@@ -10,12 +10,14 @@ or it has been closed for a while.
 Calls of an earlier life of the worker say nothing of this one: who reports gives the ``life`` in which
 the call was sent. Failures of calls while the circuit is not closed do not count twice.
 
-A call may fail because of what it asks. So failures that a call can have caused itself open the circuit
-only if they are those of two tenants or more, and of one tenant count at most half of those needed:
-no tenant alone takes a worker away from the others.
+A call may fail because of what it asks. So answers with an error open the circuit only if the calls are
+those of two tenants or more, and those of one tenant count at most half of the number needed: no tenant
+takes a worker away from the others by calls that it answers with an error. A time-out or a broken
+connection counts as the worker's, whose calls it may be: each call ends after two, and a pause after
+which the worker passes its health check lasts half a second.
 
-Weakness: a worker that fails every second call never opens it, nor one that fails all calls, passes its
-looks and has a single tenant; the calls are tried elsewhere.
+Weakness: a worker that fails every second call never opens it, nor one that answers all calls with an
+error, passes its looks and has a single tenant; the calls are tried elsewhere.
 """
 
 from __future__ import annotations

@@ -121,11 +121,11 @@ class HttpWorkerClient:
             if response is not None:
                 response.close()
             text = f"no answer within {self._begin_s:g} s"
-            raise WorkerUnavailableError(text, cause="unknown") from failure
+            raise WorkerUnavailableError(text, cause="silent") from failure
         except (aiohttp.ClientError, OSError, ValueError) as failure:
             if response is not None:
                 response.close()
-            raise WorkerUnavailableError(describe(failure), cause="unknown") from failure
+            raise WorkerUnavailableError(describe(failure), cause="silent") from failure
         except BaseException:
             if response is not None:
                 response.close()

@@ -60,7 +60,7 @@ class WatchedClient:
             life,
             str(error),
             self._clock(),
-            tenant="" if error.cause == "worker" else tenant,
+            tenant="" if error.cause in ("worker", "silent") else tenant,
             unreachable=error.unreachable,
         ):
             self._on_open()

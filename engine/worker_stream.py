@@ -102,7 +102,7 @@ class HttpWorkerStream:
                 self._events.append(line[5:].strip())
 
     def _broken(
-        self, why: str, cause: FailureCause = "unknown", message: str = ""
+        self, why: str, cause: FailureCause = "silent", message: str = ""
     ) -> WorkerStreamError | WorkerUnavailableError:
         """Close the stream and return its error; ``message`` is the worker's own where it sent one."""
         self._response.close()

@@ -46,7 +46,7 @@ def on_database(command: str, arguments: argparse.Namespace, act: Act) -> int:
         settings = settings_from(argparse.Namespace(**given))
         engine = connect(settings.effective_database_url, create=False)
         try:
-            schema.check(engine)
+            schema.check(engine, accept_newer=True)
             return act(arguments, settings, engine)
         finally:
             engine.dispose()

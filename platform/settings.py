@@ -257,6 +257,11 @@ class Settings(HttpSettings):
         description="A server that the database has not answered for this long answers new calls 503. "
         "Another server takes the database over after as long.",
     )
+    accept_newer_schema: bool = Field(
+        False,
+        description="Start on a database whose schema is newer than this version, if it is one that this "
+        "version can read: during a rolling upgrade, or after going back from one.",
+    )
     drain_timeout_s: float = Field(
         30.0, ge=0, le=86_400, description="How long a stopping server lets running calls finish."
     )

@@ -435,7 +435,11 @@ def prepare_database(settings: Settings, engine: Engine, lease: Lease | None = N
     SecretKeyError, which name the command that helps, LeaseTakenError, and ValueError for a secret key
     that is no use.
     """
-    schema.prepare(engine, create_if_empty=settings.embedded_database)
+    schema.prepare(
+        engine,
+        create_if_empty=settings.embedded_database,
+        accept_newer=settings.accept_newer_schema,
+    )
     if lease is not None:
         lease.acquire()
     sessions = session_factory(engine)

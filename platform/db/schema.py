@@ -1,8 +1,9 @@
 """The schema's revision: upgrading it, and refusing to serve on one that does not fit.
 
-A revision is a number. Migrations expand first, so a server accepts any schema that is at least as
-new as itself, unless a contracting migration raised ``schema_info.min_reader`` beyond it or marked
-the schema as incompatible. Upgrades of several processes at once are put in order by a lock that
+A revision is a number. Migrations expand first, so a server can work with a newer schema than its own,
+unless a contracting migration raised ``schema_info.min_reader`` beyond it or marked the schema as
+incompatible. It starts on a newer one only where the operator allows it (``accept_newer_schema``),
+because what it does not know of is then not written; a server that is running goes on. Upgrades of several processes at once are put in order by a lock that
 the transaction holds: the write lock on SQLite, an advisory lock on PostgreSQL.
 """
 
@@ -110,8 +111,11 @@ def _migrate(engine: Engine, revision: str, *, up: bool) -> None:
             connection.invalidate()
 
 
-def check(engine: Engine) -> None:
-    """Raise SchemaError if this server must not use the database, with the command that helps."""
+def check(engine: Engine, *, accept_newer: bool) -> None:
+    """Raise SchemaError if this version must not use the database, with the command that helps.
+
+    ``accept_newer`` allows a newer schema that this version can read, as its ``min_reader`` says.
+    """
     required = required_revision()
     with engine.connect() as connection:
         present = _revision(connection)
@@ -134,9 +138,15 @@ def check(engine: Engine) -> None:
             f"the database's schema needs a server of revision {info.min_reader} or later, and"
             f" this one has {required}: install the newer version, then run `{UPGRADE_COMMAND}`"
         )
+    if present > required and not accept_newer:
+        raise SchemaError(
+            f"the database has schema revision {present}, and this version has {required}: install"
+            " the newer version, run its `fairserve db downgrade`, or start with"
+            " --accept-newer-schema while an upgrade or its return is in progress"
+        )
 
 
-def prepare(engine: Engine, *, create_if_empty: bool) -> None:
+def prepare(engine: Engine, *, create_if_empty: bool, accept_newer: bool = False) -> None:
     """Make the database ready for a start: create the schema if allowed, then :func:`check` it.
 
     ``create_if_empty`` is for the embedded database, where a newcomer should need no command. A
@@ -144,4 +154,4 @@ def prepare(engine: Engine, *, create_if_empty: bool) -> None:
     """
     if create_if_empty and current_revision(engine) == 0 and not inspect(engine).get_table_names():
         upgrade(engine)
-    check(engine)
+    check(engine, accept_newer=accept_newer)

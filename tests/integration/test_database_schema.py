@@ -35,7 +35,7 @@ def test_upgrade_creates_what_the_models_say(empty):
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
     assert schema.current_revision(empty) == HEAD
-    schema.check(empty)
+    schema.check(empty, accept_newer=False)
 
 
 @databases.ON_BOTH
@@ -62,7 +62,7 @@ def test_each_revision_is_left_as_it_was_reached(empty):
     assert set(inspect(empty).get_table_names()) <= {"alembic_version"}
     assert schema.current_revision(empty) == 0
     schema.upgrade(empty)
-    schema.check(empty)
+    schema.check(empty, accept_newer=False)
 
 
 def _columns(engine, table):
@@ -73,12 +73,12 @@ def _columns(engine, table):
 def test_downgrade_refuses_what_is_not_below(engine, revision):
     with pytest.raises(schema.SchemaError, match=f"allowed: base, or a revision below {HEAD}"):
         schema.downgrade(engine, revision)
-    schema.check(engine)
+    schema.check(engine, accept_newer=False)
 
 
 def test_an_old_schema_is_refused_with_the_command(empty):
     with pytest.raises(schema.SchemaError, match=r"no schema.*`fairserve db upgrade`"):
-        schema.check(empty)
+        schema.check(empty, accept_newer=False)
     with pytest.raises(schema.SchemaError, match="fairserve db upgrade"):
         schema.prepare(empty, create_if_empty=False)
     schema.prepare(empty, create_if_empty=True)
@@ -95,21 +95,23 @@ def test_an_incompatible_schema_is_refused(engine):
     with engine.begin() as connection:
         connection.execute(text("UPDATE schema_info SET compatible = :no"), {"no": False})
     with pytest.raises(schema.SchemaError, match=r"incompatible.*fairserve db upgrade"):
-        schema.check(engine)
+        schema.check(engine, accept_newer=False)
 
 
 def test_a_schema_that_needs_a_newer_server_is_refused(engine):
     with engine.begin() as connection:
         connection.execute(text("UPDATE schema_info SET min_reader = :next"), {"next": HEAD + 1})
     with pytest.raises(schema.SchemaError, match=f"revision {HEAD + 1} or later"):
-        schema.check(engine)
+        schema.check(engine, accept_newer=False)
 
 
-def test_a_newer_schema_that_only_expanded_is_accepted(engine):
+def test_a_newer_schema_that_only_expanded_is_accepted_where_that_is_allowed(engine):
     with engine.begin() as connection:
         newer = {"newer": f"{HEAD + 1:04}"}
         connection.execute(text("UPDATE alembic_version SET version_num = :newer"), newer)
-    schema.check(engine)
+    with pytest.raises(schema.SchemaError, match="--accept-newer-schema"):
+        schema.check(engine, accept_newer=False)
+    schema.check(engine, accept_newer=True)
     with pytest.raises(schema.SchemaError, match="install the newer version"):
         schema.upgrade(engine)
 
@@ -130,7 +132,7 @@ def test_upgrades_of_two_processes_at_once(database_url, empty):
         out, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (0, "")
         assert out == f"schema revision {HEAD}\n"
-    schema.check(empty)
+    schema.check(empty, accept_newer=False)
 
 
 def test_foreign_keys_hold(engine):

@@ -134,6 +134,7 @@ def test_commands_that_read_make_no_database(refused, settings):
     [
         (f"alembic_version SET version_num = '{HEAD - 1:04}'", "`fairserve db upgrade`"),
         ("schema_info SET min_reader = 9999", "install the newer version"),
+        (f"alembic_version SET version_num = '{HEAD + 1:04}'", "`fairserve db downgrade`"),
         ("alembic_version SET version_num = 'ae1027a6acf'", "none of ours"),
     ],
 )
@@ -141,6 +142,12 @@ def test_a_schema_that_does_not_fit(refused, settings, made, change, reason):
     with made.begin() as connection:
         connection.execute(text(f"UPDATE {change}"))
     assert reason in refused(*serve(settings))
+
+
+def test_a_newer_schema_is_accepted_where_the_operator_says_so(settings, made):
+    with made.begin() as connection:
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{HEAD + 1:04}'"))
+    prepare_database(settings.model_copy(update={"accept_newer_schema": True}), made)
 
 
 # --- the secret key -----------------------------------------------------------------------------------

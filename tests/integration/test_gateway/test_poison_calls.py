@@ -114,3 +114,12 @@ def test_failures_of_several_tenants_open_the_circuit(alone):
         call(alone, "poison together", key)
     assert circuits(alone)[0]["opened"] == before + 1
     assert call(alone, "ok").status_code == 200, "it is served after the pause"
+
+
+def test_broken_connections_count_against_the_worker_even_with_one_tenant(alone):
+    assert call(alone, "ok").status_code == 200
+    before = circuits(alone)[0]["opened"]
+    for number in range(3):
+        assert call(alone, f"die {number}").status_code == 503
+    assert circuits(alone)[0]["opened"] > before
+    assert call(alone, "ok", new_tenant(alone, "third")).status_code == 200, "the pause is short"
