@@ -259,8 +259,8 @@ class Settings(HttpSettings):
     )
     accept_newer_schema: bool = Field(
         False,
-        description="Start on a database whose schema is newer than this version, if it is one that this "
-        "version can read: during a rolling upgrade, or after going back from one.",
+        description="Start on a database whose schema is newer than this version, if this version "
+        "can read it: during a rolling upgrade, or after going back from one.",
     )
     drain_timeout_s: float = Field(
         30.0, ge=0, le=86_400, description="How long a stopping server lets running calls finish."

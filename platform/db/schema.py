@@ -3,8 +3,9 @@
 A revision is a number. Migrations expand first, so a server can work with a newer schema than its own,
 unless a contracting migration raised ``schema_info.min_reader`` beyond it or marked the schema as
 incompatible. It starts on a newer one only where the operator allows it (``accept_newer_schema``),
-because what it does not know of is then not written; a server that is running goes on. Upgrades of several processes at once are put in order by a lock that
-the transaction holds: the write lock on SQLite, an advisory lock on PostgreSQL.
+because what it does not know of is then not written; a server that is running goes on. Upgrades of
+several processes at once are put in order by a lock that the transaction holds: the write lock on
+SQLite, an advisory lock on PostgreSQL.
 """
 
 from __future__ import annotations
