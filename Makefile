@@ -53,7 +53,7 @@ $(VLLM)/.installed: pyproject.toml constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install -q --no-deps --no-compile -r constraints-vllm.txt
 	$(VLLM)/bin/python -m pip install -q --no-deps -e .
 	@VLLM_LOGGING_LEVEL=ERROR $(VLLM)/bin/python -c \
-		'import fairserve.platform.app, vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker'
+		'import fairserve.platform.server.app, vllm.entrypoints.openai.api_server, vllm.v1.worker.cpu_worker'
 	@touch $@
 
 # In a folder of its own, and with the first release's dependencies: its own are gigabytes for CUDA.

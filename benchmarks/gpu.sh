@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}"
 
 bench() {
-  "${PYTHON:-python3}" -c 'import sys; from fairserve.platform.bench.main import main; sys.exit(main(sys.argv[1:]))' "$@"
+  "${PYTHON:-python3}" -c 'import sys; from fairserve.benchmarks.bench.main import main; sys.exit(main(sys.argv[1:]))' "$@"
 }
 
 # The limit is for beginning a workload; what was left out is told, in the document, too.

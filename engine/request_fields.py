@@ -6,7 +6,7 @@ What costs more than its tokens (beams, ``best_of``, log probabilities of the pr
 nor does what is the platform's to say, or would act on the worker itself (priorities, transfers of KV
 cache, options of processors, templates).
 
-The checks of values are the platform's (:mod:`fairserve.platform.completions.schemas`).
+The checks of values are the platform's (:mod:`fairserve.platform.serving.completions.schemas`).
 """
 
 from __future__ import annotations

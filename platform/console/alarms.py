@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.platform.cluster.member import Member
+from fairserve.platform.background.jobs.schemas import JobOut
 from fairserve.platform.console.flooding import share_sign
-from fairserve.platform.control.client_views import ClientView
-from fairserve.platform.control.live_snapshot import LiveSnapshot, Series
-from fairserve.platform.jobs.schemas import JobOut
+from fairserve.platform.fleet.member import Member
+from fairserve.platform.monitoring.client_views import ClientView
+from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, Series
 
 Tone = Literal["bad", "warn"]
 

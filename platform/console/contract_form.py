@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairserve.platform.console import forms
-from fairserve.platform.contracts.schemas import ContractBody
+from fairserve.platform.tenancy.quotas.schemas import ContractBody
 
 
 def contract_of(form: Mapping[str, str], name: str) -> ContractBody | forms.Wrong:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fairserve.platform.console.formats import number, percent
-from fairserve.platform.control.client_views import ClientView
+from fairserve.platform.monitoring.client_views import ClientView
 
 ABOVE, FAR_ABOVE = 1.5, 3.0
 """Service over what a client is entitled to; below the first there is nothing to say."""

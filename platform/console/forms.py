@@ -10,8 +10,8 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.errors import ConflictError, FairServeError, InvalidRequestError
 from fairserve.platform.db.session import write_session
-from fairserve.platform.errors import ConflictError, FairServeError, InvalidRequestError
 
 Body = TypeVar("Body", bound=BaseModel)
 CONTRACTS = ("contract", "user_contract")

@@ -10,16 +10,16 @@ from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
 
-from fairserve.platform.auth import Principal
-from fairserve.platform.console import sessions
-from fairserve.platform.console.sessions import Viewer
-from fairserve.platform.db.base import utc_now
-from fairserve.platform.errors import (
+from fairserve.platform.base.errors import (
     AuthenticationError,
     InvalidRequestError,
     NotFoundError,
     PermissionDeniedError,
 )
+from fairserve.platform.console import sessions
+from fairserve.platform.console.sessions import Viewer
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.tenancy.auth import Principal
 
 COOKIE = "fairserve_console"
 CSRF_FIELD = "csrf"

@@ -8,8 +8,8 @@ from urllib.parse import urlencode
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
+from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.schemas import Page
-from fairserve.platform.errors import InvalidRequestError
 
 PER_PAGE = 50
 _OURS = frozenset({"done"})

@@ -8,8 +8,8 @@ import orjson
 
 from fairserve.platform.console.charts import Chart, Limit, series
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest
-from fairserve.platform.control.history import History
-from fairserve.platform.control.live_snapshot import LiveSnapshot, ModelSeries
+from fairserve.platform.monitoring.history import History
+from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, ModelSeries
 
 LOOK_S = 2.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fairserve.platform.console.charts import Chart, series
-from fairserve.platform.control.live_snapshot import LiveSnapshot, Series
+from fairserve.platform.monitoring.live_snapshot import LiveSnapshot, Series
 
 NAME_CHARS = 28
 

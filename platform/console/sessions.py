@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from fairserve.platform.auth import Principal
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, Tenant
-from fairserve.platform.settings import Settings
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.tenancy.auth import Principal
 
 MOST_PER_KEY = 100
 """Sessions of one key; a further sign-in ends the oldest."""

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Request
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import RedirectResponse, Response
 
-from fairserve.platform.auth import Principal
-from fairserve.platform.client_address import client_address, client_scheme
+from fairserve.platform.base.client_address import client_address, client_scheme
+from fairserve.platform.base.errors import FairServeError, PermissionDeniedError, UnavailableError
 from fairserve.platform.console import sessions
 from fairserve.platform.console.guard import COOKIE, AnyViewer, OwnForm, check_site, read_form
 from fairserve.platform.console.rendering import page
@@ -19,8 +19,8 @@ from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.session import WriteSession
-from fairserve.platform.errors import FairServeError, PermissionDeniedError, UnavailableError
-from fairserve.platform.settings import Settings
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.tenancy.auth import Principal
 
 logger = logging.getLogger(__name__)
 

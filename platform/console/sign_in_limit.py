@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from fairserve.platform.client_address import address_block
-from fairserve.platform.errors import AuthenticationError, RateLimitedError
+from fairserve.platform.base.client_address import address_block
+from fairserve.platform.base.errors import AuthenticationError, RateLimitedError
 from fairserve.throttling.window import SlidingLog
 
 WINDOW_S = 300.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 
+from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.console.sign_in_limit import SignInFailures, SignInLimit
-from fairserve.platform.errors import UnavailableError
-from fairserve.platform.settings import Settings
+from fairserve.platform.server.settings import Settings
 
 MAX_SHARED = 100
 

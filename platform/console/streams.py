@@ -12,13 +12,13 @@ from fastapi import Request
 from sqlalchemy.exc import OperationalError
 from starlette.responses import StreamingResponse
 
+from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.base.live_stream import while_allowed
 from fairserve.platform.console import sessions
 from fairserve.platform.console.guard import SignInNeededError
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.session import unavailable
-from fairserve.platform.errors import FairServeError
-from fairserve.platform.live_stream import while_allowed
 
 KEEP_ALIVE = b": still here\n\n"
 MEDIA_TYPE = "text/event-stream"

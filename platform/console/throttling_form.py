@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from fairserve.interactions.call import LEVELS
 from fairserve.platform.db.base import ID_CHARS
-from fairserve.platform.settings import Settings
-from fairserve.platform.throttling.parameters import describe, parameters_of, system_config
-from fairserve.platform.throttling.service import Current
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.tuning.parameters import describe, parameters_of, system_config
+from fairserve.platform.tuning.service import Current
 from fairserve.scheduling.system import SystemConfig
 
 FIELD = "p."

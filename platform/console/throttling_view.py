@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.errors import ConflictError, FairServeError, InvalidRequestError
 from fairserve.platform.console import formats
 from fairserve.platform.console.lists import Part
 from fairserve.platform.console.throttling_form import PARTS, Change, Sheet, differences, sheet
 from fairserve.platform.db.operations import ThrottlingSetting
 from fairserve.platform.db.schemas import Paging
-from fairserve.platform.errors import ConflictError, FairServeError, InvalidRequestError
-from fairserve.platform.settings import Settings
-from fairserve.platform.throttling import repository, service
-from fairserve.platform.throttling.parameters import system_config
-from fairserve.platform.throttling.preview_schemas import DEFAULT_MINUTES, FiguresOut, PreviewOut
-from fairserve.platform.throttling.service import Current
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.tuning import repository, service
+from fairserve.platform.tuning.parameters import system_config
+from fairserve.platform.tuning.preview_schemas import DEFAULT_MINUTES, FiguresOut, PreviewOut
+from fairserve.platform.tuning.service import Current
 
 PER_PAGE = 20
 MINUTES = (5, 10, 30)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from fairserve.platform.console.charts import Chart, series
-from fairserve.platform.control.live_snapshot import WorkerSeries
+from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
 RATE_BUCKETS = 12
 """A point of the chart says what was cached in the minute up to it."""

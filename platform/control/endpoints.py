@@ -8,16 +8,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import TypeAdapter
 
-from fairserve.platform.auth import require_admin
-from fairserve.platform.control.client_views import ClientPage
-from fairserve.platform.control.history import History
-from fairserve.platform.control.live_snapshot import LiveSnapshot
+from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.control.schemas import ClientOut, ClientQuery, LiveQuery
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import ids_named
 from fairserve.platform.db.schemas import UserId
-from fairserve.platform.errors import NotFoundError
+from fairserve.platform.monitoring.client_views import ClientPage
+from fairserve.platform.monitoring.history import History
+from fairserve.platform.monitoring.live_snapshot import LiveSnapshot
+from fairserve.platform.tenancy.auth import require_admin
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])
 

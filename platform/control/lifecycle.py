@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fairserve.interactions.call import Call
-from fairserve.platform.control.activity import Activity
-from fairserve.platform.control.live import LiveCall
+from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
     Cancel,
@@ -32,9 +32,9 @@ from fairserve.platform.control.room import QueueBounds, no_room, turned_away
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.control.watch import CallNews, RunEnded, RunNews, ServerStops, Watchers
-from fairserve.platform.errors import UnavailableError
-from fairserve.platform.journal.journal import Journal, JournalUnavailableError
-from fairserve.platform.prices.book import PriceBook
+from fairserve.platform.monitoring.activity import Activity
+from fairserve.platform.monitoring.live import LiveCall
+from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import AdmissionOptions
 from fairserve.scheduling.dispatcher import Dispatcher

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.deadlines import Leases, QueueWaits
-from fairserve.platform.control.live import LiveCall
+from fairserve.platform.monitoring.activity import Activity
+from fairserve.platform.monitoring.live import LiveCall
 
 
 class LiveCalls:

@@ -12,12 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fairserve.interactions.run import RestoredRun
-from fairserve.platform.control.client_views import (
-    CallView,
-    ClientDetail,
-    ClientPage,
-    ClientSort,
-)
 from fairserve.platform.control.messages import (
     Cancel,
     Grant,
@@ -27,6 +21,12 @@ from fairserve.platform.control.messages import (
     Submit,
 )
 from fairserve.platform.control.watch import Tell
+from fairserve.platform.monitoring.client_views import (
+    CallView,
+    ClientDetail,
+    ClientPage,
+    ClientSort,
+)
 from fairserve.scheduling.admission import LimitsInUse
 
 OnCancel = Callable[[Cancel], None]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fairserve.interactions.call import Call
 from fairserve.interactions.run import Attachment
-from fairserve.platform.errors import FairServeError, RateLimitedError, UnavailableError
+from fairserve.platform.base.errors import FairServeError, RateLimitedError, UnavailableError
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.circumstances import Circumstances
 from fairserve.scheduling.dispatcher import Dispatcher

@@ -15,9 +15,9 @@ from itertools import islice
 from fairserve.interactions.call import Call
 from fairserve.interactions.identity import client_call_id, client_run_id
 from fairserve.interactions.run import RestoredRun, Run, RunState
-from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.port import RunView
 from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
+from fairserve.platform.monitoring.activity import Activity
 from fairserve.scheduling.events import InteractionEnded
 
 MAX_ENDED = 10_000

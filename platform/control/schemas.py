@@ -7,17 +7,17 @@ from decimal import Decimal
 
 from pydantic import BaseModel, Field
 
-from fairserve.platform.control.activity import BUCKETS
-from fairserve.platform.control.client_views import (
+from fairserve.platform.base.money import NANO, Amount
+from fairserve.platform.db.schemas import NamePart, ObjectId, Paging, Strict
+from fairserve.platform.monitoring.activity import BUCKETS
+from fairserve.platform.monitoring.client_views import (
     CallView,
     ClientDetail,
     ClientSort,
     ClientView,
     LevelView,
 )
-from fairserve.platform.control.history import SHOWN_CLIENTS
-from fairserve.platform.db.schemas import NamePart, ObjectId, Paging, Strict
-from fairserve.platform.money import NANO, Amount
+from fairserve.platform.monitoring.history import SHOWN_CLIENTS
 from fairserve.scheduling.admission import LimitsInUse
 from fairserve.throttling.base import LimitUse
 

@@ -20,16 +20,8 @@ from typing import Any, TypeVar
 
 from fairserve.interactions.run import RestoredRun
 from fairserve.interactions.tracker import TrackerLimits
-from fairserve.platform.control.activity import Activity
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
-from fairserve.platform.control.client_views import (
-    CallView,
-    ClientDetail,
-    ClientPage,
-    ClientSort,
-)
-from fairserve.platform.control.clients import Clients
-from fairserve.platform.control.entitlement import entitled_service
+from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
 from fairserve.platform.control.messages import (
     Cancel,
@@ -51,8 +43,16 @@ from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.switch import switch_system
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.control.watch import Tell
-from fairserve.platform.journal.journal import Journal
-from fairserve.platform.prices.book import PriceBook
+from fairserve.platform.monitoring.activity import Activity
+from fairserve.platform.monitoring.client_views import (
+    CallView,
+    ClientDetail,
+    ClientPage,
+    ClientSort,
+)
+from fairserve.platform.monitoring.clients import Clients
+from fairserve.platform.monitoring.entitlement import entitled_service
+from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import LimitsInUse
 from fairserve.scheduling.dispatcher import Dispatcher

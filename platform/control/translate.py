@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from fairserve.interactions import errors
 from fairserve.interactions.call import Call
-from fairserve.platform.errors import (
+from fairserve.platform.base.errors import (
     ConflictError,
     FairServeError,
     NotFoundError,

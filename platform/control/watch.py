@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.record import CallRecord
-from fairserve.platform.errors import UnavailableError
 
 MAX_FOLLOWERS = 10_000
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from fairserve.platform.auth import Principal
 from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.tenancy.auth import Principal
 
 _SECRET_FIELDS = frozenset({"api_key", "key_hash", "plain", "secret"})
 

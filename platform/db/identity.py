@@ -97,7 +97,7 @@ class AppLimits(Base):
     user_rpm: Mapped[int | None]
     app_rpm: Mapped[int | None]
     new_users_per_minute: Mapped[int | None]
-    """Null: the default of :func:`fairserve.platform.apps.limits.new_users_in_force`."""
+    """Null: the default of :func:`fairserve.platform.tenancy.apps.limits.new_users_in_force`."""
 
 
 class ApiKey(Base):

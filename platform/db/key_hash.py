@@ -13,7 +13,7 @@ import os
 import secrets
 from pathlib import Path
 
-from fairserve.platform.settings import MIN_SECRET_CHARS, Settings
+from fairserve.platform.server.settings import MIN_SECRET_CHARS, Settings
 
 KEY_FILE = "secret.key"
 _NAME_OF_SECRET = b"fairserve: name of this secret key"

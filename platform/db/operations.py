@@ -65,7 +65,7 @@ class SchemaInfo(Base):
 
 
 class ServerLease(Base):
-    """One row: the server that holds the database (:mod:`fairserve.platform.lease`)."""
+    """One row: the server that holds the database (:mod:`fairserve.platform.control.lease`)."""
 
     __tablename__ = "server_lease"
     __table_args__ = (CheckConstraint("id = 1", name="one_row"),)

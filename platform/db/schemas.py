@@ -7,9 +7,9 @@ from typing import Annotated, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from fairserve.platform.base.user_ids import normal_user_id
 from fairserve.platform.db.base import ID_CHARS, NAME_CHARS
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
-from fairserve.platform.user_ids import normal_user_id
 
 MAX_PAGE = 1000
 NO_CONTROL_CHARACTERS = r"^[^\x00-\x1f\x7f]*$"

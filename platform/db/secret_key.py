@@ -21,7 +21,7 @@ from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.key_hash import KEY_FILE, KeyHasher, key_hasher
 from fairserve.platform.db.keys import issue
 from fairserve.platform.db.operations import InstallationFact
-from fairserve.platform.settings import Settings
+from fairserve.platform.server.settings import Settings
 
 REPLACE_COMMAND = "fairserve db replace-secret-key"
 _FACT = "secret_id"

@@ -14,8 +14,8 @@ from fastapi import Depends, Request
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
+from fairserve.platform.base.errors import ConflictError, UnavailableError
 from fairserve.platform.db.engine import SessionFactory, read_only
-from fairserve.platform.errors import ConflictError, UnavailableError
 
 _AFTER = "fairserve_after_commit"
 

@@ -53,7 +53,7 @@ class UsageCalls(Base):
     queue_delay_count: Mapped[int] = mapped_column(BigInteger)
     ttft_count: Mapped[int] = mapped_column(BigInteger)
     queue_delay_digest: Mapped[bytes | None] = mapped_column(LargeBinary)
-    """A t-digest of seconds (:mod:`fairserve.platform.usage.digests`), as ``ttft_digest``."""
+    """A t-digest of seconds (:mod:`fairserve.platform.reporting.usage.digests`), as ``ttft_digest``."""
     ttft_digest: Mapped[bytes | None] = mapped_column(LargeBinary)
 
 

@@ -42,11 +42,12 @@ class WscOptions:
     expected to need the fewest calls until its end. In a mix of long and short runs ``progress`` takes
     0.91 to 0.99 of the mean time of a run, and up to 1.8 times the p99 wait for a first token."""
     run_order: Literal["critical_path", "arrival"] = "critical_path"
-    """Among the queued calls of one run: the one with the longest way to its end first, or the oldest.
-    It does not choose the run; where programs declare nothing, both are the same. In virtual time
-    (``benchmarks/run_order.py``, ten rounds) programs of a chain beside many short calls took 0.953 of
-    the time (0.939 to 0.968) with two users, 0.885 (0.862 to 0.907) with eight; chains side by side
-    0.99; random and recorded graphs 1.00; four random ones of a user at once 1.026 (1.010 to 1.045)."""
+    """Among the queued calls of one run: the one with the longest way to its end first, or the
+    oldest. It does not choose the run; where programs declare nothing, both are the same. In virtual
+    time (``benchmarks/scripts/run_order.py``, ten rounds) programs of a chain beside many short
+    calls took 0.953 of the time (0.939 to 0.968) with two users, 0.885 (0.862 to 0.907) with eight;
+    chains side by side 0.99; random and recorded graphs 1.00; four random ones of a user at once
+    1.026 (1.010 to 1.045)."""
     alpha: float = 1.0
     beta: float = 2.0
     gamma: float = 1.0

@@ -1,7 +1,7 @@
 """Lists of runs and refusals stay cheap however many there are: bounded pages, each found by an index.
 
 SQLite plans without statistics of the rows, so a few thousand show what many do. How long the pages
-take with 100,000 runs is measured by ``benchmarks/console_speed.py``.
+take with 100,000 runs is measured by ``benchmarks/scripts/console_speed.py``.
 """
 
 import httpx
@@ -11,9 +11,9 @@ from page_server import PageServer
 from sqlalchemy import event
 
 from fairserve.platform.db.engine import connect, session_factory
-from fairserve.platform.interactions import repository
-from fairserve.platform.throttling import events
-from fairserve.platform.throttling.schemas import EventQuery
+from fairserve.platform.serving.interactions import repository
+from fairserve.platform.tuning import events
+from fairserve.platform.tuning.schemas import EventQuery
 
 RUNS, CLIENTS = 2_500, 60
 MOST_BYTES = 100_000

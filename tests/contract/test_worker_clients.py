@@ -19,7 +19,7 @@ from fairserve.engine.client import HttpWorkerClient, worker_session
 from fairserve.engine.local_queue import LocalQueue
 from fairserve.engine.queued_client import QueuedClient
 from fairserve.engine.watched_client import WatchedClient
-from fairserve.platform.completions.usage import UsageMeter
+from fairserve.platform.serving.completions.usage import UsageMeter
 from fairserve.scheduling.local.dlpm import Dlpm
 
 

@@ -6,12 +6,12 @@ import pytest
 from databases import ON_POSTGRESQL
 from sqlalchemy import func, select
 
+from fairserve.platform.background.retention import delete_old
 from fairserve.platform.console import sessions
 from fairserve.platform.console.sessions import MOST_PER_KEY, begin, delete_over, end, find
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.console import ConsoleSession
-from fairserve.platform.retention import delete_old
-from fairserve.platform.settings import Settings
+from fairserve.platform.server.settings import Settings
 
 
 class World:

@@ -19,11 +19,15 @@ from fairserve.platform.db import keys
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
-from fairserve.platform.interactions import repository as runs
-from fairserve.platform.usage.reports import report
-from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
-from fairserve.platform.usage.rollups import roll_up_all
-from fairserve.platform.usage.schemas import GROUPS, Sums, UsageQuery
+from fairserve.platform.reporting.usage.reports import report
+from fairserve.platform.reporting.usage.repository import (
+    delete_before,
+    upsert_calls,
+    upsert_interactions,
+)
+from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.schemas import GROUPS, Sums, UsageQuery
+from fairserve.platform.serving.interactions import repository as runs
 from fairserve.scheduling.events import CallOutcome
 
 DAY_S = 86_400.0

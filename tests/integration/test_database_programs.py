@@ -12,8 +12,8 @@ from fairserve.interactions.program import ProgramLimits, parse_program
 from fairserve.interactions.program_run import ProgramRun
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.programs import Program, ProgramStep
-from fairserve.platform.programs import repository
-from fairserve.platform.programs.repository import Change, ProgramKey, SavedProgram
+from fairserve.platform.serving.programs import repository
+from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 KEY = ProgramKey("t", "a", "run/1")

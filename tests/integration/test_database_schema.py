@@ -118,7 +118,15 @@ def test_a_newer_schema_that_only_expanded_is_accepted_where_that_is_allowed(eng
 
 @databases.ON_BOTH
 def test_upgrades_of_two_processes_at_once(database_url, empty):
-    command = [sys.executable, "-W", "error", "-m", "fairserve.platform.cli", "db", "upgrade"]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "fairserve.platform.server.cli",
+        "db",
+        "upgrade",
+    ]
     processes = [
         subprocess.Popen(
             [*command, "--database-url", database_url],

@@ -34,7 +34,7 @@ class DemoProcess:
         self.folder = folder
         name, _, value = self.mark.partition("=")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fairserve.platform.cli", "demo", *arguments],
+            [sys.executable, "-m", "fairserve.platform.server.cli", "demo", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,8 +15,8 @@ from sqlalchemy.exc import OperationalError
 
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.exports import ReportExport
-from fairserve.platform.exports import claims, content, work
-from fairserve.platform.exports.parts import PartWriter
+from fairserve.platform.reporting.exports import claims, content, work
+from fairserve.platform.reporting.exports.parts import PartWriter
 
 pytestmark = databases.ON_POSTGRESQL
 
@@ -313,9 +313,9 @@ def test_two_makers_at_once_make_each_export_once(world, monkeypatch):
 CHILD = """
 import sys, threading
 from fairserve.platform.db.engine import connect, session_factory
-from fairserve.platform.exports import content, parts
-from fairserve.platform.exports.work import make_exports
-from fairserve.platform.settings import Settings
+from fairserve.platform.reporting.exports import content, parts
+from fairserve.platform.reporting.exports.work import make_exports
+from fairserve.platform.server.settings import Settings
 
 url, where = sys.argv[1:]
 content.PAGE_ROWS, parts.PART_BYTES = 5, 300

@@ -15,9 +15,9 @@ from usage_histories import START, calls
 
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.exports import content, interaction_files, parts, service
-from fairserve.platform.usage.repository import upsert_calls
-from fairserve.platform.usage.rollups import roll_up_all
+from fairserve.platform.reporting.exports import content, interaction_files, parts, service
+from fairserve.platform.reporting.usage.repository import upsert_calls
+from fairserve.platform.reporting.usage.rollups import roll_up_all
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_after_its_time_an_export_is_gone(world):
 
 
 def test_what_cannot_be_made_says_why_and_has_no_file(world, monkeypatch):
-    monkeypatch.setattr("fairserve.platform.usage.formats.MAX_ROWS", 1)
+    monkeypatch.setattr("fairserve.platform.reporting.usage.formats.MAX_ROWS", 1)
     export = world.ask(group_by="user", format="csv")
     assert world.make() == 1
     failed = world.look(export)

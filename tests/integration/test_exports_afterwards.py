@@ -13,11 +13,11 @@ from sqlalchemy import select
 
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
-from fairserve.platform.exports import claims, content, parts, repository
-from fairserve.platform.exports.erasure import forget_user
-from fairserve.platform.exports.parts import PartWriter
-from fairserve.platform.exports.work import FORGOTTEN_AFTER, WAIT
-from fairserve.platform.tenants.purge import purge
+from fairserve.platform.reporting.exports import claims, content, parts, repository
+from fairserve.platform.reporting.exports.erasure import forget_user
+from fairserve.platform.reporting.exports.parts import PartWriter
+from fairserve.platform.reporting.exports.work import FORGOTTEN_AFTER, WAIT
+from fairserve.platform.tenancy.tenants.purge import purge
 
 
 @pytest.fixture
@@ -184,7 +184,9 @@ def test_memory_does_not_grow_with_the_file(world, monkeypatch, format):
             return [row.model_copy(update={"interaction": randbytes(40).hex()}) for row in rows]
 
         monkeypatch.setattr(content.interactions, "after", after)
-        monkeypatch.setattr("fairserve.platform.exports.interaction_files.GROUP_ROWS", 1000)
+        monkeypatch.setattr(
+            "fairserve.platform.reporting.exports.interaction_files.GROUP_ROWS", 1000
+        )
         export = world.ask(kind="interactions", format=format)
         gc.collect()
         gc.freeze()  # so that a collection looks at little

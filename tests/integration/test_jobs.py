@@ -8,12 +8,11 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from until import settle, until
 
-from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.jobs import command
-from fairserve.platform.jobs.in_process import JobsInProcess
-from fairserve.platform.jobs.job import Job, JobContext
-from fairserve.platform.jobs.jobs import JOBS
-from fairserve.platform.jobs.passes import (
+from fairserve.platform.background.jobs import command
+from fairserve.platform.background.jobs.in_process import JobsInProcess
+from fairserve.platform.background.jobs.job import Job, JobContext
+from fairserve.platform.background.jobs.jobs import JOBS
+from fairserve.platform.background.jobs.passes import (
     FIRST_RETRY,
     LAST_RETRY,
     MOST_FAILURES,
@@ -23,7 +22,8 @@ from fairserve.platform.jobs.passes import (
     run_pass,
     state_of,
 )
-from fairserve.platform.settings import Settings
+from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.server.settings import Settings
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -17,6 +17,15 @@ from sqlalchemy import delete, func, select, update
 from webhook_world import Receiver
 
 from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.platform.background.jobs.celery_jobs import (
+    MOST_WAITING,
+    QUEUE,
+    TASK,
+    JobsOnCelery,
+    celery_app,
+)
+from fairserve.platform.background.jobs.jobs import JOBS
+from fairserve.platform.control.ledger import Rows
 from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
@@ -26,19 +35,10 @@ from fairserve.platform.db.ledger import LedgerCall
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.usage import UsageCalls, UsageDirty
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
-from fairserve.platform.jobs.celery_jobs import (
-    MOST_WAITING,
-    QUEUE,
-    TASK,
-    JobsOnCelery,
-    celery_app,
-)
-from fairserve.platform.jobs.jobs import JOBS
-from fairserve.platform.ledger import Rows
-from fairserve.platform.profiles.learning import learn_profiles
-from fairserve.platform.settings import Settings
-from fairserve.platform.usage.reconcile import compare
-from fairserve.platform.wiring import Platform
+from fairserve.platform.reporting.usage.reconcile import compare
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.wiring import Platform
+from fairserve.platform.tenancy.profiles.learning import learn_profiles
 
 APPS = 3
 PENDING = (WebhookDelivery, WebhookDelivery.state != "delivered")

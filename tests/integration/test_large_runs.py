@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from usage_histories import START, calls, runs
 
-from fairserve.platform.interactions import endpoints, service
-from fairserve.platform.interactions.graph_view import GraphOut
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.serving.interactions import endpoints, service
+from fairserve.platform.serving.interactions.graph_view import GraphOut
 
 CALLS = 10_000
 RUN = "large"

@@ -9,14 +9,14 @@ from sqlalchemy import select
 
 from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.profiles import ProfileVersion
-from fairserve.platform.profiles.learning import STEADY, learn_profiles
-from fairserve.platform.profiles.news import ProfileNews, profile_versions
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.tenancy.apps.control_events import load_control_events
+from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles
+from fairserve.platform.tenancy.profiles.news import ProfileNews, profile_versions
 from fairserve.scheduling.events import AppChanged
 
 NOW = datetime.now(UTC)

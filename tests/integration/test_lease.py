@@ -13,13 +13,13 @@ from scripted_worker import ScriptedWorker
 from sqlalchemy import func, select
 from whole_server import WholeServer
 
-from fairserve.platform import cli
+from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.control.lease import Lease, LeaseLostError, LeaseTakenError, fenced
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.ledger import LedgerCall
-from fairserve.platform.errors import UnavailableError
-from fairserve.platform.lease import Lease, LeaseLostError, LeaseTakenError, fenced
+from fairserve.platform.server import cli
 
 LEASE_S = 60.0
 

@@ -8,7 +8,7 @@ from databases import ON_BOTH, ON_POSTGRESQL
 from sqlalchemy import select, text
 
 from fairserve.platform.db.identity import ApiKey
-from fairserve.platform.keys import service
+from fairserve.platform.tenancy.keys import service
 
 KEYS = "/admin/keys"
 

@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.scheduling.events import AppChanged, UserChanged
 from fairserve.throttling.base import Limits
 
@@ -274,7 +274,7 @@ def test_control_does_not_learn_of_what_is_rolled_back(management, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("the answer cannot be built")
 
-    monkeypatch.setattr("fairserve.platform.apps.service.Apps.describe", broken)
+    monkeypatch.setattr("fairserve.platform.tenancy.apps.service.Apps.describe", broken)
     with pytest.raises(RuntimeError):
         management.new_app(tenant)
     monkeypatch.undo()

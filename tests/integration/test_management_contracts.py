@@ -7,9 +7,9 @@ from databases import ON_BOTH, ON_POSTGRESQL
 from sqlalchemy import func, select
 
 from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.platform.apps.control_events import load_control_events
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.events import AppChanged, ContractChanged, TenantChanged, UserChanged
 from fairserve.throttling.quota import Quota

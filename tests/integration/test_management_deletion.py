@@ -7,14 +7,14 @@ from databases import ON_POSTGRESQL
 from sqlalchemy import func, select
 
 from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.platform.apps import service as app_service
-from fairserve.platform.apps.control_events import load_control_events
+from fairserve.platform.background.retention import delete_old
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.identity import ApiKey, App, AppLimits, EndUser, Tenant, TokenProfile
 from fairserve.platform.db.programs import Program
-from fairserve.platform.retention import delete_old
-from fairserve.platform.tenants.purge import purge
+from fairserve.platform.tenancy.apps import service as app_service
+from fairserve.platform.tenancy.apps.control_events import load_control_events
+from fairserve.platform.tenancy.tenants.purge import purge
 
 RETENTION = timedelta(days=90)
 

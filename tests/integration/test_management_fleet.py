@@ -7,14 +7,14 @@ from processes import eventually
 from sqlalchemy import func, insert, select
 
 from fairserve.engine.base import KvEndpoints
-from fairserve.platform.cluster import repository
-from fairserve.platform.cluster.fleet import FleetPart, StoredFleet
-from fairserve.platform.cluster.worker_spec import WorkerSpec
-from fairserve.platform.completions.models import Models, ServedModel
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.fleet import repository
+from fairserve.platform.fleet.fleet import FleetPart, StoredFleet
+from fairserve.platform.fleet.models import Models, ServedModel
+from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 WORKERS = "/admin/cluster/workers"
 ALIASES = "/admin/cluster/aliases"
@@ -237,7 +237,7 @@ def test_a_drain_waits_for_its_worker_but_not_for_a_new_one(management):
 
 
 def test_old_drains_make_room(management, monkeypatch):
-    monkeypatch.setattr("fairserve.platform.cluster.service.MAX_DRAINS", 3)
+    monkeypatch.setattr("fairserve.platform.fleet.service.MAX_DRAINS", 3)
     other_sources(management)
     gone = [{"worker_id": f"gone-{n}", "drained_at": utc_now()} for n in range(2)]
     with management.state.session_factory.begin() as session:
@@ -351,8 +351,8 @@ def test_aliases_are_one_level_and_hide_no_model(management):
 
 
 def test_there_is_a_bound(management, monkeypatch):
-    monkeypatch.setattr("fairserve.platform.cluster.service.MAX_WORKERS", 2)
-    monkeypatch.setattr("fairserve.platform.cluster.service.MAX_ALIASES", 2)
+    monkeypatch.setattr("fairserve.platform.fleet.service.MAX_WORKERS", 2)
+    monkeypatch.setattr("fairserve.platform.fleet.service.MAX_ALIASES", 2)
     blank = {"url": "x", "kind": "vllm", "concurrency": 1, "drained": False}
     rows = [
         blank | {"id": f"w{n}", "url": f"http://{n}", "created_at": utc_now()} for n in range(2)

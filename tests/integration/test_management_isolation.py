@@ -13,10 +13,10 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 from virtual_cluster import make_call
 
-from fairserve.platform.app import MANAGEMENT
-from fairserve.platform.control.live import LiveCall
-from fairserve.platform.exports.work import make_exports
-from fairserve.platform.usage.repository import upsert_calls
+from fairserve.platform.monitoring.live import LiveCall
+from fairserve.platform.reporting.exports.work import make_exports
+from fairserve.platform.reporting.usage.repository import upsert_calls
+from fairserve.platform.server.app import MANAGEMENT
 
 pytestmark = ON_POSTGRESQL
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from databases import ON_BOTH
 
-from fairserve.platform.auth import Authenticator
 from fairserve.platform.db.base import utc_now
-from fairserve.platform.keys import service
+from fairserve.platform.tenancy.auth import Authenticator
+from fairserve.platform.tenancy.keys import service
 
 
 class Ring:

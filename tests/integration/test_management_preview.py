@@ -13,13 +13,13 @@ from preview_world import EPOCH, MODEL, History, traffic
 from processes import eventually
 from sqlalchemy import func, select
 
+from fairserve.platform.base.errors import FairServeError, UnavailableError
 from fairserve.platform.db.operations import AuditEntry, ThrottlingSetting
-from fairserve.platform.errors import FairServeError, UnavailableError
-from fairserve.platform.throttling import preview as previewing
-from fairserve.platform.throttling.preview import Previews, PreviewWorld, gather
-from fairserve.platform.throttling.preview_schemas import PreviewIn
-from fairserve.platform.traffic.segments import recording_folder
-from fairserve.platform.usage.repository import upsert_calls
+from fairserve.platform.reporting.traffic.segments import recording_folder
+from fairserve.platform.reporting.usage.repository import upsert_calls
+from fairserve.platform.tuning import preview as previewing
+from fairserve.platform.tuning.preview import Previews, PreviewWorld, gather
+from fairserve.platform.tuning.preview_schemas import PreviewIn
 from fairserve.scheduling.events import WorkerDraining, WorkerJoined
 from fairserve.scheduling.registry import SYSTEMS
 

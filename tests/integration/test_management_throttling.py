@@ -7,9 +7,9 @@ from call_records import call_record
 from sqlalchemy import select
 
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.throttling.service import load_system
-from fairserve.platform.usage.repository import upsert_calls
-from fairserve.platform.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.repository import upsert_calls
+from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.tuning.service import load_system
 from fairserve.scheduling.registry import SYSTEMS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()

@@ -11,7 +11,7 @@ from page_server import PageServer
 from processes import eventually
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
-from fairserve.platform.apps.limits import DEFAULT_NEW_USERS
+from fairserve.platform.tenancy.apps.limits import DEFAULT_NEW_USERS
 
 INVENTED = 200
 NAMES = iter(range(1000))

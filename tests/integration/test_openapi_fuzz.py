@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from schemathesis.generation import GenerationMode
 from whole_server import WholeServer
 
-from fairserve.platform.app import create_app
-from fairserve.platform.settings import Settings
+from fairserve.platform.server.app import create_app
+from fairserve.platform.server.settings import Settings
 
 OPENAPI = create_app(Settings(data_dir=Path("unused")), None).openapi()
 SCHEMA = schemathesis.openapi.from_dict(OPENAPI)

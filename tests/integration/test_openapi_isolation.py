@@ -13,10 +13,10 @@ from processes import eventually
 from sqlalchemy import select
 from whole_server import PROFILE, WholeServer
 
-from fairserve.platform.app import create_app
 from fairserve.platform.db.models import metadata
-from fairserve.platform.settings import Settings
-from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.reporting.usage.rollups import roll_up
+from fairserve.platform.server.app import create_app
+from fairserve.platform.server.settings import Settings
 
 OPENAPI = create_app(Settings(data_dir=Path("unused")), None).openapi()
 OPERATIONS = sorted(

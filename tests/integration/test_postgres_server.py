@@ -7,7 +7,7 @@ import psycopg
 from live_server import LiveServer
 from scripted_worker import ScriptedWorker
 
-COMMAND = [sys.executable, "-m", "fairserve.platform.cli"]
+COMMAND = [sys.executable, "-m", "fairserve.platform.server.cli"]
 
 
 def test_the_server_on_postgresql(postgres_url, tmp_path):

@@ -9,8 +9,8 @@ from refused_calls import START
 from sqlalchemy import insert, text
 
 from fairserve.platform.db.ledger import ThrottlingEvent
-from fairserve.platform.throttling import events
-from fairserve.platform.throttling.schemas import EventQuery
+from fairserve.platform.tuning import events
+from fairserve.platform.tuning.schemas import EventQuery
 
 pytestmark = ON_BOTH
 

@@ -4,10 +4,10 @@ import databases
 from call_records import call_record
 
 from fairserve.interactions.run import RestoredCall, RestoredRun
+from fairserve.platform.control.ledger import Rows
 from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
-from fairserve.platform.interactions import restoring
-from fairserve.platform.interactions.restoring import stored_runs
-from fairserve.platform.ledger import Rows
+from fairserve.platform.serving.interactions import restoring
+from fairserve.platform.serving.interactions.restoring import stored_runs
 
 AT = 1_800_000_000.0
 

@@ -10,15 +10,15 @@ import pytest
 from shared_traces import shared_trace
 from sqlalchemy import func, select
 
+from fairserve.benchmarks.simulate.job import Job, run_job
+from fairserve.benchmarks.simulate.ledger import SimulatedLedger
 from fairserve.engine.simulated.cost_model import cost_model
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces import assignment
 from fairserve.engine.simulated.traces.reading import read_trace
 from fairserve.platform.db.ledger import LedgerCall
-from fairserve.platform.prices.book import PriceBook
-from fairserve.platform.simulate.job import Job, run_job
-from fairserve.platform.simulate.ledger import SimulatedLedger
-from fairserve.platform.usage.reconcile import compare
+from fairserve.platform.reporting.usage.reconcile import compare
+from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling.metrics import Windows
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.price import TokenPrice

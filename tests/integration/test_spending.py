@@ -10,10 +10,10 @@ from call_records import call_record
 from databases import ON_POSTGRESQL
 
 from fairserve.platform.control.budgets import BudgetOpenings
-from fairserve.platform.usage.repository import delete_before, upsert_calls
-from fairserve.platform.usage.retention import raw_rows_from
-from fairserve.platform.usage.rollups import roll_up
-from fairserve.platform.usage.spending import spent_before
+from fairserve.platform.reporting.usage.repository import delete_before, upsert_calls
+from fairserve.platform.reporting.usage.retention import raw_rows_from
+from fairserve.platform.reporting.usage.rollups import roll_up
+from fairserve.platform.reporting.usage.spending import spent_before
 from fairserve.scheduling.events import BudgetSpent, ContractChanged
 from fairserve.throttling.quota import Quota
 

@@ -7,14 +7,14 @@ import sys
 import pytest
 from sqlalchemy import text
 
-from fairserve.platform import cli
 from fairserve.platform.db import engine as engines
 from fairserve.platform.db import schema
 from fairserve.platform.db.engine import session_factory
 from fairserve.platform.db.key_hash import KEY_FILE, key_hasher
 from fairserve.platform.db.keys import ensure_admin_key, find
-from fairserve.platform.settings import Settings
-from fairserve.platform.wiring import prepare_database
+from fairserve.platform.server import cli
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.wiring import prepare_database
 
 HEAD = schema.required_revision()
 
@@ -63,7 +63,7 @@ def test_a_model_that_is_not_there_ends_the_server_with_the_cause(tmp_path):
         [
             sys.executable,
             "-m",
-            "fairserve.platform.cli",
+            "fairserve.platform.server.cli",
             "serve",
             *where,
             "--model",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from served_app import served
 
-from fairserve.platform.admin_cli.main import parser
-from fairserve.platform.cli import main
+from fairserve.platform.server.admin_cli.main import parser
+from fairserve.platform.server.cli import main
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "tenants.md").read_text()
 COMMANDS = [

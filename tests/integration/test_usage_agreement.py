@@ -11,8 +11,8 @@ import pytest
 from export_world import ExportWorld
 from usage_histories import START, calls, runs
 
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.reporting.usage.rollups import roll_up_all
 
 INPUT, SYSTEM, CACHED, CALLS = 31, 11_000, 700, 3
 PROMPTS = CALLS * (INPUT + SYSTEM)

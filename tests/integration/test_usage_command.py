@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import text
 from usage_histories import calls, runs
 
-from fairserve.platform.cli import main
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.server.cli import main
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ import pytest
 from usage_histories import START, call_sums, calls, runs
 
 from fairserve.platform.db.identity import App, EndUser, Tenant, TokenProfile
-from fairserve.platform.settings import Settings
-from fairserve.platform.usage import endpoints, fairness
-from fairserve.platform.usage.fairness import Measure, measure_of
-from fairserve.platform.usage.reports import report
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.usage.rollups import roll_up, roll_up_all
-from fairserve.platform.usage.schemas import UsageQuery
-from fairserve.platform.usage.slots import MAX_REPORTS_PER_TENANT
+from fairserve.platform.reporting.usage import endpoints, fairness
+from fairserve.platform.reporting.usage.fairness import Measure, measure_of
+from fairserve.platform.reporting.usage.reports import report
+from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.reporting.usage.rollups import roll_up, roll_up_all
+from fairserve.platform.reporting.usage.schemas import UsageQuery
+from fairserve.platform.reporting.usage.slots import MAX_REPORTS_PER_TENANT
+from fairserve.platform.server.settings import Settings
 
 OCTOBER = datetime(2026, 10, 24, 12, tzinfo=UTC).timestamp()
 
@@ -401,7 +401,7 @@ def test_the_axes_of_a_page_span_its_period(management):
 def test_too_many_rows_for_a_table_are_refused(management, monkeypatch):
     tenant = management.tenant("acme")
     fill(management.state.session_factory, evil_calls(tenant["id"], "app"))
-    monkeypatch.setattr("fairserve.platform.usage.formats.MAX_ROWS", 3)
+    monkeypatch.setattr("fairserve.platform.reporting.usage.formats.MAX_ROWS", 3)
     for format in ("csv", "parquet"):
         query = {"group_by": "user", "format": format}
         answer = management.call(tenant["api_key"], "GET", "/v1/usage", status=400, **query)
@@ -411,7 +411,7 @@ def test_too_many_rows_for_a_table_are_refused(management, monkeypatch):
 def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypatch):
     tenant = management.tenant("acme")
     fill(management.state.session_factory, evil_calls(tenant["id"], "app"))
-    monkeypatch.setattr("fairserve.platform.usage.endpoints.MAX_ANSWERED_ROWS", 3)
+    monkeypatch.setattr("fairserve.platform.reporting.usage.endpoints.MAX_ANSWERED_ROWS", 3)
     answer = management.call(
         tenant["api_key"], "GET", "/v1/usage", status=400, group_by="user", format="csv"
     )

@@ -12,14 +12,18 @@ from usage_histories import START, call_sums, calls, gone_on, rewritten, runs
 
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageRuns, UsageState
-from fairserve.platform.usage import rollups
-from fairserve.platform.usage.levels import DAY_S, QUARTER_S, TABLES, level
-from fairserve.platform.usage.marks import mark, quarter_of
-from fairserve.platform.usage.reconcile import compare, repair
-from fairserve.platform.usage.renaming import rename_user
-from fairserve.platform.usage.repository import delete_before, upsert_calls, upsert_interactions
-from fairserve.platform.usage.retention import delete_rollups_before, raw_rows_from
-from fairserve.platform.usage.rollups import roll_up, roll_up_all
+from fairserve.platform.reporting.usage import rollups
+from fairserve.platform.reporting.usage.levels import DAY_S, QUARTER_S, TABLES, level
+from fairserve.platform.reporting.usage.marks import mark, quarter_of
+from fairserve.platform.reporting.usage.reconcile import compare, repair
+from fairserve.platform.reporting.usage.renaming import rename_user
+from fairserve.platform.reporting.usage.repository import (
+    delete_before,
+    upsert_calls,
+    upsert_interactions,
+)
+from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
+from fairserve.platform.reporting.usage.rollups import roll_up, roll_up_all
 
 pytestmark = databases.ON_POSTGRESQL
 

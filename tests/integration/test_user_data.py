@@ -26,9 +26,9 @@ from user_data_world import (
 from fairserve.platform.db.ledger import Interaction
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.interactions import repository as runs
-from fairserve.platform.interactions.graph_view import graph_of
-from fairserve.platform.user_data import repository
+from fairserve.platform.reporting.user_data import repository
+from fairserve.platform.serving.interactions import repository as runs
+from fairserve.platform.serving.interactions.graph_view import graph_of
 from fairserve.scheduling.events import ContractChanged, UserChanged
 
 

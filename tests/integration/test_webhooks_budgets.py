@@ -8,16 +8,16 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy import event as sql
 
+from fairserve.platform.background.webhooks import budgets
+from fairserve.platform.base.money import NANO
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import LedgerCall
-from fairserve.platform.money import NANO
-from fairserve.platform.usage import period_spending
-from fairserve.platform.usage.period_spending import Spender, spent_in_period
-from fairserve.platform.usage.repository import upsert_calls
-from fairserve.platform.usage.retention import raw_rows_from
-from fairserve.platform.usage.rollups import roll_up
-from fairserve.platform.webhooks import budgets
+from fairserve.platform.reporting.usage import period_spending
+from fairserve.platform.reporting.usage.period_spending import Spender, spent_in_period
+from fairserve.platform.reporting.usage.repository import upsert_calls
+from fairserve.platform.reporting.usage.retention import raw_rows_from
+from fairserve.platform.reporting.usage.rollups import roll_up
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import webhook_deliverer
 from processes import eventually
 from standardwebhooks import Webhook
 
+from fairserve.platform.background.webhooks import claims, delivery, sender
+from fairserve.platform.background.webhooks.delivery import deliver_due
+from fairserve.platform.background.webhooks.retries import JITTER, STEPS_S
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.operations import AuditEntry
-from fairserve.platform.webhooks import claims, delivery, sender
-from fairserve.platform.webhooks.delivery import deliver_due
-from fairserve.platform.webhooks.retries import JITTER, STEPS_S
 
 FAILED = (500, {}, b"down")
 pytestmark = databases.ON_POSTGRESQL

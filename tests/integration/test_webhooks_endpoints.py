@@ -7,10 +7,10 @@ import databases
 import pytest
 from sqlalchemy import text
 
+from fairserve.platform.background.webhooks import endpoints, outbox, service
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEvent
-from fairserve.platform.settings import Settings
-from fairserve.platform.webhooks import endpoints, outbox, service
+from fairserve.platform.server.settings import Settings
 
 EVENTS = ["interaction.finished"]
 

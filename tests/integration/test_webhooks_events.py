@@ -9,16 +9,16 @@ import pytest
 from sqlalchemy import event as sql
 from sqlalchemy import func, select, update
 
-from fairserve.platform.auth import Principal
+from fairserve.platform.background.retention import delete_old as apply_retention
+from fairserve.platform.background.webhooks import outbox
+from fairserve.platform.background.webhooks.retention import delete_old
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
 from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
-from fairserve.platform.retention import delete_old as apply_retention
-from fairserve.platform.tenants.purge import purge
-from fairserve.platform.user_data import erasure as erasing
-from fairserve.platform.webhooks import outbox
-from fairserve.platform.webhooks.retention import delete_old
+from fairserve.platform.reporting.user_data import erasure as erasing
+from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.tenants.purge import purge
 
 
 @pytest.fixture

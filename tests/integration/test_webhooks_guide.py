@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from served_app import served
 
-from fairserve.platform.admin_cli.main import parser
-from fairserve.platform.cli import main
-from fairserve.platform.money import NANO
-from fairserve.platform.webhooks import endpoints
-from fairserve.platform.webhooks.delivery import guard_of
+from fairserve.platform.background.webhooks import endpoints
+from fairserve.platform.background.webhooks.delivery import guard_of
+from fairserve.platform.base.money import NANO
+from fairserve.platform.server.admin_cli.main import parser
+from fairserve.platform.server.cli import main
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "webhooks.md").read_text()
 COMMANDS = [

@@ -9,8 +9,8 @@ import pytest
 from processes import free_port
 from webhook_world import Receiver
 
-from fairserve.platform.webhooks import endpoints, sender
-from fairserve.platform.webhooks.delivery import deliver_due, guard_of
+from fairserve.platform.background.webhooks import endpoints, sender
+from fairserve.platform.background.webhooks.delivery import deliver_due, guard_of
 
 
 @pytest.fixture

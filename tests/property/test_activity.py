@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from until import settle
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.control.messages import Cancel, Grant, Progress, Release
-from fairserve.platform.errors import FairServeError
 
 STEPS = histories(
     st.tuples(

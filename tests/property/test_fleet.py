@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.platform.cluster.fleet import (
+from fairserve.platform.fleet.fleet import (
     SOURCES,
     Desired,
     DesiredWorker,
@@ -21,7 +21,7 @@ from fairserve.platform.cluster.fleet import (
     clashes,
     merge,
 )
-from fairserve.platform.cluster.worker_spec import WorkerSpec
+from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 ids = st.sampled_from("abcdef")
 specs = st.builds(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.platform.completions.splits import pick_available, pick_version
+from fairserve.platform.fleet.splits import pick_available, pick_version
 
 RUNS = 20_000
 names = st.text(min_size=1, max_size=8)

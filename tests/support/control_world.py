@@ -4,10 +4,10 @@ import asyncio
 from collections import defaultdict
 
 from fairserve.interactions.call import Call, TokenUsage
+from fairserve.platform.control.journal.journal import JournalUnavailableError
 from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.control.messages import Release, Submit
 from fairserve.platform.control.service import ControlService
-from fairserve.platform.journal.journal import JournalUnavailableError
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.registry import SYSTEMS
 

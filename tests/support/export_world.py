@@ -9,11 +9,11 @@ from usage_histories import calls, runs
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
-from fairserve.platform.exports import content, parts
-from fairserve.platform.exports.parts import PartWriter
-from fairserve.platform.exports.work import expire_exports, make_exports
-from fairserve.platform.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.usage.rollups import roll_up_all
+from fairserve.platform.reporting.exports import content, parts
+from fairserve.platform.reporting.exports.parts import PartWriter
+from fairserve.platform.reporting.exports.work import expire_exports, make_exports
+from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
+from fairserve.platform.reporting.usage.rollups import roll_up_all
 
 PATH = "/v1/usage/exports"
 ADMIN_PATH = "/admin/usage/exports"

@@ -25,14 +25,14 @@ from data_folders import new_data_dir
 from huggingface_hub import constants
 from processes import eventually, free_port
 
-from fairserve.platform import process, wiring
-from fairserve.platform.cli import parser
-from fairserve.platform.cluster import watch
-from fairserve.platform.cluster.fleet_file import FleetFileWatch
-from fairserve.platform.cluster.running_fleet import RunningFleet
-from fairserve.platform.profiles import news
-from fairserve.platform.settings_flags import settings_from
-from fairserve.platform.traffic import recorder
+from fairserve.platform.fleet import watch
+from fairserve.platform.fleet.fleet_file import FleetFileWatch
+from fairserve.platform.fleet.running_fleet import RunningFleet
+from fairserve.platform.reporting.traffic import recorder
+from fairserve.platform.server import process, wiring
+from fairserve.platform.server.cli import parser
+from fairserve.platform.server.settings_flags import settings_from
+from fairserve.platform.tenancy.profiles import news
 
 ADMIN_KEY = "sk-test-admin-" + "0" * 40
 DEADLINE_S = 90
@@ -157,7 +157,13 @@ class ChildServer(GatewayServer):
         super().__init__(data_dir, *flags)
 
     def start(self):
-        base = [sys.executable, "-W", "error::ResourceWarning", "-m", "fairserve.platform.cli"]
+        base = [
+            sys.executable,
+            "-W",
+            "error::ResourceWarning",
+            "-m",
+            "fairserve.platform.server.cli",
+        ]
         where = ["--data-dir", str(self.data_dir), "--port", str(self._own_port)]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(

@@ -14,7 +14,14 @@ class JobProcess:
         self.log_path = folder / f"{action}.log"
         names = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "DATA_DIR": folder / "data"}
         names |= {name.upper(): value for name, value in settings.items()}
-        self.arguments = [sys.executable, "-m", "fairserve.platform.cli", "jobs", action, *flags]
+        self.arguments = [
+            sys.executable,
+            "-m",
+            "fairserve.platform.server.cli",
+            "jobs",
+            action,
+            *flags,
+        ]
         self.env = {
             **os.environ,
             "FAIRSERVE_SECRET_KEY": "s" * 40,

@@ -65,7 +65,7 @@ class LiveServer:
         ]
         log = self.log_path.open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fairserve.platform.cli", "serve", *arguments],
+            [sys.executable, "-m", "fairserve.platform.server.cli", "serve", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from contextlib import closing
 
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.schema import upgrade
-from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.reporting.usage.rollups import roll_up
 
 TENANT, APP, USER = "tn_07", "app_07", "user-7"
 DAYS = 30

@@ -23,10 +23,10 @@ from scripted_worker import ScriptedWorker
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.platform.console import live_charts
 from fairserve.platform.console.pages import client, clients, cluster, interactions, refusals, run
-from fairserve.platform.control.activity import BUCKET_S
 from fairserve.platform.db.engine import connect
-from fairserve.platform.settings import Settings
-from fairserve.platform.wiring import Platform, build_app, prepare_database
+from fairserve.platform.monitoring.activity import BUCKET_S
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 LOOKING = (client, clients, cluster, interactions, live_charts, refusals, run)
 """Modules whose ``LOOK_S`` is the time between two looks of a live page."""

@@ -9,14 +9,14 @@ from fairserve.engine.simulated.replay import Replay
 from fairserve.engine.simulated.replay_options import ReplayOptions
 from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
 from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.platform.throttling.preview_input import (
+from fairserve.platform.reporting.traffic.lines import EndedCall
+from fairserve.platform.reporting.traffic.segments import SegmentWriter
+from fairserve.platform.tuning.preview_input import (
     PreviewJob,
     RefusedCall,
     ServedCall,
     Workers,
 )
-from fairserve.platform.traffic.lines import EndedCall
-from fairserve.platform.traffic.segments import SegmentWriter
 from fairserve.scheduling.events import AppChanged
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits

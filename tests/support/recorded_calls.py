@@ -3,9 +3,13 @@
 import re
 from array import array
 
-from fairserve.platform.traffic.export import export
-from fairserve.platform.traffic.lines import EndedCall
-from fairserve.platform.traffic.segments import SegmentWriter, read_recording, segment_paths
+from fairserve.platform.reporting.traffic.export import export
+from fairserve.platform.reporting.traffic.lines import EndedCall
+from fairserve.platform.reporting.traffic.segments import (
+    SegmentWriter,
+    read_recording,
+    segment_paths,
+)
 
 BLOCK = 4
 OPENED_AT = 1_000_000.0

@@ -8,6 +8,7 @@ from call_records import call_record
 from sqlalchemy import JSON, LargeBinary, String, func, select
 
 from fairserve.interactions.program import ProgramLimits
+from fairserve.platform.control.ledger import Rows
 from fairserve.platform.control.record import InteractionRecord, OpenInteractionRecord
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.contracts import Contract
@@ -15,13 +16,12 @@ from fairserve.platform.db.ledger import Interaction, LedgerCall
 from fairserve.platform.db.models import metadata
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.webhooks import WebhookEndpoint
-from fairserve.platform.exports.work import make_exports
-from fairserve.platform.ledger import Rows
-from fairserve.platform.programs import repository as programs
-from fairserve.platform.programs.repository import Change, ProgramKey, SavedProgram
-from fairserve.platform.usage.levels import TABLES
-from fairserve.platform.usage.marks import mark_rows
-from fairserve.platform.usage.rollups import roll_up
+from fairserve.platform.reporting.exports.work import make_exports
+from fairserve.platform.reporting.usage.levels import TABLES
+from fairserve.platform.reporting.usage.marks import mark_rows
+from fairserve.platform.reporting.usage.rollups import roll_up
+from fairserve.platform.serving.programs import repository as programs
+from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
 
 USER = "Ann O'Neil/ä?&%#\"\\ <ann@example.org>"
 PERSONAL = (USER, "ann@example.org", "letters-to-ann", "ann-draft", "anns-agent", "dear ann")

@@ -2,10 +2,10 @@
 
 import sys
 
+from fairserve.platform.background.webhooks.delivery import deliver_due
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
-from fairserve.platform.settings import Settings
-from fairserve.platform.webhooks.delivery import deliver_due
+from fairserve.platform.server.settings import Settings
 
 
 def main():

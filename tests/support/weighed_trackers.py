@@ -7,9 +7,9 @@ import gc
 import json
 import sys
 
+from fairserve.benchmarks.bench import tracker_calls
+from fairserve.benchmarks.bench.tracker_calls import TrackerMemory, Traffic
 from fairserve.interactions.run import Attachment
-from fairserve.platform.bench import tracker_calls
-from fairserve.platform.bench.tracker_calls import TrackerMemory, Traffic
 
 
 class Weight:

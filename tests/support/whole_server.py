@@ -12,8 +12,8 @@ from processes import eventually
 from scripted_worker import ScriptedWorker
 
 from fairserve.platform.db.engine import connect
-from fairserve.platform.settings import Settings
-from fairserve.platform.wiring import Platform, build_app, prepare_database
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 PROFILE = {"stages": [{"input_tokens": 30, "output_tokens": 20}], "calls_per_interaction": 3}
 

@@ -67,7 +67,7 @@ def test_functions_named_for_the_papers_exist():
 
 
 def test_every_command_is_described():
-    from fairserve.platform.cli import parser
+    from fairserve.platform.server.cli import parser
 
     actions = [a for a in parser()._actions if a.choices and a.dest == "command"]
     described = README + "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
@@ -78,7 +78,7 @@ def test_every_command_is_described():
 
 
 def test_every_admin_command_is_in_the_guide():
-    from fairserve.platform.admin_cli.main import NOUNS, guide_of, parser
+    from fairserve.platform.server.admin_cli.main import NOUNS, guide_of, parser
 
     for noun in NOUNS:
         assert f"({guide_of(noun)})" in README
@@ -90,7 +90,7 @@ def test_every_admin_command_is_in_the_guide():
 
 
 def test_every_type_of_event_is_in_the_guide():
-    from fairserve.platform.webhooks.event_types import TEST, TYPES
+    from fairserve.platform.background.webhooks.event_types import TEST, TYPES
 
     guide = (ROOT / "docs" / "guide" / "webhooks.md").read_text()
     for name in (*TYPES, TEST):
@@ -98,8 +98,8 @@ def test_every_type_of_event_is_in_the_guide():
 
 
 def test_every_contract_limit_is_in_the_guide():
-    from fairserve.platform.admin_cli.fields import CONTRACT
-    from fairserve.platform.contracts.schemas import ContractBody
+    from fairserve.platform.server.admin_cli.fields import CONTRACT
+    from fairserve.platform.tenancy.quotas.schemas import ContractBody
 
     guide = (ROOT / "docs" / "guide" / "tenants.md").read_text()
     assert {name for name, *_ in CONTRACT} == ContractBody.model_fields.keys()
@@ -108,7 +108,7 @@ def test_every_contract_limit_is_in_the_guide():
 
 
 def test_every_group_of_benchmarks_is_described():
-    from fairserve.platform.bench.main import GROUPS
+    from fairserve.benchmarks.bench.main import GROUPS
 
     guide = (ROOT / "docs" / "guide" / "bench.md").read_text()
     assert "interactions" in GROUPS
@@ -119,7 +119,7 @@ def test_every_group_of_benchmarks_is_described():
 
 
 def test_every_figure_is_in_the_guide():
-    from fairserve.platform.bench import interactions
+    from fairserve.benchmarks.bench import interactions
 
     guide = (ROOT / "docs" / "guide" / "bench.md").read_text()
     for part in interactions.PARTS:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairserve.platform.cluster.fleet_file import FleetFileBody, parse_fleet
-from fairserve.platform.cluster.schemas import AliasPut, WorkerIn, WorkerJoin
-from fairserve.platform.settings import Settings
-from fairserve.platform.settings_flags import environment_names
+from fairserve.platform.fleet.fleet_file import FleetFileBody, parse_fleet
+from fairserve.platform.fleet.schemas import AliasPut, WorkerIn, WorkerJoin
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.settings_flags import environment_names
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guide"
 TEXT = (GUIDE / "fleet.md").read_text()

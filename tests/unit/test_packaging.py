@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ["interactions", "throttling", "scheduling", "engine", "platform", "migrations"]
+FOLDERS = ["interactions", "throttling", "scheduling", "engine", "platform", "benchmarks", "migrations"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_every_module_is_in_the_wheel(wheel):
         f"fairserve/{path.relative_to(ROOT)}"
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in {".py", ".mako"}
+        if path.suffix in {".py", ".mako"} and "scripts" not in path.parts
     }
     assert sources
     assert sources <= names
@@ -59,6 +59,7 @@ def test_nothing_else_is_in_the_wheel(wheel):
         assert name.startswith(("fairserve/", "fairserve-")), name
         assert "__pycache__" not in name
         assert "/tests/" not in name
+        assert not name.startswith(("fairserve/benchmarks/results", "fairserve/benchmarks/scripts"))
 
 
 def test_the_installed_wheel_finds_the_migrations_and_the_standard_library(wheel, tmp_path):
@@ -68,7 +69,7 @@ def test_the_installed_wheel_finds_the_migrations_and_the_standard_library(wheel
         "import platform; platform.machine(); "
         "import fairserve.scheduling.registry as r; assert 'fairserve' in r.SYSTEMS; "
         "import sys; assert r.__file__.startswith(sys.argv[1]), r.__file__; "
-        "from fairserve.platform.cli import main; "
+        "from fairserve.platform.server.cli import main; "
         "sys.exit(main(['db', 'upgrade', '--database-url', 'sqlite:///' + sys.argv[2]]))"
     )
     subprocess.run(

@@ -12,10 +12,10 @@ from fairserve.interactions.program import (
     PROGRAM_FIELDS,
     ProgramLimits,
 )
-from fairserve.platform.interactions.schemas import InteractionCreate, ProgramCreate
-from fairserve.platform.programs.declaration import read_program
-from fairserve.platform.programs.schemas import NodeIn
-from fairserve.platform.settings import Settings
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.interactions.schemas import InteractionCreate, ProgramCreate
+from fairserve.platform.serving.programs.declaration import read_program
+from fairserve.platform.serving.programs.schemas import NodeIn
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/guide/programs.md").read_text()

@@ -10,7 +10,7 @@ prints what differs and ends with status 1 if anything does.
 The fingerprint is the second release and a hash of each file: the plug-in, the tests that run on that
 release, ``tests/conftest.py``, every module of this repository that one of these imports, directly or
 not, and ``constraints-vllm.txt``, which names the first release and all else that is installed.
-Imports are read as for the fingerprints of reports (:mod:`fairserve.platform.evidence.imports`).
+Imports are read as for the fingerprints of reports (:mod:`fairserve.benchmarks.evidence.imports`).
 """
 
 import hashlib
@@ -18,7 +18,7 @@ import json
 import sys
 from pathlib import Path
 
-from fairserve.platform.evidence.imports import ImportGraph
+from fairserve.benchmarks.evidence.imports import ImportGraph
 
 NAME = Path(__file__).name
 ROOT = Path(__file__).resolve().parents[2]

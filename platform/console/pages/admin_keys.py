@@ -18,9 +18,9 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.keys import IssuedKey
 from fairserve.platform.db.schemas import Paging
 from fairserve.platform.db.session import read_session
-from fairserve.platform.keys.endpoints import admin_keys, list_admin_keys
-from fairserve.platform.keys.schemas import KeyCreate, KeyPatch
-from fairserve.platform.keys.service import KeyRing
+from fairserve.platform.tenancy.keys.endpoints import admin_keys, list_admin_keys
+from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch
+from fairserve.platform.tenancy.keys.service import KeyRing
 
 PLACE = "/console/keys"
 

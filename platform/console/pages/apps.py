@@ -14,9 +14,6 @@ from sqlalchemy.orm import Session, selectinload
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.profile_learning import LearningOptions
-from fairserve.platform.apps.endpoints import change_app, list_all_apps, service_of
-from fairserve.platform.apps.schemas import AppOut, AppPatch, LimitsBody, StageOut
-from fairserve.platform.auth import Principal
 from fairserve.platform.console import forms
 from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
@@ -31,16 +28,24 @@ from fairserve.platform.console.guard import (
 from fairserve.platform.console.lists import Part, asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
-from fairserve.platform.contracts.schemas import ContractBody
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.profiles import ProfileSource
 from fairserve.platform.db.schemas import NamedTenantPaging, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, read_session
-from fairserve.platform.profiles import repository
-from fairserve.platform.profiles.endpoints import Options, read_history, read_profile, set_profile
-from fairserve.platform.profiles.schemas import AppProfileOut, ProfileModeBody, StageSeen
+from fairserve.platform.tenancy.apps.endpoints import change_app, list_all_apps, service_of
+from fairserve.platform.tenancy.apps.schemas import AppOut, AppPatch, LimitsBody, StageOut
+from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.profiles import repository
+from fairserve.platform.tenancy.profiles.endpoints import (
+    Options,
+    read_history,
+    read_profile,
+    set_profile,
+)
+from fairserve.platform.tenancy.profiles.schemas import AppProfileOut, ProfileModeBody, StageSeen
+from fairserve.platform.tenancy.quotas.schemas import ContractBody
 
 router = APIRouter(prefix="/console/clients/apps")
 

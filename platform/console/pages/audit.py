@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from fairserve.platform.audit.endpoints import list_changes
-from fairserve.platform.audit.schemas import AuditOut, AuditQuery
 from fairserve.platform.console.guard import AnyViewer, scoped
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.db.session import ReadSession
+from fairserve.platform.tenancy.audit.endpoints import list_changes
+from fairserve.platform.tenancy.audit.schemas import AuditOut, AuditQuery
 
 router = APIRouter(prefix="/console/audit")
 

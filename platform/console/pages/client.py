@@ -12,7 +12,6 @@ from fastapi import APIRouter, Depends, Path, Request
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
-from fairserve.platform.auth import Principal
 from fairserve.platform.console import forms
 from fairserve.platform.console.charts import Chart, series
 from fairserve.platform.console.contract_form import contract_of
@@ -29,16 +28,17 @@ from fairserve.platform.console.guard import (
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.contracts.schemas import ContractBody
-from fairserve.platform.control.client_views import ClientDetail
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.control.schemas import ClientOut
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.schemas import UserId
-from fairserve.platform.tenants.schemas import UserPut
-from fairserve.platform.tenants.users import change_user, read_user, reset_user
+from fairserve.platform.monitoring.client_views import ClientDetail
+from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.quotas.schemas import ContractBody
+from fairserve.platform.tenancy.tenants.schemas import UserPut
+from fairserve.platform.tenancy.tenants.users import change_user, read_user, reset_user
 
 router = APIRouter(prefix="/console/clients")
 

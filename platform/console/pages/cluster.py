@@ -9,26 +9,26 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from fairserve.platform.cluster.endpoints import read_cluster
-from fairserve.platform.cluster.fleet_endpoints import (
-    changes_of,
-    drain_worker,
-    list_aliases,
-    undrain_worker,
-)
-from fairserve.platform.cluster.fleet_view import workers_out
+from fairserve.platform.background.jobs.endpoints import list_jobs, run_job
+from fairserve.platform.background.jobs.schemas import Jobs
 from fairserve.platform.console.guard import AdminViewer, OwnForm
 from fairserve.platform.console.lists import filters
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.console.worker_charts import charts_of, hit_rates
-from fairserve.platform.control.history import History
-from fairserve.platform.control.live_snapshot import WorkerSeries
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import MAX_PAGE, Paging
 from fairserve.platform.db.session import WriteSession
-from fairserve.platform.jobs.endpoints import list_jobs, run_job
-from fairserve.platform.jobs.schemas import Jobs
+from fairserve.platform.fleet.endpoints import read_cluster
+from fairserve.platform.fleet.fleet_endpoints import (
+    changes_of,
+    drain_worker,
+    list_aliases,
+    undrain_worker,
+)
+from fairserve.platform.fleet.fleet_view import workers_out
+from fairserve.platform.monitoring.history import History
+from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
 router = APIRouter(prefix="/console/cluster")
 

@@ -26,9 +26,9 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import Interaction
-from fairserve.platform.interactions.listing import RunFilter, list_runs
-from fairserve.platform.interactions.repository import last_end
-from fairserve.platform.interactions.schemas import (
+from fairserve.platform.serving.interactions.listing import RunFilter, list_runs
+from fairserve.platform.serving.interactions.repository import last_end
+from fairserve.platform.serving.interactions.schemas import (
     AnyInteractionQuery,
     InteractionOut,
     of_row,

@@ -13,7 +13,8 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import select
 from starlette.responses import Response
 
-from fairserve.platform.cluster.endpoints import read_cluster
+from fairserve.platform.background.jobs.endpoints import list_jobs
+from fairserve.platform.background.jobs.schemas import JobOut
 from fairserve.platform.console import live_charts, overview_charts
 from fairserve.platform.console.alarms import Alarm, Health, alarms
 from fairserve.platform.console.charts import Chart
@@ -22,13 +23,12 @@ from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
-from fairserve.platform.control.activity import BUCKET_S
-from fairserve.platform.control.history import History
-from fairserve.platform.control.live_snapshot import LiveSnapshot
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
-from fairserve.platform.jobs.endpoints import list_jobs
-from fairserve.platform.jobs.schemas import JobOut
+from fairserve.platform.fleet.endpoints import read_cluster
+from fairserve.platform.monitoring.activity import BUCKET_S
+from fairserve.platform.monitoring.history import History
+from fairserve.platform.monitoring.live_snapshot import LiveSnapshot
 
 router = APIRouter(prefix="/console/overview")
 

@@ -21,8 +21,8 @@ from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.ledger import ThrottlingEvent
 from fairserve.platform.db.session import ReadSession
-from fairserve.platform.throttling import events
-from fairserve.platform.throttling.schemas import EventOut, EventQuery
+from fairserve.platform.tuning import events
+from fairserve.platform.tuning.schemas import EventOut, EventQuery
 
 router = APIRouter(prefix="/console/refusals")
 

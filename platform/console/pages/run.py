@@ -21,13 +21,13 @@ from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
-from fairserve.platform.interactions.admin_endpoints import cancel_any_interaction
-from fairserve.platform.interactions.drawing import draw
-from fairserve.platform.interactions.endpoints import service_of
-from fairserve.platform.interactions.graph_view import GraphOut
-from fairserve.platform.interactions.repository import MAX_CALLS
-from fairserve.platform.interactions.schemas import InteractionOut
-from fairserve.platform.interactions.service import Interactions
+from fairserve.platform.serving.interactions.admin_endpoints import cancel_any_interaction
+from fairserve.platform.serving.interactions.drawing import draw
+from fairserve.platform.serving.interactions.endpoints import service_of
+from fairserve.platform.serving.interactions.graph_view import GraphOut
+from fairserve.platform.serving.interactions.repository import MAX_CALLS
+from fairserve.platform.serving.interactions.schemas import InteractionOut
+from fairserve.platform.serving.interactions.service import Interactions
 
 router = APIRouter(prefix="/console/interactions")
 

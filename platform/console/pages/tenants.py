@@ -10,8 +10,6 @@ from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
 from fairserve.interactions.call import TENANT_LEVELS
-from fairserve.platform.apps.endpoints import list_all_apps
-from fairserve.platform.auth import Principal
 from fairserve.platform.console import forms
 from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.formats import part
@@ -19,16 +17,18 @@ from fairserve.platform.console.guard import AdminViewer, OwnForm, acting_for
 from fairserve.platform.console.lists import asked, filters, part_of, place
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
-from fairserve.platform.contracts.schemas import ContractBody
 from fairserve.platform.db.schemas import NamedPaging, NamedTenantPaging
 from fairserve.platform.db.session import ReadSession, read_session
-from fairserve.platform.tenants.endpoints import (
+from fairserve.platform.tenancy.apps.endpoints import list_all_apps
+from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.quotas.schemas import ContractBody
+from fairserve.platform.tenancy.tenants.endpoints import (
     change_tenant,
     list_tenants,
     read_tenant,
     service_of,
 )
-from fairserve.platform.tenants.schemas import TenantPatch
+from fairserve.platform.tenancy.tenants.schemas import TenantPatch
 
 router = APIRouter(prefix="/console/clients/tenants")
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from sqlalchemy.orm import Session
 from starlette.responses import RedirectResponse, Response
 
+from fairserve.platform.base.errors import ConflictError, FairServeError, InvalidRequestError
 from fairserve.platform.console import throttling_view as view
 from fairserve.platform.console.charts import Chart
 from fairserve.platform.console.guard import AdminViewer, Form, OwnForm, acting_for
@@ -21,11 +22,10 @@ from fairserve.platform.console.streams import stream
 from fairserve.platform.console.throttling_form import Sheet, differences, sheet
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.errors import ConflictError, FairServeError, InvalidRequestError
-from fairserve.platform.throttling.endpoints import change_throttling, preview_throttling
-from fairserve.platform.throttling.preview_schemas import PreviewIn
-from fairserve.platform.throttling.schemas import ThrottlingPut
-from fairserve.platform.throttling.service import Current, load_current
+from fairserve.platform.tuning.endpoints import change_throttling, preview_throttling
+from fairserve.platform.tuning.preview_schemas import PreviewIn
+from fairserve.platform.tuning.schemas import ThrottlingPut
+from fairserve.platform.tuning.service import Current, load_current
 
 router = APIRouter(prefix="/console/throttling")
 

@@ -20,17 +20,17 @@ from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.session import ReadSession
-from fairserve.platform.usage import reports
-from fairserve.platform.usage.formats import MAX_ANSWERED_ROWS, document
-from fairserve.platform.usage.readers import refuse_tenant_groups
-from fairserve.platform.usage.schemas import (
+from fairserve.platform.reporting.usage import reports
+from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, document
+from fairserve.platform.reporting.usage.readers import refuse_tenant_groups
+from fairserve.platform.reporting.usage.schemas import (
     Group,
     UsageQuery,
     UsageReport,
     UsageRequest,
     UsageRow,
 )
-from fairserve.platform.usage.slots import ReportSlots
+from fairserve.platform.reporting.usage.slots import ReportSlots
 
 router = APIRouter(prefix="/console/usage")
 

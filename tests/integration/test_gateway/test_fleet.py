@@ -11,7 +11,7 @@ from processes import eventually
 from scripted_worker import ScriptedWorker
 from sse import data_of
 
-from fairserve.platform import cli
+from fairserve.platform.server import cli
 
 PATH = "/v1/chat/completions"
 WORKERS = "/admin/cluster/workers"

@@ -10,9 +10,9 @@ import pytest
 from processes import eventually
 from scripted_worker import ScriptedWorker
 
-from fairserve.platform import wiring
-from fairserve.platform.journal.journal import Journal
-from fairserve.platform.journal.reserve import STEP_BYTES
+from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.control.journal.reserve import STEP_BYTES
+from fairserve.platform.server import wiring
 
 from .test_limits import BUDGET, COST, CROWDED, Client, priced, remaining
 

@@ -12,9 +12,9 @@ from processes import eventually
 from scripted_worker import ScriptedWorker
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
-from fairserve.platform.app import create_app
-from fairserve.platform.completions.models import BODY_BASE_BYTES, BODY_BYTES_PER_TOKEN
-from fairserve.platform.settings import Settings
+from fairserve.platform.fleet.models import BODY_BASE_BYTES, BODY_BYTES_PER_TOKEN
+from fairserve.platform.server.app import create_app
+from fairserve.platform.server.settings import Settings
 
 PATH = "/v1/chat/completions"
 UNKNOWN = "sk-fs-a-" + "0" * 40

@@ -17,7 +17,7 @@ from gateway_server import ADMIN_KEY, DEADLINE_S
 from processes import eventually
 from torch_worker import MODEL
 
-from fairserve.platform import cli
+from fairserve.platform.server import cli
 
 from .test_fleet import PATH, WORKERS, becomes, drain, listed
 

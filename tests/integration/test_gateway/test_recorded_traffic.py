@@ -10,7 +10,7 @@ from processes import eventually
 from torch_worker import MODEL, shared_worker
 
 from fairserve.engine.simulated.traces.reading import read_trace
-from fairserve.platform import cli
+from fairserve.platform.server import cli
 
 SYSTEM = "You are the archivist of a small museum of tides and clocks. " * 8
 SECRET_WORDS = ("archivist", "museum", "zephyr", "ann-of-the-harbour", "bob-of-the-hill")

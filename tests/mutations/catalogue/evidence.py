@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from catalogue.mutation import Mutation
 
-_ENTITLEMENT = ("tests/unit/platform/reproduce/test_entitlement.py",)
-_COMPOSITION = ("tests/unit/platform/reproduce/test_composition.py",)
+_ENTITLEMENT = ("tests/unit/benchmarks/reproduce/test_entitlement.py",)
+_COMPOSITION = ("tests/unit/benchmarks/reproduce/test_composition.py",)
 _FINGERPRINTS = ("tests/unit/platform/evidence",)
 _DEMO = ("tests/unit/platform/demo",)
 
@@ -29,7 +29,7 @@ EVIDENCE = (
     Mutation(
         "entitlement-is-that-of-the-best-client",
         "evidence",
-        "platform/reproduce/entitlement.py",
+        "benchmarks/reproduce/entitlement.py",
         'total = max(sum(each["typical_calls_per_s"].values()) for each in of_systems)',
         'total = max(max(each["typical_calls_per_s"].values()) for each in of_systems)',
         _ENTITLEMENT,
@@ -37,7 +37,7 @@ EVIDENCE = (
     Mutation(
         "tokens-count-in-place-of-typical-calls",
         "evidence",
-        "platform/reproduce/entitlement.py",
+        "benchmarks/reproduce/entitlement.py",
         "typical = _WEIGHTS.typical_call(self._profiles[call.app], call.stage)",
         "typical = 1000.0",
         _ENTITLEMENT,
@@ -45,7 +45,7 @@ EVIDENCE = (
     Mutation(
         "nobody-dominates",
         "evidence",
-        "platform/reproduce/composition/comparison.py",
+        "benchmarks/reproduce/composition/comparison.py",
         "return no_worse and any(_beats(row, ours, compared) for compared in COMPARED)",
         "return no_worse and all(_beats(row, ours, compared) for compared in COMPARED)",
         _COMPOSITION,
@@ -53,7 +53,7 @@ EVIDENCE = (
     Mutation(
         "every-mechanism-earns-its-place",
         "evidence",
-        "platform/reproduce/composition/ablation.py",
+        "benchmarks/reproduce/composition/ablation.py",
         "return ratio.greatest < 1.0 if compared.high else ratio.least > 1.0",
         "return ratio.greatest <= 1.0 if compared.high else ratio.least >= 1.0",
         _COMPOSITION,
@@ -61,7 +61,7 @@ EVIDENCE = (
     Mutation(
         "comment-makes-a-report-stale",
         "evidence",
-        "platform/evidence/fingerprint.py",
+        "benchmarks/evidence/fingerprint.py",
         "kept = [each for each in value if not _is_docstring(each)]",
         "kept = list(value)",
         _FINGERPRINTS,
@@ -69,7 +69,7 @@ EVIDENCE = (
     Mutation(
         "stale-report-is-accepted",
         "evidence",
-        "platform/evidence/status.py",
+        "benchmarks/evidence/status.py",
         'FAILED: frozenset[State] = frozenset({"stale", "missing"})',
         'FAILED: frozenset[State] = frozenset({"missing"})',
         _FINGERPRINTS,
@@ -77,7 +77,7 @@ EVIDENCE = (
     Mutation(
         "reason-holds-for-ever",
         "evidence",
-        "platform/evidence/status.py",
+        "benchmarks/evidence/status.py",
         "elif mark.still_holds is not None and mark.still_holds.at == now:",
         "elif mark.still_holds is not None:",
         _FINGERPRINTS,
@@ -85,7 +85,7 @@ EVIDENCE = (
     Mutation(
         "demo-is-fast-by-what-it-refuses",
         "evidence",
-        "platform/demo/system_run.py",
+        "benchmarks/demo/system_run.py",
         'if call.first_token_s is not None or call.outcome != "completed"  # not streamed',
         "if call.first_token_s is not None",
         _DEMO,

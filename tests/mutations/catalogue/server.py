@@ -12,7 +12,7 @@ _LEDGER = (
     Mutation(
         "ledger-keeps-the-first-row-of-an-id",
         "ledger",
-        "platform/ledger.py",
+        "platform/control/ledger.py",
         "self._calls[entry.key] = record_of(CallRecord, entry.data)",
         "self._calls.setdefault(entry.key, record_of(CallRecord, entry.data))",
         ("tests/unit/platform/*ledger*.py", *_DATABASE),
@@ -20,7 +20,7 @@ _LEDGER = (
     Mutation(
         "ledger-stores-its-position-before-the-commit",
         "ledger",
-        "platform/ledger.py",
+        "platform/control/ledger.py",
         """        if not self._write(batch.rows()):
             return False
         self._store(position)
@@ -32,7 +32,7 @@ _LEDGER = (
     Mutation(
         "ledger-drops-a-batch-with-one-bad-row",
         "ledger",
-        "platform/ledger.py",
+        "platform/control/ledger.py",
         "                self._write_singly(rows, error)\n",
         "                logger.error('rows are refused: %s', error)\n",
         ("tests/unit/platform/*ledger*.py", *_DATABASE),
@@ -40,7 +40,7 @@ _LEDGER = (
     Mutation(
         "restart-fails-calls-that-completed",
         "ledger",
-        "platform/journal/recovery.py",
+        "platform/control/journal/recovery.py",
         """            elif entry.kind == "closed":
                 found.pop(entry.key, None)
 """,
@@ -50,7 +50,7 @@ _LEDGER = (
     Mutation(
         "torn-tail-of-the-journal-is-kept",
         "ledger",
-        "platform/journal/recovery.py",
+        "platform/control/journal/recovery.py",
         "            file.truncate(good_end)\n",
         "",
         _JOURNAL,
@@ -58,7 +58,7 @@ _LEDGER = (
     Mutation(
         "segment-of-an-open-call-is-deleted",
         "ledger",
-        "platform/journal/retention.py",
+        "platform/control/journal/retention.py",
         "if oldest.number >= self._ledgered.segment - 1 or oldest.open_calls:",
         "if oldest.number >= self._ledgered.segment - 1:",
         _JOURNAL,
@@ -103,7 +103,7 @@ _LEDGER = (
     Mutation(
         "live-service-counts-each-progress-in-full",
         "ledger",
-        "platform/control/activity.py",
+        "platform/monitoring/activity.py",
         "            live.counted_service = service\n",
         "            live.counted_service = 0.0\n",
         ("tests/unit/platform/control/*activity*.py", "tests/property/*activity*.py"),
@@ -145,7 +145,7 @@ _USAGE = (
     Mutation(
         "postgresql-rounds-quarter-hours",
         "usage",
-        "platform/usage/raw_rows.py",
+        "platform/reporting/usage/raw_rows.py",
         'quarter = func.floor(func.extract("epoch", time) / QUARTER_S)',
         'quarter = func.extract("epoch", time) / QUARTER_S',
         _ROLLUPS,
@@ -153,7 +153,7 @@ _USAGE = (
     Mutation(
         "sqlite-rounds-seconds-up",
         "usage",
-        "platform/usage/raw_rows.py",
+        "platform/reporting/usage/raw_rows.py",
         'cast(func.strftime("%s", func.substr(cast(time, String), 1, 19)), Integer)',
         'cast(func.round(func.strftime("%s", cast(time, String)) + 0.5), Integer)',
         _ROLLUPS,
@@ -161,7 +161,7 @@ _USAGE = (
     Mutation(
         "uncharged-calls-are-counted",
         "usage",
-        "platform/usage/raw_rows.py",
+        "platform/reporting/usage/raw_rows.py",
         '_count(charged).label("calls"),',
         'func.count().label("calls"),',
         _REPORTS,
@@ -169,7 +169,7 @@ _USAGE = (
     Mutation(
         "reopened-run-stays-in-its-old-quarter-hour",
         "usage",
-        "platform/usage/marks.py",
+        "platform/reporting/usage/marks.py",
         'mark_rows(session, ends, "ended_at")',
         'mark_rows(session, ends[:0], "ended_at")',
         (*_ROLLUPS, *_DATABASE),
@@ -177,7 +177,7 @@ _USAGE = (
     Mutation(
         "mark-made-during-a-rollup-is-lost",
         "usage",
-        "platform/usage/rollups.py",
+        "platform/reporting/usage/rollups.py",
         '_MARK = ("tenant_id", "app_id", "start_s", "marks")',
         '_MARK = ("tenant_id", "app_id", "start_s")',
         _ROLLUPS,
@@ -185,7 +185,7 @@ _USAGE = (
     Mutation(
         "rollup-forgets-users-whose-rows-have-gone",
         "usage",
-        "platform/usage/rollups.py",
+        "platform/reporting/usage/rollups.py",
         "for users in (touched, *(tuple_(*keys).in_(part) for part in parts)):",
         "for users in (touched,):",
         _ROLLUPS,
@@ -193,7 +193,7 @@ _USAGE = (
     Mutation(
         "days-of-clock-changes-have-24-hours",
         "usage",
-        "platform/usage/zones.py",
+        "platform/reporting/usage/zones.py",
         "return begin_s, _midnight(last + timedelta(days=1), zone)",
         "return begin_s, _midnight(last, zone) + DAY_S",
         ("tests/unit/platform/*zones*.py", *_REPORTS),
@@ -201,7 +201,7 @@ _USAGE = (
     Mutation(
         "budget-is-told-days-of-the-last-period",
         "usage",
-        "platform/usage/spending.py",
+        "platform/reporting/usage/spending.py",
         "        UsageCalls.start_s >= begin_s,\n",
         "",
         ("tests/integration/*spending*.py",),
@@ -220,7 +220,7 @@ _WEBHOOKS = (
     Mutation(
         "signature-leaves-out-the-time",
         "webhooks",
-        "platform/webhooks/signature.py",
+        "platform/background/webhooks/signature.py",
         'b".".join((event_id.encode(), timestamp.encode(), body))',
         'b".".join((event_id.encode(), body))',
         (*_WEBHOOK_UNITS, *_DELIVERY),
@@ -228,7 +228,7 @@ _WEBHOOKS = (
     Mutation(
         "rotated-secret-signs-for-ever",
         "webhooks",
-        "platform/webhooks/signature.py",
+        "platform/background/webhooks/signature.py",
         "return time is not None and time > now",
         "return time is not None",
         (*_WEBHOOK_UNITS, *_DELIVERY),
@@ -236,7 +236,7 @@ _WEBHOOKS = (
     Mutation(
         "retry-after-of-the-receiver-is-ignored",
         "webhooks",
-        "platform/webhooks/retries.py",
+        "platform/background/webhooks/retries.py",
         "return max(own_s, min(asked_s, _step_s(attempts + 1)))",
         "return own_s",
         (*_WEBHOOK_UNITS, *_DELIVERY),
@@ -244,7 +244,7 @@ _WEBHOOKS = (
     Mutation(
         "private-address-beside-a-public-one-is-sent-to",
         "webhooks",
-        "platform/webhooks/guard.py",
+        "platform/background/webhooks/guard.py",
         "if not all(self._may_be_sent_to(address) for address in addresses):",
         "if not any(self._may_be_sent_to(address) for address in addresses):",
         _WEBHOOK_UNITS,
@@ -252,7 +252,7 @@ _WEBHOOKS = (
     Mutation(
         "delivery-is-claimed-while-it-is-leased",
         "webhooks",
-        "platform/webhooks/claims.py",
+        "platform/background/webhooks/claims.py",
         """        or_(WebhookDelivery.lease_until.is_(None), WebhookDelivery.lease_until <= now),
 """,
         "",
@@ -261,7 +261,7 @@ _WEBHOOKS = (
     Mutation(
         "outcome-of-a-lost-lease-is-recorded",
         "webhooks",
-        "platform/webhooks/claims.py",
+        "platform/background/webhooks/claims.py",
         """                WebhookDelivery.lease_until == claimed.lease_until,
             )
             .with_for_update()""",
@@ -272,7 +272,7 @@ _WEBHOOKS = (
     Mutation(
         "delivery-is-tried-once-too-often",
         "webhooks",
-        "platform/webhooks/claims.py",
+        "platform/background/webhooks/claims.py",
         "outcome.status == 410 or claimed.attempts >= max_attempts",
         "outcome.status == 410 or claimed.attempts > max_attempts",
         _DELIVERY,
@@ -280,7 +280,7 @@ _WEBHOOKS = (
     Mutation(
         "endpoint-is-told-what-happened-before-it",
         "webhooks",
-        "platform/webhooks/outbox.py",
+        "platform/background/webhooks/outbox.py",
         "return since is not None and event.at >= since",
         "return since is not None",
         (*_EVENTS, *_DELIVERY),
@@ -288,7 +288,7 @@ _WEBHOOKS = (
     Mutation(
         "budget-event-comes-only-beyond-the-limit",
         "webhooks",
-        "platform/webhooks/budgets.py",
+        "platform/background/webhooks/budgets.py",
         "spent is not None and spent >= met.limits[end]",
         "spent is not None and spent > met.limits[end]",
         ("tests/integration/*webhooks_budgets*.py",),
@@ -306,7 +306,7 @@ _EXPORTS = (
     Mutation(
         "app-sees-the-exports-of-other-apps",
         "exports",
-        "platform/exports/repository.py",
+        "platform/reporting/exports/repository.py",
         'return [*own, ReportExport.app_id == self.app_id, ReportExport.asked_by == "app"]',
         'return [*own, ReportExport.asked_by == "app"]',
         ("tests/integration/test_exports.py", "tests/integration/*isolation*.py"),
@@ -314,7 +314,7 @@ _EXPORTS = (
     Mutation(
         "attempt-that-was-taken-over-goes-on-writing",
         "exports",
-        "platform/exports/claims.py",
+        "platform/reporting/exports/claims.py",
         "        ReportExport.attempt == export.attempt,\n",
         "",
         _EXPORTS_TESTS,
@@ -322,7 +322,7 @@ _EXPORTS = (
     Mutation(
         "lost-attempts-are-never-counted",
         "exports",
-        "platform/exports/claims.py",
+        "platform/reporting/exports/claims.py",
         """            export.lost += 1
 """,
         """            export.lost += 0
@@ -332,7 +332,7 @@ _EXPORTS = (
     Mutation(
         "postgresql-exports-are-claimed-twice",
         "exports",
-        "platform/exports/claims.py",
+        "platform/reporting/exports/claims.py",
         "        .with_for_update(of=ReportExport, skip_locked=True)\n",
         "",
         _EXPORTS_TESTS,
@@ -340,7 +340,7 @@ _EXPORTS = (
     Mutation(
         "export-of-an-erased-user-stays",
         "exports",
-        "platform/exports/erasure.py",
+        "platform/reporting/exports/erasure.py",
         'has_file = ReportExport.state.in_(("ready", "expired"))',
         'has_file = ReportExport.state.in_(("expired",))',
         (*_USER_DATA, "tests/integration/*exports_afterwards*.py"),
@@ -348,7 +348,7 @@ _EXPORTS = (
     Mutation(
         "erasure-leaves-rejected-calls",
         "exports",
-        "platform/user_data/erasure.py",
+        "platform/reporting/user_data/erasure.py",
         "REFUSALS.name: self._in_batches(REFUSALS, self._refusals),",
         "REFUSALS.name: 0,",
         _USER_DATA,
@@ -356,7 +356,7 @@ _EXPORTS = (
     Mutation(
         "calls-after-an-erasure-come-under-the-pseudonym",
         "exports",
-        "platform/user_data/pseudonyms.py",
+        "platform/reporting/user_data/pseudonyms.py",
         "if row is None or datetime.fromtimestamp(at, UTC) > row.erased_at:",
         "if row is None:",
         _USER_DATA,
@@ -364,7 +364,7 @@ _EXPORTS = (
     Mutation(
         "tenant-lifts-a-block-by-erasing-the-user",
         "exports",
-        "platform/user_data/service.py",
+        "platform/reporting/user_data/service.py",
         'if row is not None and row.blocked and self._principal.scope != "admin":',
         'if row is not None and row.blocked and self._principal.scope == "app":',
         (*_USER_DATA, "tests/integration/*isolation*.py"),
@@ -431,7 +431,7 @@ _CONSOLE = (
     Mutation(
         "revoked-key-is-valid",
         "console",
-        "platform/auth.py",
+        "platform/tenancy/auth.py",
         "stopped = any(time is not None for time in (found.revoked_at, *stopped_at))",
         "stopped = any(time is not None for time in stopped_at)",
         (*_AUTH, "tests/integration/*management_keys*.py"),
@@ -439,7 +439,7 @@ _CONSOLE = (
     Mutation(
         "cached-key-outlives-its-expiry",
         "console",
-        "platform/auth.py",
+        "platform/tenancy/auth.py",
         """                self._check_expiry(entry)
                 self._known.move_to_end(digest)""",
         "                self._known.move_to_end(digest)",
@@ -448,7 +448,7 @@ _CONSOLE = (
     Mutation(
         "key-read-before-its-revocation-is-cached",
         "console",
-        "platform/auth.py",
+        "platform/tenancy/auth.py",
         """            if generation == self._generation:
                 self._store(digest, entry)""",
         """            if generation <= self._generation:
@@ -458,7 +458,7 @@ _CONSOLE = (
     Mutation(
         "event-stream-outlives-its-key",
         "console",
-        "platform/interactions/endpoints.py",
+        "platform/serving/interactions/endpoints.py",
         "lambda: authenticator.confirm(principal),",
         "lambda: asyncio.sleep(0),",
         ("tests/integration/test_gateway/test_event_streams.py",),
@@ -466,7 +466,7 @@ _CONSOLE = (
     Mutation(
         "last-admin-key-can-be-revoked",
         "console",
-        "platform/keys/service.py",
+        "platform/tenancy/keys/service.py",
         'if self._owner.scope == "admin" and not set(lasting) - {key_id}:',
         'if self._owner.scope == "admin" and not lasting:',
         ("tests/integration/test_management_admin_keys.py",),
@@ -474,12 +474,12 @@ _CONSOLE = (
     Mutation(
         "client-chooses-its-address",
         "console",
-        "platform/client_address.py",
+        "platform/base/client_address.py",
         """    if address is None or not _is_trusted(address, trusted_proxies):
         return peer""",
         """    if address is None:
         return peer""",
-        ("tests/unit/platform/test_client_address.py",),
+        ("tests/unit/platform/base/test_client_address.py",),
     ),
     Mutation(
         "attempts-at-once-pass-the-sign-in-limit",
@@ -492,7 +492,7 @@ _CONSOLE = (
     Mutation(
         "blocked-user-returns-with-a-space",
         "console",
-        "platform/user_ids.py",
+        "platform/base/user_ids.py",
         "    text = text.strip()\n",
         "",
         ("tests/integration/test_gateway/test_user_ids.py",),
@@ -500,7 +500,7 @@ _CONSOLE = (
     Mutation(
         "tenant-key-acts-for-the-tenant-it-names",
         "console",
-        "platform/auth.py",
+        "platform/tenancy/auth.py",
         """    if named is not None and named != principal.tenant_id:
         raise NotFoundError("there is no such tenant", param="tenant")
     return principal""",
@@ -510,7 +510,7 @@ _CONSOLE = (
     Mutation(
         "app-of-another-tenant-is-found",
         "console",
-        "platform/apps/repository.py",
+        "platform/tenancy/apps/repository.py",
         """        .where(App.id == app_id, App.tenant_id == tenant_id)
         .options""",
         """        .where(App.id == app_id)
@@ -520,7 +520,7 @@ _CONSOLE = (
     Mutation(
         "tenant-sees-the-calls-of-another-ones-run",
         "console",
-        "platform/interactions/repository.py",
+        "platform/serving/interactions/repository.py",
         '            LedgerCall.tenant_id.concat("") == tenant,\n',
         "",
         (
@@ -533,7 +533,7 @@ _CONSOLE = (
     Mutation(
         "key-of-another-owner-is-revoked",
         "console",
-        "platform/keys/service.py",
+        "platform/tenancy/keys/service.py",
         "if row is None or keys.owner_of(row) != self._owner:",
         "if row is None:",
         ("tests/integration/*management_keys*.py", *_ISOLATION),
@@ -541,7 +541,7 @@ _CONSOLE = (
     Mutation(
         "deletion-of-an-app-is-not-audited",
         "console",
-        "platform/apps/service.py",
+        "platform/tenancy/apps/service.py",
         """            self._audit("app.delete", app, before)
 """,
         "",
@@ -550,7 +550,7 @@ _CONSOLE = (
     Mutation(
         "tenant-sets-the-weight-of-its-app",
         "console",
-        "platform/apps/service.py",
+        "platform/tenancy/apps/service.py",
         'if weight is not None and self._principal.scope != "admin":',
         'if weight is not None and self._principal.scope == "app":',
         ("tests/integration/*management_apps*.py", *_ISOLATION),
@@ -558,7 +558,7 @@ _CONSOLE = (
     Mutation(
         "retry-after-is-rounded-down",
         "console",
-        "platform/completions/refusals.py",
+        "platform/serving/completions/refusals.py",
         "retry_s = max(1, math.ceil(decision.retry_after_s or 1.0))\n    return RateLimitedError(",
         "retry_s = max(1, math.floor(decision.retry_after_s or 1.0))\n    return RateLimitedError(",
         (

@@ -10,7 +10,7 @@ from fairserve.engine.simulated.traces.defaults import Defaults
 from fairserve.engine.simulated.traces.interaction_file import write_trace
 from fairserve.engine.simulated.traces.model import Interaction, TraceCall
 from fairserve.engine.simulated.traces.reading import read_trace
-from fairserve.platform import cli
+from fairserve.platform.server import cli
 
 QUESTION = [system("Be brief, and be kind."), user("What is a hash table?")]
 ANSWER = "An array of keys and values, found by a hash of the key."

@@ -8,7 +8,7 @@ from shared_traces import shared_trace
 
 from fairserve.engine.simulated.traces.interaction_file import write_trace
 from fairserve.engine.simulated.traces.reading import read_trace
-from fairserve.platform import cli
+from fairserve.platform.server import cli
 
 FAN_OUT = {2: [1], 3: [1], 4: [1], 5: [2, 3, 4], 6: [5]}
 CHAIN = {1: [], 2: [1], 3: [2]}

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from fairserve.platform.console.alarms import Health, alarms
-from fairserve.platform.control.client_views import ClientView
-from fairserve.platform.control.live_snapshot import ActivitySeries, LiveSnapshot
+from fairserve.platform.monitoring.client_views import ClientView
+from fairserve.platform.monitoring.live_snapshot import ActivitySeries, LiveSnapshot
 
 BUCKETS = 24
 

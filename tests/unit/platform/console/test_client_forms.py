@@ -4,14 +4,14 @@ from decimal import Decimal
 
 import pytest
 
-from fairserve.platform.apps.schemas import AppPatch
+from fairserve.platform.base.errors import ConflictError, InvalidRequestError
 from fairserve.platform.console.contract_form import contract_of
 from fairserve.platform.console.forms import refused
 from fairserve.platform.console.pages import apps, tenants
 from fairserve.platform.console.pages.client import Client, changed, path_of
-from fairserve.platform.contracts.schemas import ContractBody
-from fairserve.platform.errors import ConflictError, InvalidRequestError
-from fairserve.platform.tenants.schemas import TenantPatch, UserPut
+from fairserve.platform.tenancy.apps.schemas import AppPatch
+from fairserve.platform.tenancy.quotas.schemas import ContractBody
+from fairserve.platform.tenancy.tenants.schemas import TenantPatch, UserPut
 
 HELD = UserPut(weight=2, rpm=5, blocked=True, contract=ContractBody(rpm_limit=7))
 

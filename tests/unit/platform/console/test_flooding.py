@@ -3,7 +3,7 @@
 import pytest
 
 from fairserve.platform.console.flooding import Totals, floods, share_sign, signs, totals, worst
-from fairserve.platform.control.client_views import ClientView
+from fairserve.platform.monitoring.client_views import ClientView
 
 NOTHING = Totals(0, 0)
 

@@ -5,13 +5,13 @@ from decimal import Decimal
 
 import pytest
 
+from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.console import formats, overview_charts
 from fairserve.platform.console.assets import FOLDER, asset_url, assets
 from fairserve.platform.console.rendering import _json_block
 from fairserve.platform.console.sign_in import HOME, _local
 from fairserve.platform.console.state import Shared, Streams
 from fairserve.platform.console.streams import event
-from fairserve.platform.errors import UnavailableError
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 
 from fairserve.platform.console import live_charts
 from fairserve.platform.console.live_charts import chart_events, load_chart, refusals_chart
-from fairserve.platform.control.live_snapshot import (
+from fairserve.platform.monitoring.live_snapshot import (
     ActivitySeries,
     ClusterSeries,
     LiveSnapshot,

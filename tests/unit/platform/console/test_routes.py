@@ -5,12 +5,12 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
-from fairserve.platform.app import create_app
 from fairserve.platform.console import guard
 from fairserve.platform.console.router import PARTS
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.schema import upgrade
-from fairserve.platform.settings import Settings
+from fairserve.platform.server.app import create_app
+from fairserve.platform.server.settings import Settings
 
 OPEN = {"/console", "/console/", "/console/sign-in"}
 ROUTES = [route for part in PARTS for route in part.router.routes]

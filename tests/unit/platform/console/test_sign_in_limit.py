@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from fairserve.platform.base.errors import AuthenticationError, RateLimitedError
 from fairserve.platform.console import sign_in_limit
 from fairserve.platform.console.sign_in_limit import (
     DELAY_S,
@@ -12,7 +13,6 @@ from fairserve.platform.console.sign_in_limit import (
     SignInFailures,
     SignInLimit,
 )
-from fairserve.platform.errors import AuthenticationError, RateLimitedError
 
 
 class World:

@@ -4,10 +4,10 @@ import pytest
 from virtual_cluster import make_call
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.platform.control import activity_bucket
-from fairserve.platform.control.activity import BUCKET_S, BUCKETS, Activity
-from fairserve.platform.control.activity_bucket import Counts
-from fairserve.platform.control.live import LiveCall
+from fairserve.platform.monitoring import activity_bucket
+from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
+from fairserve.platform.monitoring.activity_bucket import Counts
+from fairserve.platform.monitoring.live import LiveCall
 
 
 class Clock:
@@ -156,7 +156,7 @@ def test_tenants_without_a_name_are_in_the_whole(monkeypatch):
 
 
 def test_known_clients_are_bounded(monkeypatch):
-    monkeypatch.setattr("fairserve.platform.control.activity.MAX_KNOWN", 100)
+    monkeypatch.setattr("fairserve.platform.monitoring.activity.MAX_KNOWN", 100)
     world = Clock()
     world.serve("large", tokens=10_000)
     for number in range(500):

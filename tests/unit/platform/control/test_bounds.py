@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.platform.base.errors import RateLimitedError, UnavailableError
 from fairserve.platform.control.messages import Progress
-from fairserve.platform.errors import RateLimitedError, UnavailableError
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import AdmissionOptions
 

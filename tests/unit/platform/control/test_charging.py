@@ -1,6 +1,6 @@
 """A client library that sends a call again is not charged for an attempt that delivered nothing."""
 
-from fairserve.platform.prices.book import PriceBook
+from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.throttling.price import TokenPrice
 from fairserve.throttling.quota import Quota

@@ -7,10 +7,10 @@ import pytest
 
 from fairserve.engine.base import WorkerMetrics
 from fairserve.interactions.call import TokenUsage
-from fairserve.platform.control.activity import BUCKET_S, BUCKETS
-from fairserve.platform.control.history import History
+from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Progress
-from fairserve.platform.errors import UnavailableError
+from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS
+from fairserve.platform.monitoring.history import History
 
 
 def member(worker_id, metrics=None, state="ready"):
@@ -147,7 +147,7 @@ async def test_it_samples_by_itself_when_a_bucket_is_over(world, history):
     history.watch(tell)
     world.now_s += 1.0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fairserve.platform.control.history.asyncio.sleep", passing)
+        patch.setattr("fairserve.platform.monitoring.history.asyncio.sleep", passing)
         task = asyncio.create_task(history.run())
         await told.wait()
         task.cancel()

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from fairserve.platform.control import service
-from fairserve.platform.errors import (
+from fairserve.platform.base.errors import (
     ConflictError,
     NotFoundError,
     UnavailableError,
     UnprocessableError,
 )
+from fairserve.platform.control import service
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from call_records import call_record
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Progress
 from fairserve.platform.control.record import CallRecord, record_of
-from fairserve.platform.errors import UnavailableError
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.circumstances import Circumstances
 from fairserve.throttling.quota import Quota

@@ -1,0 +1,157 @@
+"""The local scheduler at work: one step of DLPM with a queue of a given length.
+
+A step is what a scheduler does before a forward pass (ALGORITHMS section 5, points 1 to 4): eight calls
+arrive, it hears which blocks were stored and evicted since the last one, and walks the queue in order of
+matched prefix until the batch of 64 is full again (eight calls enter). All of that is timed, the
+matching of waiting calls included. The cache is full, so each step changes the matches of waiting calls,
+and once in a while those of thousands, when the trunk that they share is stored or evicted; the queue
+stays as long as it is.
+
+Timed apart: charging what the 64 running calls decoded (``decode_us``), the ends of eight (``end_us``),
+and what an engine does whatever its scheduler is (``engine_us``): for the calls that enter, the look-up,
+lock, insertion and eviction of their blocks, of which ``prefix_cache_us`` is the figure. Not timed:
+hashing, once for each request when it comes in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import fmean
+
+from fairserve.benchmarks.bench.calls import OUTPUT_TOKENS, CallSource
+from fairserve.benchmarks.bench.engine_cache import EngineCache
+from fairserve.benchmarks.bench.figure import Reading
+from fairserve.benchmarks.bench.measure import cpu_ns, percentile, wall_ns
+from fairserve.interactions.call import client_id
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.prefix_node import Node
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS
+
+TURNOVER = 8
+"""Calls that arrive, enter and end in a step."""
+_PARTS = ("arrive", "walk", "news", "decode", "end", "engine")
+_OWN_PARTS = 3
+"""The first three are the step."""
+
+
+class DlpmSteps:
+    """An engine with a full batch and a queue."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        waiting: int,
+        batch: int = 64,
+        worker_tokens: int = 200_000,
+        clients: int = 100,
+        steps: int = 100,
+        seed: int = 5,
+    ) -> None:
+        self._name, self._steps, self._batch = name, steps, batch
+        self._capacity_tokens = worker_tokens
+        self._source = CallSource(seed, clients)
+        self._cache = EngineCache(seed, worker_tokens)
+        self._scheduler = LOCAL_SCHEDULERS["dlpm"]()
+        self._running: deque[tuple[LocalCall, Node, int]] = deque()
+        """With the lock and the reserved tokens."""
+        self._reserved_tokens = 0
+        self.admitted_tokens = self.cached_tokens = 0
+        for _ in range(waiting + batch - TURNOVER):
+            self._scheduler.add(self._next())
+        while self.admitted_tokens - self.cached_tokens < 2 * worker_tokens:
+            self._step()
+
+    def __len__(self) -> int:
+        """Number of waiting calls."""
+        return len(self._scheduler)
+
+    def round(self) -> Reading:
+        """So many steps, each timed by itself and in its parts."""
+        self.admitted_tokens = self.cached_tokens = 0
+        steps = [self._step() for _ in range(self._steps)]
+        whole_us = [sum(step[:_OWN_PARTS]) for step in steps]
+        details = {
+            f"{part}_us": fmean(of_part)
+            for part, of_part in zip(_PARTS, zip(*steps, strict=True), strict=True)
+        }
+        details["p50_us"] = percentile(whole_us, 0.5)
+        details["p99_us"] = percentile(whole_us, 0.99)
+        details["waiting"] = float(len(self._scheduler))
+        details["running"] = float(len(self._running))
+        details["hit_rate"] = self.cached_tokens / max(1, self.admitted_tokens)
+        return Reading({self._name: fmean(whole_us)}, details)
+
+    def _step(self) -> tuple[float, ...]:
+        """One step; returns the microseconds of its parts."""
+        scheduler, cache, running = self._scheduler, self._cache, self._running
+        ending = TURNOVER if len(running) >= self._batch - TURNOVER else 0
+        arrivals = [self._next() for _ in range(TURNOVER)] if ending else []
+        begin_ns = cpu_ns()
+        for call in arrivals:
+            scheduler.add(call)
+        arrived_ns = cpu_ns()
+
+        admitted, engine_ns = self._walk()
+        walked_ns = cpu_ns()
+
+        for call in admitted:
+            cache.store(call.call_id)
+        stored_ns = cpu_ns()
+        cache.tell()
+        told_ns = cpu_ns()
+
+        tokens = OUTPUT_TOKENS * TURNOVER // self._batch
+        for call, _, _ in running:
+            scheduler.decoded(call.call_id, tokens)
+        decoded_ns = cpu_ns()
+
+        ended = [running.popleft() for _ in range(ending)]
+        for call, _, _ in ended:
+            scheduler.finish(call.call_id)
+        end_ns = cpu_ns()
+        for call, locked, reserved_tokens in ended:
+            self._reserved_tokens -= reserved_tokens
+            cache.unlock(locked)
+            cache.forget(call.call_id)
+        parts_ns = (
+            arrived_ns - begin_ns,
+            walked_ns - arrived_ns - engine_ns,
+            told_ns - stored_ns,
+            decoded_ns - told_ns,
+            end_ns - decoded_ns,
+            engine_ns + stored_ns - walked_ns,
+        )
+        return tuple(part_ns / 1000 for part_ns in parts_ns)
+
+    def _walk(self) -> tuple[list[LocalCall], int]:
+        """Admit by the pull protocol until the batch is full; also the engine's own nanoseconds."""
+        scheduler, cache = self._scheduler, self._cache
+        admitted: list[LocalCall] = []
+        engine_ns = 0
+        scheduler.start_pass(cache)
+        while len(self._running) < self._batch and (call := scheduler.peek()) is not None:
+            begin_ns = wall_ns()
+            cached_tokens, _, _ = cache.match(call)
+            needed = call.prompt_tokens - cached_tokens + call.max_output_tokens
+            fits = self._reserved_tokens + needed <= self._capacity_tokens
+            if fits:
+                self._running.append((call, cache.lock(call.call_id), needed))
+                self._reserved_tokens += needed
+                self.admitted_tokens += call.prompt_tokens
+                self.cached_tokens += cached_tokens
+                admitted.append(call)
+            engine_ns += wall_ns() - begin_ns
+            if fits:
+                scheduler.accept(cached_tokens)
+            else:
+                scheduler.skip()
+        return admitted, engine_ns
+
+    def _next(self) -> LocalCall:
+        """A call whose keys are known to the cache; its token ids are not needed any more."""
+        call = self._source.call()
+        self._cache.hash_and_register(call)
+        return LocalCall(
+            call.call_id, client_id(call.client), call.prompt_tokens, call.max_output_tokens
+        )

@@ -1,0 +1,203 @@
+"""How costs grow: each figure's workload again, with one of its sizes varied.
+
+A curve is measured by the same code as the figures, with fewer rounds at each point because there are
+many. Points are measured one after the other, each with a workload of its own, so that the memory of
+one is free before the next is built.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from fairserve.benchmarks.bench.decisions import Decisions
+from fairserve.benchmarks.bench.dlpm_steps import DlpmSteps
+from fairserve.benchmarks.bench.figure import Workload
+from fairserve.benchmarks.bench.measure import frozen_garbage
+from fairserve.benchmarks.bench.prompts import PromptTrees
+from fairserve.benchmarks.bench.vtc_passes import VtcPasses
+from fairserve.benchmarks.bench.whole_calls import FIGURE as DISPATCHER
+from fairserve.benchmarks.bench.whole_calls import WholeCalls
+
+_VALUE = "value"
+_PROMPTS_PER_WORKER = 65
+"""So many prompts of a length are one worker's capacity where lengths vary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """What is measured at which sizes."""
+
+    name: str
+    """Of the file, too."""
+    title: str
+    x: str
+    y: str
+    sizes: tuple[int, ...]
+    build: Callable[[int, float], Workload]
+    """Makes the workload of a size, at a share of its full extent."""
+    figure: str = _VALUE
+    per_call: bool = False
+    """The figure is calls per second; the curve shows microseconds per call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A curve's values: for each size the median, the least and the greatest round."""
+
+    curve: Curve
+    points: tuple[tuple[int, float, float, float], ...]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        points = [
+            {"x": size, "value": value, "spread": [least, greatest]}
+            for size, value, least, greatest in self.points
+        ]
+        curve = self.curve
+        return {"name": curve.name, "x": curve.x, "y": curve.y, "points": points}
+
+
+def measure_curves(
+    rounds: int,
+    *,
+    scale: float = 1.0,
+    say: Callable[[str], None] = lambda text: None,
+    curves: Sequence[Curve] | None = None,
+) -> list[Measured]:
+    """All curves, or these; a smaller ``scale`` is for tests."""
+    return [_measure(curve, rounds, scale, say) for curve in (curves or CURVES)]
+
+
+def _measure(curve: Curve, rounds: int, scale: float, say: Callable[[str], None]) -> Measured:
+    points = []
+    for size in curve.sizes:
+        say(f"{curve.title}: {size:,}")
+        workload = curve.build(size, scale)
+        values = []
+        with frozen_garbage():
+            for _ in range(rounds):
+                value = workload.round().figures[curve.figure]
+                values.append(1e6 / value if curve.per_call else value)
+                gc.collect()
+        points.append((size, median(values), min(values), max(values)))
+        del workload
+    return Measured(curve, tuple(points))
+
+
+def _by_prompt_length(size: int, scale: float) -> Workload:
+    length = max(64, round(size * scale))
+    return Decisions(
+        _VALUE,
+        8,
+        worker_tokens=_PROMPTS_PER_WORKER * length,
+        decisions=max(20, round(1000 * scale)),
+        prompts=PromptTrees(1, shortest_tokens=length, longest_tokens=length),
+    )
+
+
+def _by_workers(size: int, scale: float) -> Workload:
+    return Decisions(
+        _VALUE,
+        max(1, round(size * scale)),
+        worker_tokens=max(5000, round(200_000 * scale)),
+        decisions=max(20, round(1000 * scale)),
+    )
+
+
+def _by_clients(size: int, scale: float) -> Workload:
+    return Decisions(
+        _VALUE,
+        8,
+        clients=max(1, round(size * scale)),
+        worker_tokens=max(5000, round(200_000 * scale)),
+        decisions=max(20, round(1000 * scale)),
+    )
+
+
+def _dlpm_by_queue(size: int, scale: float) -> Workload:
+    return DlpmSteps(
+        _VALUE,
+        waiting=max(16, round(size * scale)),
+        batch=max(16, round(64 * scale)),
+        worker_tokens=max(50_000, round(200_000 * scale)),
+        steps=max(3, round(50 * scale)),
+    )
+
+
+def _vtc_by_clients(size: int, scale: float) -> Workload:
+    clients = max(2, round(size * scale))
+    return VtcPasses(
+        _VALUE,
+        clients=clients,
+        queued=5 * clients,
+        batch=100,
+        admitted=20,
+        passes=max(5, round(200 * scale)),
+    )
+
+
+def _dispatcher_by_queue(size: int, scale: float) -> Workload:
+    return WholeCalls(
+        in_flight=max(10, round((300 + size) * scale)),
+        clients=max(20, round(1000 * scale)),
+        worker_tokens=max(20_000, round(200_000 * scale)),
+        calls=max(10, round(1000 * scale)),
+    )
+
+
+CURVES: tuple[Curve, ...] = (
+    Curve(
+        "decision-by-prompt-length",
+        "D2LPM decision, 8 workers",
+        "prompt tokens",
+        "us per decision",
+        (512, 1024, 2048, 4096, 8192, 16_384),
+        _by_prompt_length,
+    ),
+    Curve(
+        "decision-by-workers",
+        "D2LPM decision",
+        "workers",
+        "us per decision",
+        (1, 4, 16, 64, 256),
+        _by_workers,
+    ),
+    Curve(
+        "decision-by-clients",
+        "D2LPM decision, 8 workers",
+        "clients",
+        "us per decision",
+        (10, 100, 1000, 10_000),
+        _by_clients,
+    ),
+    Curve(
+        "dlpm-step-by-queue-length",
+        "DLPM step, 8 calls in and out, batch 64",
+        "calls waiting",
+        "us per step",
+        (32, 128, 512, 2048, 10_000),
+        _dlpm_by_queue,
+    ),
+    Curve(
+        "vtc-by-clients",
+        "VTC pass with 20 admissions, 5 calls queued per client",
+        "clients",
+        "us per pass",
+        (10, 30, 100, 300, 1000, 3000, 10_000),
+        _vtc_by_clients,
+    ),
+    Curve(
+        "dispatcher-by-queue-length",
+        "Dispatcher, whole life of a call, 8 workers",
+        "calls in flight beyond 300",
+        "us of CPU per call",
+        (0, 300, 1000, 3000, 10_000),
+        _dispatcher_by_queue,
+        figure=DISPATCHER,
+        per_call=True,
+    ),
+)

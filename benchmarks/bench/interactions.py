@@ -1,0 +1,33 @@
+"""The figures of ``fairserve bench interactions``: the tracker's time for a call, and its memory.
+
+The time must not grow with the number of runs: ``growth`` in the details is that at 100,000 over that
+at 1,000. The tracker does no more there, but less of what it looks at is in the caches of the processor.
+"""
+
+from __future__ import annotations
+
+from fairserve.benchmarks.bench.figure import Figure, Part, Workload, sized
+from fairserve.benchmarks.bench.figures_command import FiguresCommand
+from fairserve.benchmarks.bench.tracker_calls import BYTES, TIME, TrackerMemory, TrackerTime
+
+CALL_TIME = Figure(TIME, "us", "a call's attachment, stage and completion, 100,000 runs", 10)
+CALL_BYTES = Figure(BYTES, "bytes", "live state, per call", 400)
+
+
+def _time(scale: float) -> Workload:
+    return TrackerTime(sized(100_000, scale, 200), sized(20_000, scale, 200))
+
+
+def _memory(scale: float) -> Workload:
+    return TrackerMemory(sized(5000, scale, 50))
+
+
+PARTS: tuple[Part, ...] = (Part((CALL_TIME,), _time), Part((CALL_BYTES,), _memory))
+
+main = FiguresCommand(
+    "interactions",
+    "Measure what the tracker of runs needs for a call, in time and in memory, and hold the figures "
+    "against targets.",
+    PARTS,
+).main
+"""The command ``fairserve bench interactions``."""

@@ -1,0 +1,75 @@
+"""One worker's own prefix cache: match, lock, insert, unlock, evict.
+
+What an engine with a block-hash cache does for a call, hashing of the prompt included: look up what is
+cached, lock that path, insert the prompt when it is computed (which evicts, the cache being full), and
+unlock a call that ended, so that about 64 calls run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import fmean
+
+from fairserve.benchmarks.bench.calls import CallSource
+from fairserve.benchmarks.bench.figure import Reading
+from fairserve.benchmarks.bench.measure import cpu_ns, percentile
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.prefix_node import Node
+
+FIGURE = "prefix_cache_us"
+WORKER = "worker"
+
+
+class LocalCache:
+    """A full cache of one worker."""
+
+    def __init__(
+        self,
+        *,
+        worker_tokens: int = 400_000,
+        running: int = 64,
+        calls: int = 2000,
+        seed: int = 2,
+    ) -> None:
+        self._calls, self._most_running = calls, running
+        self._source = CallSource(seed)
+        self.locality = Locality(seed)
+        self.locality.add_worker(WORKER, worker_tokens)
+        self._mask = self.locality.tree.mask([WORKER])
+        self._running: deque[tuple[str, Node]] = deque()
+        """Ids, and what the tree gave for the lock."""
+        self.prompt_tokens = self.matched_tokens = 0
+        while self.prompt_tokens - self.matched_tokens < worker_tokens:
+            self._serve()
+
+    def round(self) -> Reading:
+        """So many calls, each timed by itself."""
+        self.prompt_tokens = self.matched_tokens = 0
+        times_us = [self._serve() for _ in range(self._calls)]
+        details = {
+            "p50_us": percentile(times_us, 0.5),
+            "p99_us": percentile(times_us, 0.99),
+            "mean_prompt_tokens": self.prompt_tokens / self._calls,
+            "hit_rate": self.matched_tokens / self.prompt_tokens,
+        }
+        return Reading({FIGURE: fmean(times_us)}, details)
+
+    def _serve(self) -> float:
+        """One call through the cache; returns its microseconds."""
+        call = self._source.call()
+        locality, tree = self.locality, self.locality.tree
+        begin_ns = cpu_ns()
+        locality.register(call)
+        keys = locality.keys(call.call_id)
+        blocks, _ = tree.match(keys, self._mask)
+        matched = tree.lock(keys, WORKER)
+        if len(self._running) >= self._most_running:
+            ended, handle = self._running.popleft()
+            tree.unlock(handle, WORKER)
+            locality.forget(ended)
+        tree.insert(keys, WORKER)
+        took_us = (cpu_ns() - begin_ns) / 1000
+        self._running.append((call.call_id, matched))
+        self.prompt_tokens += call.prompt_tokens
+        self.matched_tokens += blocks * locality.block_tokens
+        return took_us

@@ -1,0 +1,71 @@
+"""Results as a table for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairserve.benchmarks.bench.figure import Figure, Result
+from fairserve.platform.base.text_table import aligned
+
+Row = tuple[str, ...]
+
+_HEAD: Row = ("figure", "value", "spread", "target", "aim", "peers")
+
+
+def table(results: Sequence[Result]) -> str:
+    """One line for each figure; ``*`` marks a target that was missed."""
+    return aligned(_HEAD, [_row(result) for result in results], left=(0, len(_HEAD) - 1))
+
+
+def details(results: Sequence[Result]) -> str:
+    """What else the workloads tell, one line for each of them."""
+    lines, told = [], set()
+    for result in results:
+        if not result.details or id(result.details) in told:
+            continue
+        told.add(id(result.details))
+        numbers = ", ".join(f"{name} {number(value)}" for name, value in result.details.items())
+        lines.append(f"{result.figure.name}: {numbers}")
+    return "\n".join(lines)
+
+
+def to_plain(machine: Mapping[str, Any], results: Sequence[Result], rounds: int) -> dict[str, Any]:
+    """The JSON document of ``--json``."""
+    return {
+        "machine": dict(machine),
+        "method": {
+            "rounds": rounds,
+            "value": "median over the rounds of the round's mean, or of its p99 where named so",
+            "garbage_collector": "frozen and off during a round, run between rounds",
+            "clock": "CPU time of the thread",
+            "threads": 1,
+        },
+        "figures": [result.to_plain() for result in results],
+    }
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands separated."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _row(result: Result) -> Row:
+    figure = result.figure
+    missed = "" if figure.reached(result.value, figure.target) else " *"
+    spread = f"{number(min(result.values))} - {number(max(result.values))}"
+    peers = ", ".join(f"{name} {number(value)}" for name, value in figure.peers.items())
+    return (
+        figure.name,
+        number(result.value) + missed,
+        spread,
+        _goal(figure, figure.target),
+        "" if figure.aim is None else _goal(figure, figure.aim),
+        peers,
+    )
+
+
+def _goal(figure: Figure, goal: float) -> str:
+    return f"{'>=' if figure.higher_is_better else '<='} {number(goal)}"

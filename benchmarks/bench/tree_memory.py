@@ -1,0 +1,68 @@
+"""How much memory the tree of all workers takes, by the allocator's own count.
+
+The tree is built by a router's decisions while every allocation is traced; then all but the tree is
+let go, and what remains allocated is the tree's. Each round builds another tree. Tokens are counted by
+asking the finished tree for every block that was ever inserted: *distinct* tokens once, *held* tokens
+once for each worker that has them. *With block news* is per distinct token, too, of a tree that has been
+asked about a single block, as it is when workers report what they evicted.
+"""
+
+from __future__ import annotations
+
+from fairserve.benchmarks.bench.calls import CallSource
+from fairserve.benchmarks.bench.decisions import WORKER_TOKENS, Decisions
+from fairserve.benchmarks.bench.figure import Reading
+from fairserve.benchmarks.bench.measure import traced_memory
+from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.prefix_tree import PrefixTree
+
+FIGURE = "tree_bytes_per_token"
+
+
+class TreeMemory:
+    """A tree per round, each with another seed."""
+
+    def __init__(
+        self, workers: int = 8, *, worker_tokens: int = WORKER_TOKENS, seed: int = 100
+    ) -> None:
+        self._workers, self._worker_tokens = workers, worker_tokens
+        self._seed = seed
+
+    def round(self) -> Reading:
+        """Build one tree and weigh it."""
+        self._seed += 1
+        with traced_memory() as kept_bytes:
+            tree, calls = self._grow()
+            allocated = kept_bytes()
+            tree.holders(0)  # a tree may keep single blocks only once it is asked for one
+            asked = kept_bytes()
+        distinct, held = self._tokens(tree, calls)
+        details = {
+            "distinct_tokens": float(distinct),
+            "held_tokens": float(held),
+            "per_held_token_bytes": allocated / held,
+            "tree_bytes": float(allocated),
+            "with_block_news_bytes": asked / distinct,
+        }
+        return Reading({FIGURE: allocated / distinct}, details)
+
+    def _grow(self) -> tuple[PrefixTree, int]:
+        """A full tree, and how many calls made it."""
+        router = Decisions(
+            FIGURE, self._workers, worker_tokens=self._worker_tokens, seed=self._seed
+        )
+        return router.locality.tree, router.calls_made
+
+    def _tokens(self, tree: PrefixTree, calls: int) -> tuple[int, int]:
+        """Distinct and held tokens, from the same calls made once more."""
+        source, locality = CallSource(self._seed), Locality(self._seed)
+        seen: set[int] = set()
+        for _ in range(calls):
+            call = source.call()
+            locality.register(call)
+            seen.update(locality.keys(call.call_id))
+            locality.forget(call.call_id)
+        holders = [tree.holders(key).bit_count() for key in seen]
+        distinct = sum(1 for count in holders if count)
+        assert distinct == len(tree), "the calls were not the same"
+        return distinct * locality.block_tokens, sum(holders) * locality.block_tokens

@@ -1,0 +1,179 @@
+"""``fairserve bench usage``: reports over a large ledger, from its rollups, on PostgreSQL.
+
+The database that is named gets the schema and a generated ledger (:mod:`.usage_rows`), is rolled up, and
+keeps both: the next run with as many rows finds them. Times are wall-clock, since what is measured waits
+for the database; a report's is that of all its statements and of its JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairserve.benchmarks.bench.figure import Figure, Result
+from fairserve.benchmarks.bench.figures_command import output, rounds, say
+from fairserve.benchmarks.bench.report import table, to_plain
+from fairserve.benchmarks.bench.usage_rows import CALLS_PER_RUN, FIRST_DAY, LAST_DAY, generate
+from fairserve.benchmarks.evidence.origin import present_mark
+from fairserve.benchmarks.evidence.reports import command_line
+from fairserve.benchmarks.machine import machine
+from fairserve.platform.db.engine import SessionFactory, connect, read_only, session_factory
+from fairserve.platform.db.identity import Tenant
+from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.db.schema import upgrade
+from fairserve.platform.reporting.usage.fairness import Measure
+from fairserve.platform.reporting.usage.reports import report
+from fairserve.platform.reporting.usage.rollups import roll_up
+from fairserve.platform.reporting.usage.schemas import UsageQuery
+from fairserve.scheduling.feeder.wsc_options import WscOptions
+
+TARGET_S = 2.0
+_TENANT = "tn_07"
+_WEEK = {
+    "from": (LAST_DAY - timedelta(days=6)).date().isoformat(),
+    "to": LAST_DAY.date().isoformat(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A report that is measured; the answer has the first 100 of its groups."""
+
+    name: str
+    what: str
+    query: dict[str, Any]
+    tenant_id: str | None = None
+
+
+QUESTIONS = (
+    Question("tenants", "by tenant", {"group_by": "tenant"}),
+    Question("tenant days", "by tenant and day", {"group_by": "tenant,day"}),
+    Question("app days", "by app and day, one tenant", {"group_by": "app,day"}, _TENANT),
+    Question("users", "by user, one tenant", {"group_by": "user"}, _TENANT),
+    Question("model hours", "by model and hour, one week", {"group_by": "model,hour", **_WEEK}),
+    Question(
+        "local days",
+        "by app and day of Asia/Kolkata, one tenant",
+        {"group_by": "app,day", "zone": "Asia/Kolkata"},
+        _TENANT,
+    ),
+)
+FIGURES = tuple(
+    Figure(question.name, "s", f"a report {question.what}", TARGET_S) for question in QUESTIONS
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Fill, roll up, measure, print, write; returns the exit code."""
+    options = _options(argv)
+    try:
+        engine = connect(options.database_url)
+        try:
+            return _measure(engine, options)
+        finally:
+            engine.dispose()
+    except ValueError as error:
+        return _fail(str(error), 2)
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        return _fail(f"the database: {' '.join(str(cause).split())}", 1)
+
+
+def _measure(engine: Engine, options: argparse.Namespace) -> int:
+    if engine.dialect.name != "postgresql":
+        return _fail("the ledger is generated inside PostgreSQL; name such a database", 2)
+    settings = {"rows": options.rows, "rounds": options.rounds}
+    mark = present_mark("usage", command_line("fairserve bench usage", settings))
+    upgrade(engine)
+    sessions = session_factory(engine)
+    wanted = -(-options.rows // CALLS_PER_RUN) * CALLS_PER_RUN
+    with sessions() as session:
+        rows = session.scalar(select(func.count()).select_from(LedgerCall)) or 0
+        empty = not rows and session.scalar(select(Tenant.id).limit(1)) is None
+    if not empty and rows != wanted:
+        return _fail(f"the database has another ledger, of {rows:,} rows; name an empty one", 2)
+    if empty:
+        say(f"generating {wanted:,} rows")
+        with engine.begin() as connection:
+            generate(connection, wanted)
+    say("rolling up")
+    began_s = time.monotonic()
+    if not roll_up(sessions):
+        return _fail("another process is rolling up this database", 1)
+    rollup_s = time.monotonic() - began_s
+    results = []
+    for question, figure in zip(QUESTIONS, FIGURES, strict=True):
+        say(f"measuring a report {question.what}")
+        _time_s(sessions, question)
+        values = tuple(_time_s(sessions, question) for _ in range(options.rounds))
+        results.append(Result(figure, values, {}))
+    found = machine(("fairserve", "sqlalchemy", "psycopg"))
+    print()
+    print(table(results))
+    print()
+    done = f"rolled up in {rollup_s:,.0f} s, {wanted / rollup_s:,.0f} rows/s" if empty else ""
+    print(
+        f"{wanted:,} calls of {(LAST_DAY - FIRST_DAY).days + 1} days. {done}\nSeconds, medians of"
+        f" {options.rounds} rounds with least and greatest; * misses its target.\n"
+        f"{found['cores']} cores of {found['processor'] or found['architecture']}."
+    )
+    print(f"\n{mark.lines()}", end="")
+    if options.json is not None:
+        document = to_plain(found, results, options.rounds)
+        document["fingerprint"] = mark.to_plain()
+        document["method"] |= {"clock": "wall", "value": "median over the rounds", "rows": wanted}
+        if empty:
+            document["rollup_s"] = rollup_s
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _time_s(sessions: SessionFactory, question: Question) -> float:
+    began_s = time.perf_counter()
+    with sessions() as session:
+        found = report(
+            read_only(session),
+            UsageQuery(**question.query),
+            tenant_id=question.tenant_id,
+            app_id=None,
+            measure=Measure(wsc=WscOptions()),
+        )
+    found.model_dump_json()
+    return time.perf_counter() - began_s
+
+
+def _options(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="fairserve bench usage",
+        description="Measure usage reports over a generated ledger on PostgreSQL.",
+        epilog="Figures: " + ", ".join(figure.name for figure in FIGURES),
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--database-url", required=True, help="an empty PostgreSQL database; it is filled"
+    )
+    parser.add_argument("--rows", type=_rows, default=10_000_000, help="default: 10,000,000")
+    parser.add_argument("--json", type=output, metavar="OUT", help="write the figures as JSON")
+    parser.add_argument("--rounds", type=rounds, default=7, help="of each report (default: 7)")
+    return parser.parse_args(argv)
+
+
+def _rows(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1_000_000_000:
+        raise argparse.ArgumentTypeError("allowed: 1 to 1,000,000,000")
+    return value
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"fairserve bench usage: {message}", file=sys.stderr)
+    return code

@@ -1,0 +1,136 @@
+"""Selection by VTC: one pass over the queue while a batch runs.
+
+The batch is full but for the calls that ended since the last pass. A pass admits as many and is refused
+one more, as every pass over a backlogged queue ends. Between passes, outside the timed part, every
+running call decodes some tokens (which moves the counters), some end, and as many arrive. Whether a call
+fits is a count here, as it is one comparison of reserved tokens in an engine that reserves; the VTC
+artifact, whose passes include its own test of what fits, sorts the batch for each call that it tries.
+
+In every run the order is compared with :class:`~fairserve.benchmarks.bench.plain_vtc.PlainVtc` once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from statistics import fmean
+
+import numpy as np
+
+from fairserve.benchmarks.bench.figure import Reading
+from fairserve.benchmarks.bench.measure import cpu_ns
+from fairserve.benchmarks.bench.plain_vtc import PlainVtc
+from fairserve.scheduling.base import CacheNews, LocalCall
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS
+
+DECODED = 10
+"""Tokens that each running call generates between two passes."""
+
+
+class NothingCached:
+    """A prefix cache without a prefix: VTC does not look at it."""
+
+    def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
+        """No tokens."""
+        return 0, None, None
+
+    def follow(self, news: CacheNews) -> None:
+        """Nothing ever changes."""
+
+
+class VtcPasses:
+    """A backlogged queue and a running batch."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clients: int,
+        queued: int,
+        batch: int,
+        admitted: int,
+        passes: int = 300,
+        seed: int = 3,
+        plain: PlainVtc | None = None,
+    ) -> None:
+        self._name, self._passes = name, passes
+        self._clients, self._batch, self._admitted = clients, batch, admitted
+        self._random = np.random.default_rng(seed)
+        self._scheduler = LOCAL_SCHEDULERS["vtc"]()
+        self._cache = NothingCached()
+        self._running: deque[LocalCall] = deque()
+        self._made = 0
+        self._plain: PlainVtc | None = PlainVtc() if plain is None else plain
+        for _ in range(queued + batch):
+            self._arrive()
+        self._check(self._select(batch))
+        for _ in range(max(20, batch // admitted)):
+            self._between()
+            self._check(self._select(admitted))
+        self._plain = None  # the order is right; the rounds do without it
+
+    def __len__(self) -> int:
+        """Number of waiting calls."""
+        return len(self._scheduler)
+
+    def round(self) -> Reading:
+        """So many passes, each timed by itself."""
+        times_us, decode_us = [], []
+        for _ in range(self._passes):
+            decode_us.append(self._between())
+            begin_ns = cpu_ns()
+            self._select(self._admitted)
+            times_us.append((cpu_ns() - begin_ns) / 1000)
+        details = {
+            "batch": float(self._batch),
+            "admitted_per_pass": float(self._admitted),
+            "per_admitted_us": fmean(times_us) / self._admitted,
+            "decode_per_call_us": fmean(decode_us) / self._batch,
+        }
+        return Reading({self._name: fmean(times_us)}, details)
+
+    def _select(self, places: int) -> list[LocalCall]:
+        """One pass."""
+        scheduler = self._scheduler
+        peek, accept = scheduler.peek, scheduler.accept
+        taken: list[LocalCall] = []
+        scheduler.start_pass(self._cache)
+        while (call := peek()) is not None:
+            if not places:
+                scheduler.skip()
+                break
+            places -= 1
+            accept(0)
+            taken.append(call)
+        self._running.extend(taken)
+        return taken
+
+    def _check(self, taken: list[LocalCall]) -> None:
+        assert self._plain is not None
+        expected = [self._plain.select() for _ in taken]
+        if [call.call_id for call in taken] != expected:
+            raise AssertionError("VTC selects in another order than its definition")
+
+    def _between(self) -> float:
+        """Decode, end, arrive; returns the microseconds of telling what was decoded."""
+        begin_ns = cpu_ns()
+        for call in self._running:
+            self._scheduler.decoded(call.call_id, DECODED)
+        took_us = (cpu_ns() - begin_ns) / 1000
+        if self._plain is not None:
+            for call in self._running:
+                self._plain.decoded(call.client_id, DECODED)
+        for _ in range(self._admitted):
+            self._scheduler.finish(self._running.popleft().call_id)
+            self._arrive()
+        return took_us
+
+    def _arrive(self) -> None:
+        self._made += 1
+        first = self._made <= self._clients  # every client has a call
+        number = self._made - 1 if first else self._random.integers(self._clients)
+        prompt_tokens = int(self._random.integers(50, 1000))
+        call = LocalCall(f"call-{self._made}", f"client-{number}", prompt_tokens, 256)
+        self._scheduler.add(call)
+        if self._plain is not None:
+            self._plain.add(call.call_id, call.client_id, prompt_tokens)

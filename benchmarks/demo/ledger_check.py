@@ -1,0 +1,56 @@
+"""Does the server's ledger hold what the clients saw? Per app: all calls, completed and refused ones.
+
+A call that a client cut off is in doubt: the server may not have seen it, or may have completed it at
+that moment. So each count must lie between the clients' own and that plus the calls in doubt; where
+nothing was cut off they must be equal. Rows are written in the background, so it is asked again for a
+while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+
+from fairserve.benchmarks.demo.catalogue import Management, RegisteredApp
+
+PATIENCE_S = 10.0
+INTERVAL_S = 0.25
+
+
+async def ledger_problems(
+    management: Management,
+    apps: Mapping[str, RegisteredApp],
+    outcomes: Counter[tuple[str, str]],
+) -> list[str]:
+    """What does not fit, empty if all does. Waits up to ``PATIENCE_S`` for the ledger."""
+    problems: list[str] = []
+    for _ in range(round(PATIENCE_S / INTERVAL_S)):
+        rows = await management.usage_by_app()
+        problems = [
+            problem
+            for name, app in apps.items()
+            for problem in compare(name, rows.get(app.app_id, {}), outcomes)
+        ]
+        if not problems:
+            break
+        await asyncio.sleep(INTERVAL_S)
+    return problems
+
+
+def compare(app: str, row: Mapping[str, int], outcomes: Counter[tuple[str, str]]) -> list[str]:
+    """The counts of one app's ledger row against the clients' counts by app and outcome."""
+    seen = {outcome: count for (name, outcome), count in outcomes.items() if name == app}
+    doubt = seen.get("cancelled", 0)
+    sure = sum(seen.values()) - doubt
+    counts = {
+        "calls": (row.get("calls", 0) + row.get("uncharged_calls", 0), sure),
+        "completed calls": (row.get("completed", 0), seen.get("completed", 0)),
+        "refused calls": (row.get("refused", 0), seen.get("refused", 0)),
+    }
+    return [
+        f"the ledger has {ledger} {what} of {app}, the clients saw {own}"
+        + (f" and cut {doubt} off" if doubt else "")
+        for what, (ledger, own) in counts.items()
+        if not own <= ledger <= own + doubt
+    ]

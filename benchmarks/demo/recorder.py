@@ -1,0 +1,54 @@
+"""What the clients saw of one system: samples for the metrics, counts for progress and the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from fairserve.benchmarks.demo.workload import PlannedRun
+from fairserve.scheduling.metrics import CallSample, RunSample
+
+MAX_FAILURES = 20
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Filled by the runs; every call that was sent is in ``calls`` once, with its outcome."""
+
+    calls: list[CallSample] = field(default_factory=list)
+    runs: list[RunSample] = field(default_factory=list)
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Calls by app and outcome."""
+    failures: list[str] = field(default_factory=list)
+    open_runs: int = 0
+    open_calls: int = 0
+    started_runs: int = 0
+    completed_runs: int = 0
+    refused_calls: int = 0
+
+    def run_started(self, plan: PlannedRun) -> None:
+        """A run begins."""
+        self.started_runs += 1
+        self.open_runs += 1
+
+    def run_ended(self, plan: PlannedRun, sample: RunSample) -> None:
+        """A run has ended."""
+        self.open_runs -= 1
+        self.completed_runs += sample.complete
+        self.runs.append(sample)
+
+    def call_started(self, plan: PlannedRun) -> None:
+        """A call is sent."""
+        self.open_calls += 1
+
+    def call_ended(self, plan: PlannedRun, sample: CallSample) -> None:
+        """A call has its answer, its refusal or its end."""
+        self.open_calls -= 1
+        self.calls.append(sample)
+        self.outcomes[plan.app, sample.outcome] += 1
+        self.refused_calls += sample.outcome == "refused"
+
+    def fail(self, message: str) -> None:
+        """Something went wrong that is no refusal. Only the first ones are kept."""
+        if len(self.failures) < MAX_FAILURES:
+            self.failures.append(message)

@@ -1,0 +1,112 @@
+"""One system from start to end: server up, apps registered, traffic, ledger compared, server gone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from fairserve.benchmarks.demo.catalogue import Management
+from fairserve.benchmarks.demo.ledger_check import ledger_problems
+from fairserve.benchmarks.demo.progress import Progress
+from fairserve.benchmarks.demo.recorder import Recorder
+from fairserve.benchmarks.demo.server_process import ServerProcess
+from fairserve.benchmarks.demo.traffic import play
+from fairserve.benchmarks.demo.workload import PlannedRun
+from fairserve.scheduling.metrics import summarise
+
+REQUEST_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SystemResult:
+    """What was measured of one system, and everything that went wrong."""
+
+    system: str
+    summary: dict[str, Any]
+    problems: list[str]
+    recorder: Recorder
+
+
+async def run_system(
+    server: ServerProcess,
+    system: str,
+    runs: Sequence[PlannedRun],
+    progress: Progress,
+    *,
+    seconds: float,
+    drain_s: float,
+) -> SystemResult:
+    """Serve the schedule with one system. Raises ServerError if there is no server to do it."""
+    recorder = Recorder()
+    problems: list[str] = []
+    begin_s = time.monotonic()
+    async with server:
+        progress.say(f"{system}: server ready after {time.monotonic() - begin_s:.1f} s")
+        timeout = aiohttp.ClientTimeout(total=REQUEST_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session:
+            management = Management(session, server.url, server.admin_key)
+            apps = await management.register()
+            model = await management.model(next(iter(apps.values())))
+            async with progress.watching(system, recorder, seconds):
+                await play(
+                    runs,
+                    apps,
+                    server.url,
+                    model,
+                    recorder,
+                    seconds=seconds,
+                    drain_s=drain_s,
+                )
+            server.check_alive()
+            problems += await ledger_problems(management, apps, recorder.outcomes)
+    problems += recorder.failures + server.problems
+    return SystemResult(system, {**figures(recorder), "model": model}, problems, recorder)
+
+
+def figures(recorder: Recorder) -> dict[str, Any]:
+    """The metrics of what the clients saw, with the runs that the end of the demo cut off apart."""
+    summary = summarise(recorder.calls, recorder.runs)
+    _add(summary, recorder, None)
+    for name, group in summary["groups"].items():
+        _add(group, recorder, name)
+    return summary
+
+
+def _add(summary: dict[str, Any], recorder: Recorder, group: str | None) -> None:
+    """Add the waits to the summary. A rejected call waits without end, which is None."""
+    summary["unfinished_interactions"] = _unfinished(recorder, group)
+    calls = [call for call in recorder.calls if group in (None, call.group)]
+    runs = [run for run in recorder.runs if group in (None, run.group)]
+    summary["all_waits"] = {
+        "queue_delay_s": _waits(call.queue_delay_s for call in calls),
+        "ttft_s": _waits(
+            None if call.first_token_s is None else call.first_token_s - call.arrival_s
+            for call in calls
+            if call.first_token_s is not None or call.outcome != "completed"  # not streamed
+        ),
+        "interaction_latency_s": _waits(
+            run.end_s - run.start_s if run.complete else None for run in runs
+        ),
+    }
+
+
+def _waits(values: Iterable[float | None]) -> dict[str, float | None]:
+    """The 50th and the 99th percentile, one of the values; None is longer than any."""
+    ordered = sorted(math.inf if value is None else value for value in values)
+    if not ordered:
+        return {"p50": None, "p99": None}
+    found = {
+        name: ordered[math.ceil(share * len(ordered)) - 1]
+        for name, share in (("p50", 0.5), ("p99", 0.99))
+    }
+    return {name: None if value == math.inf else value for name, value in found.items()}
+
+
+def _unfinished(recorder: Recorder, group: str | None) -> int:
+    """Runs that the end of the demo cut off; they are among the aborted ones of the metrics."""
+    return sum(run.cause == "cancelled" and group in (None, run.group) for run in recorder.runs)

@@ -1,0 +1,213 @@
+"""Registry of the reports under ``benchmarks/results``: which command makes each, from which code.
+
+A new report is one entry here. Modules are named, not imported: what writes a report asks for its
+fingerprint without loading the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+UNKNOWN = "unknown"
+_RESULTS = "benchmarks/results"
+_PAPERS = f"{_RESULTS}/papers"
+_EXPERIMENTS = "fairserve.benchmarks.reproduce"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One report: its files and where they come from. Paths are relative to the results folder."""
+
+    name: str
+    command: str
+    """With each setting that changes figures, without names of files."""
+    document: str
+    """The file that carries the fingerprint, Markdown or JSON."""
+    modules: tuple[str, ...]
+    """Modules whose import closure the figures depend on: dotted names, or paths of scripts."""
+    files: tuple[str, ...] = ()
+    """Patterns of the other files that belong to it, such as pictures."""
+    output: str = ""
+    """End of the command line that names the files to write."""
+    takes: str = UNKNOWN
+    """Expected time on two cores."""
+    needs: str = ""
+    """Hardware or software that not every machine has; such a report is never stale."""
+    short_cases: tuple[str, ...] = ()
+    """Names in :data:`fairserve.benchmarks.evidence.short_cases.SHORT_CASES` that cover it."""
+
+    @property
+    def full_command(self) -> str:
+        """The command as it is typed in the root of a checkout."""
+        return f"{self.command} {self.output}".rstrip()
+
+    @property
+    def draws(self) -> bool:
+        """Whether pictures belong to it."""
+        return any(each.endswith(".png") for each in self.files)
+
+    def owns(self, file: str) -> bool:
+        """Whether a file of the results folder belongs to this report."""
+        return file == self.document or any(fnmatchcase(file, each) for each in self.files)
+
+
+def command_line(command: str, settings: Mapping[str, object]) -> str:
+    """Return a command with its settings as flags, in their order.
+
+    A flag whose value is None or False is left out; True is a flag without its value.
+    """
+    flags = [
+        f" --{name}" if value is True else f" --{name} {value}"
+        for name, value in settings.items()
+        if value is not None and value is not False
+    ]
+    return command + "".join(flags)
+
+
+def reproduce_command(name: str, seeds: int, plot: bool) -> str:
+    """Return the command of an experiment. The number of processes changes no figure."""
+    return command_line(f"fairserve reproduce {name}", {"seeds": seeds, "plot": plot})
+
+
+def _experiment(
+    name: str,
+    module: str,
+    seeds: int,
+    takes: str = UNKNOWN,
+    *,
+    pictures: str = "",
+    short_cases: tuple[str, ...] = (),
+) -> Evidence:
+    """A report of ``fairserve reproduce``; ``module`` is below ``benchmarks/reproduce``."""
+    folder = f"{_PAPERS} " if pictures else ""
+    return Evidence(
+        name,
+        reproduce_command(name, seeds, plot=bool(pictures)),
+        f"papers/{name}.md",
+        (f"{_EXPERIMENTS}.{module}",),
+        (f"papers/{pictures}",) if pictures else (),
+        f"{folder}--markdown {_PAPERS}/{name}.md",
+        takes,
+        short_cases=short_cases,
+    )
+
+
+def _engine(
+    name: str,
+    settings: Mapping[str, object],
+    document: str = "",
+    *,
+    takes: str,
+    needs: str = "",
+) -> Evidence:
+    """A report of ``fairserve bench engine``, perhaps with a document beside it."""
+    files = (f"{name}-costs.json", document) if document else (f"{name}-costs.json",)
+    return Evidence(
+        name,
+        command_line("fairserve bench engine", {**settings, "rounds": 5, "fit": True}),
+        f"{name}.json",
+        ("fairserve.benchmarks.bench.engine.command",),
+        files,
+        f"{_RESULTS}/{name}-costs.json --json {_RESULTS}/{name}.json",
+        takes,
+        needs,
+    )
+
+
+def _engine_on_gpu(shape: str) -> Evidence:
+    settings = {"shape": shape, "device": "cuda", "dtype": "bfloat16", "limit-s": 120}
+    needs = "an NVIDIA GPU (benchmarks/gpu.sh)"
+    return _engine(f"gpu-{shape}", settings, takes="5 min", needs=needs)
+
+
+_EVIDENCE = (
+    _experiment("vtc-table2", "vtc.tables", 25, "4 min", short_cases=("vtc-table2",)),
+    _experiment("vtc-table3", "vtc.tables", 25, "6 min", short_cases=("vtc-table3",)),
+    _experiment("vtc-table4", "vtc.tables", 5, "1 min", short_cases=("vtc-table4",)),
+    _experiment("vtc-table5", "vtc.tables", 5, "1 min", short_cases=("vtc-table5",)),
+    _experiment("vtc-table6", "vtc.tables", 5, "1 min", short_cases=("vtc-table6",)),
+    _experiment(
+        "vtc-figures",
+        "vtc.figures",
+        3,
+        "4 min",
+        pictures="vtc-figure*.png",
+        short_cases=("vtc-figure3", "vtc-figure16"),
+    ),
+    *(
+        _experiment(
+            name,
+            name.replace("-", "."),
+            3,
+            pictures=f"{name}.png",
+            short_cases=() if name in ("dlpm-figure4", "dlpm-figure9") else (name,),
+        )
+        for name in (f"dlpm-figure{number}" for number in (1, 4, 7, 8, 9, 10, 11, 12))
+    ),
+    *(
+        _experiment(
+            name,
+            name.replace("-", "."),
+            5,
+            pictures=f"{name}.png" if "figure" in name else "",
+            short_cases=(name,),
+        )
+        for name in (f"fairserve-{each}" for each in ("table3", "table4", "figure8", "figure9"))
+    ),
+    _experiment("tuning", "composition.tuning", 1, "20 min", short_cases=("tuning",)),
+    _experiment("unsaturated", "composition.unsaturated", 5, "1 min"),
+    _experiment("ablation", "composition.ablation", 3, "40 min", short_cases=("ablation",)),
+    _experiment(
+        "composition",
+        "composition.comparison",
+        5,
+        pictures="composition.png",
+        short_cases=("composition",),
+    ),
+    _experiment("sensitivity", "composition.sensitivity", 2, pictures="sensitivity*.png"),
+    _experiment(
+        "profiles-convergence", "profiles.convergence", 5, pictures="profiles-convergence.png"
+    ),
+    _experiment("profiles-levers", "profiles.levers", 5, short_cases=("profiles-levers",)),
+    _experiment("profiles-cap", "profiles.levers", 5),
+    _experiment("run-progress", "profiles.progress", 5),
+    Evidence(
+        "scheduling",
+        command_line("fairserve bench scheduling", {"rounds": 9, "plot": True}),
+        "scheduling.json",
+        ("fairserve.benchmarks.bench.scheduling",),
+        ("scheduling.md", "*-by-*.png"),
+        f"{_RESULTS} --json {_RESULTS}/scheduling.json",
+        "3 min",
+    ),
+    _engine("engine", {"shape": "100m"}, "engine.md", takes="15 min"),
+    _engine_on_gpu("8b"),
+    _engine_on_gpu("0.6b"),
+    Evidence(
+        "usage",
+        command_line("fairserve bench usage", {"rows": 10_000_000, "rounds": 7}),
+        "usage.md",
+        ("fairserve.benchmarks.bench.usage",),
+        output="--database-url URL",
+        takes="1 h",
+        needs="an empty PostgreSQL database and 12 GB of disk",
+    ),
+    Evidence(
+        "vllm",
+        command_line(
+            "python benchmarks/scripts/vllm_scheduling.py", {"shares-rounds": 15, "costs-rounds": 5}
+        ),
+        "vllm.json",
+        ("benchmarks/scripts/vllm_scheduling.py",),
+        output=f"--json {_RESULTS}/vllm.json",
+        needs="vLLM, in the environment of make test-vllm",
+    ),
+)
+
+EVIDENCE: Mapping[str, Evidence] = {each.name: each for each in _EVIDENCE}
+"""All reports by name."""
+
+INDEX = "README.md"
+"""The one file of the results folder that belongs to no report: it links to them."""

@@ -1,0 +1,112 @@
+"""Short cases: one short run of each family of reproductions, with figures that are committed.
+
+A simulation gives the same figures everywhere, so another figure is another coefficient, another
+workload or another decision of a scheduler. The committed figures are in ``benchmarks/short_cases.json``
+(:mod:`fairserve.benchmarks.evidence.committed`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from fairserve.benchmarks.evidence.committed import Figures
+from fairserve.benchmarks.reproduce.composition.ablation import ablation
+from fairserve.benchmarks.reproduce.composition.comparison import composition
+from fairserve.benchmarks.reproduce.composition.tuning import TUNED, Options, tuning
+from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
+from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
+from fairserve.benchmarks.reproduce.dlpm.figure8 import dlpm_figure8
+from fairserve.benchmarks.reproduce.dlpm.figure10 import dlpm_figure10
+from fairserve.benchmarks.reproduce.dlpm.figure11 import dlpm_figure11
+from fairserve.benchmarks.reproduce.dlpm.figure12 import dlpm_figure12
+from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
+from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
+from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
+from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
+from fairserve.benchmarks.reproduce.profiles.levers import DECLARES, LEVERS, profiles_levers
+from fairserve.benchmarks.reproduce.report import Report
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.vtc.figures import synthetic_figure
+from fairserve.benchmarks.reproduce.vtc.tables import (
+    vtc_table2,
+    vtc_table3,
+    vtc_table4,
+    vtc_table5,
+    vtc_table6,
+)
+from fairserve.engine.simulated.traces.generate.vtc_suites import generate_vtc_suite
+from fairserve.engine.simulated.traces.model import Trace
+
+
+class _Generated(Setting):
+    """Generated clients, two under their share, for the recorded trace, which not every checkout has."""
+
+    __slots__ = ()
+
+    def recorded(self, name: str) -> Trace:
+        return generate_vtc_suite("three-clients", 0, until_s=120.0)
+
+
+SHORT_CASES: Mapping[str, Callable[[], Report]] = {
+    "vtc-table2": lambda: vtc_table2(_Generated(seeds=1, scale=0.2)),
+    "vtc-table3": lambda: vtc_table3(_Generated(seeds=1, scale=0.2)),
+    "vtc-table4": lambda: vtc_table4(_short(0.2)),
+    "vtc-table5": lambda: vtc_table5(_short(0.2)),
+    "vtc-table6": lambda: vtc_table6(_short(0.2)),
+    "vtc-figure3": lambda: synthetic_figure(_short(0.2), 3),
+    "vtc-figure16": lambda: synthetic_figure(_short(0.2), 16),
+    "dlpm-figure1": lambda: dlpm_figure1(_short(0.1), (1_000,)),
+    "dlpm-figure7": lambda: dlpm_figure7(_short(0.05), workers=(1,)),
+    "dlpm-figure8": lambda: dlpm_figure8(_short(0.05)),
+    "dlpm-figure10": lambda: dlpm_figure10(_short(0.2), (1_000,)),
+    "dlpm-figure11": lambda: dlpm_figure11(_short(0.03), (5,)),
+    "dlpm-figure12": lambda: dlpm_figure12(_short(0.4)),
+    "fairserve-table3": lambda: fairserve_table3(_short(0.1)),
+    "fairserve-table4": lambda: fairserve_table4(_short(0.2)),
+    "fairserve-figure8": lambda: fairserve_figure8(_short(0.1)),
+    "fairserve-figure9": lambda: fairserve_figure9(_short(0.1)),
+    "profiles-levers": lambda: profiles_levers(_short(0.1), {DECLARES: LEVERS[DECLARES]}),
+    "tuning": lambda: tuning(_short(0.1), _only_tuned(), ("chat",)),
+    "composition": lambda: composition(_short(0.2), (1,), ("long-context-qa",))[1],
+    "ablation": lambda: ablation(_short(0.05), (2,), ("chat",))[1],
+}
+"""By name: a run of seconds, without recorded traces."""
+
+RELATIVE, ABSOLUTE = 1e-5, 6e-5
+"""Figures that are nearer are the same; processors round differently."""
+
+
+def _short(scale: float) -> Setting:
+    return Setting(seeds=1, scale=scale)
+
+
+def _only_tuned() -> dict[str, list[Options]]:
+    return {name: [options] for name, options in TUNED.items()}
+
+
+def figures_of(name: str) -> Figures:
+    """Run a case and return its figures, rounded. Raises KeyError for an unknown name."""
+    return {
+        row.name: {column: round(seen.value, 4) for column, seen in row.measured.items()}
+        for row in SHORT_CASES[name]().rows
+    }
+
+
+def differences(seen: Figures, committed: Figures) -> list[str]:
+    """Return one line for each row and column in which two results of a case differ."""
+    lines = []
+    for row in committed.keys() | seen.keys():
+        was, now = committed.get(row, {}), seen.get(row, {})
+        lines += [
+            f"{row}, {column}: {was.get(column, 'nothing')} committed, {now.get(column, 'nothing')} now"
+            for column in was.keys() | now.keys()
+            if not _same(was.get(column), now.get(column))
+        ]
+    return sorted(lines)
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)

@@ -1,0 +1,46 @@
+"""Claims about the rows of a report. But for one, a claim holds only if it holds for every seed."""
+
+from __future__ import annotations
+
+from fairserve.benchmarks.reproduce.report import Check, Row
+
+
+def at_most(claim: str, row: Row, column: str, bound: float, digits: int = 0) -> Check:
+    """The greatest of all seeds is no more than the bound."""
+    seen = row.measured[column].greatest
+    text = f"{seen:,.{digits}f}, allowed at most {bound:,.{digits}f}"
+    return Check(f"{row.name}: {claim}", seen <= bound, text)
+
+
+def at_least(claim: str, row: Row, column: str, bound: float, digits: int = 0) -> Check:
+    """The least of all seeds is no less than the bound."""
+    seen = row.measured[column].least
+    text = f"{seen:,.{digits}f}, at least {bound:,.{digits}f}"
+    return Check(f"{row.name}: {claim}", seen >= bound, text)
+
+
+def between(claim: str, row: Row, column: str, low: float, high: float, digits: int = 2) -> Check:
+    """All seeds are in a range."""
+    seen = row.measured[column]
+    text = (
+        f"{seen.least:,.{digits}f} to {seen.greatest:,.{digits}f}, "
+        f"allowed {low:,.{digits}f} to {high:,.{digits}f}"
+    )
+    return Check(f"{row.name}: {claim}", low <= seen.least and seen.greatest <= high, text)
+
+
+def less(
+    claim: str, low: Row, high: Row, column: str, share: float = 1.0, digits: int = 0
+) -> Check:
+    """The first row's greatest is less than the second row's least, or than this share of it."""
+    seen, other = low.measured[column].greatest, high.measured[column].least
+    of = "" if share == 1.0 else f"{share:g} of "
+    text = f"{seen:,.{digits}f} against {of}{other:,.{digits}f} under {high.name}"
+    return Check(f"{low.name}: {claim}", seen < share * other, text)
+
+
+def less_by_median(claim: str, low: Row, high: Row, column: str, digits: int = 0) -> Check:
+    """The first row's median is less than the second row's, whatever single seeds say."""
+    seen, other = low.measured[column].value, high.measured[column].value
+    text = f"{seen:,.{digits}f} against {other:,.{digits}f} under {high.name}, medians"
+    return Check(f"{low.name}: {claim}", seen < other, text)

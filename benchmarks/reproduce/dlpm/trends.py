@@ -1,0 +1,48 @@
+"""Statements about a row of values: whether they rise or fall, and which points others dominate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+from fairserve.benchmarks.reproduce.report import Check, Row
+
+IN_ORDER = 0.7
+"""Of all pairs of values, for a sequence to be called rising: seeds make neighbours change places."""
+
+
+def rising_pairs(values: Sequence[float]) -> float:
+    """The share of pairs of which the later one is greater; 1 for fewer than two values."""
+    pairs = [later > earlier for earlier, later in combinations(values, 2)]
+    return sum(pairs) / len(pairs) if pairs else 1.0
+
+
+def rises(claim: str, rows: Sequence[Row], column: str, *, falls: bool = False) -> Check:
+    """The last median is above the first, and so many pairs are in order; or below, for ``falls``."""
+    values = [row.measured[column].value for row in rows]
+    signed = [-value for value in values] if falls else values
+    share = rising_pairs(signed)
+    digits = 3 if max(values) <= 1.0 else 0
+    seen = f"{values[0]:,.{digits}f} to {values[-1]:,.{digits}f}, {share:.0%} of pairs in order"
+    return Check(claim, signed[-1] > signed[0] and share >= IN_ORDER, seen)
+
+
+def dominates(row: Row, other: Row, columns: Sequence[str], margin: float = 0.005) -> bool:
+    """The first is better in every column by more than the spread of the seeds and a margin."""
+    return all(
+        row.measured[column].least > (1 + margin) * other.measured[column].greatest
+        for column in columns
+    )
+
+
+def not_dominated(
+    claim: str, rows: Mapping[str, Row], by: Sequence[Row], columns: Sequence[str]
+) -> Check:
+    """None of the rows is worse than one of the others in all columns."""
+    worse = [
+        f"{name} by {other.name}"
+        for name, row in rows.items()
+        for other in by
+        if dominates(other, row, columns)
+    ]
+    return Check(claim, not worse, "; ".join(worse) or "none is")

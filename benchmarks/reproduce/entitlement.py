@@ -1,0 +1,148 @@
+"""Entitlement of clients, computed outside of the runs that are judged.
+
+A client's *demand* is what it gets in a run of its own, on the whole cluster, under FCFS. Its
+*entitlement* is its part of the best total that any system reaches on the same workload, shared out by
+weighted water-filling of the demands: nobody is entitled to more than its demand, and whoever is
+entitled to less gets as much, over its weight, as anybody. A client is *satisfied* to the share of its
+entitlement that it was served, at most 1. Demand and entitlement are the same for all systems of a cell.
+
+All of it is counted in WSC's currency: a call of the size that its app's calls have at its stage on
+average counts 1, cached tokens as much as others, whatever a system believes of profiles.
+
+Taken from the run itself, entitlement would be less for whoever is starved: programs whose calls wait
+for one another ask for their next calls only when the ones before have been answered.
+
+Weakness: alone, a client has the whole cache and a batch of its own, in which every token takes less
+time. Programs of many calls, one after another, then demand what no system can give them beside others:
+what counts is the difference between systems. The best total may be that of a system that serves the
+cheapest calls, and it depends on the systems that are compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.simulate.job import Job
+from fairserve.engine.simulated.profiles import profiles_of
+from fairserve.engine.simulated.replay_result import ReplayResult
+from fairserve.engine.simulated.traces.model import Trace
+from fairserve.interactions.call import Call, client_id
+from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.run_end import RunEnd
+from fairserve.scheduling.cost import SliceWeights
+from fairserve.scheduling.events import Refuse
+from fairserve.scheduling.metrics import CallSample, Service, satisfied, water_filling
+from fairserve.scheduling.registry import SYSTEMS
+
+_WEIGHTS = SliceWeights()
+_ALONE = "fcfs"
+"""The system under which a client's demand is seen."""
+Summary = dict[str, Any]
+
+
+class TypicalCalls:
+    """Watches what each client is served between two times, in typical calls of its apps."""
+
+    def __init__(self, profiles: Mapping[str, AppProfile], begin_s: float, end_s: float) -> None:
+        self._profiles, self._begin_s, self._end_s = profiles, begin_s, end_s
+        self._samples: dict[str, dict[float, list[CallSample]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        """By client and by the slice of a typical call."""
+
+    def call_ended(
+        self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
+    ) -> None:
+        """See the protocol."""
+        typical = _WEIGHTS.typical_call(self._profiles[call.app], call.stage)
+        self._samples[sample.client][typical].append(sample)
+
+    def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
+        """See the protocol."""
+
+    def figures(self, result: ReplayResult) -> Mapping[str, Any]:
+        """``typical_calls_per_s`` by client."""
+        length_s = self._end_s - self._begin_s
+        return {
+            "typical_calls_per_s": {
+                client: sum(
+                    Service(calls, _WEIGHTS.slice).between(self._begin_s, self._end_s) / typical
+                    for typical, calls in by_typical.items()
+                )
+                / length_s
+                for client, by_typical in self._samples.items()
+            }
+        }
+
+
+def simulate_with_entitlement(
+    setting: Setting, jobs: Mapping[str, Sequence[Job]], begin_s: float, end_s: float
+) -> dict[str, list[Summary]]:
+    """Run the jobs of one cell and say how far each satisfied its clients.
+
+    ``jobs`` are one a seed by the name of a system, of the same traces under all. The summaries have
+    more keys: ``typical_calls_per_s`` and ``satisfied`` by client, ``satisfied_min`` and
+    ``satisfied_mean``, and ``within_share``: ``clients`` whose whole demand is within what they are
+    entitled to, and ``ttft_p99_s``, the longest p99 of one of them (None where there is none).
+    """
+    alone, watched = {}, {}
+    for name, of_seeds in jobs.items():
+        watched[name] = [_watched(job, job.trace, begin_s, end_s) for job in of_seeds]
+    first = next(iter(jobs.values()))
+    for seed, job in enumerate(first):
+        for client, trace in _by_client(job.trace).items():
+            lone = replace(job, name=f"{job.name} alone", trace=trace, system=SYSTEMS[_ALONE])
+            alone[f"{seed} {client}"] = [_watched(lone, job.trace, begin_s, end_s)]
+    found = setting.summaries(
+        {**watched, **{("alone " + key): jobs for key, jobs in alone.items()}}
+    )
+    summaries = {name: [dict(summary) for summary in found[name]] for name in jobs}
+    for seed, job in enumerate(first):
+        demands = {
+            client: found[f"alone {seed} {client}"][0]["typical_calls_per_s"].get(client, 0.0)
+            for client in _by_client(job.trace)
+        }
+        of_systems = [of_seeds[seed] for of_seeds in summaries.values()]
+        total = max(sum(each["typical_calls_per_s"].values()) for each in of_systems)
+        weights = {
+            client: job.options.weights.get(user, 1.0) for client, user in _users(job.trace).items()
+        }
+        entitled = water_filling(demands, total, weights)
+        for summary in of_systems:
+            _judge(summary, demands, entitled)
+    return summaries
+
+
+def _watched(job: Job, whole: Trace, begin_s: float, end_s: float) -> Job:
+    assert job.watch is None, "a replay has one watcher"
+    return replace(job, watch=partial(TypicalCalls, profiles_of(whole), begin_s, end_s))
+
+
+def _users(trace: Trace) -> dict[str, str]:
+    return {client_id((run.tenant, run.user)): run.user for run in trace.interactions}
+
+
+def _by_client(trace: Trace) -> dict[str, Trace]:
+    runs = defaultdict(list)
+    for run in trace.interactions:
+        runs[client_id((run.tenant, run.user))].append(run)
+    return {client: trace.with_interactions(own) for client, own in sorted(runs.items())}
+
+
+def _judge(summary: Summary, demands: Mapping[str, float], entitled: Mapping[str, float]) -> None:
+    shares = satisfied(summary["typical_calls_per_s"], entitled)
+    within = [client for client, share in entitled.items() if share >= demands[client]]
+    tails = [summary["per_client"][client]["ttft_s"]["p99"] for client in within]
+    summary["satisfied"] = shares
+    summary["satisfied_min"] = min(shares.values())
+    summary["satisfied_mean"] = fmean(shares.values())
+    summary["within_share"] = {
+        "clients": within,
+        "ttft_p99_s": max((tail for tail in tails if tail is not None), default=None),
+    }

@@ -1,0 +1,72 @@
+"""A figure of a paper as data: what is read from its runs, what it claims, what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, rows_of
+from fairserve.benchmarks.reproduce.service_history import ServiceHistory
+from fairserve.benchmarks.reproduce.setting import Setting
+
+Kind = Literal["difference", "service", "actual", "response", "throughput"]
+Rows = Mapping[str, Row]
+Histories = Mapping[str, Sequence[ServiceHistory]]
+"""By row, one a seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes: the differences or throughputs of several runs, or the clients of one."""
+
+    kind: Kind
+    rows: tuple[str, ...]
+    bound: float | None = None
+    """A dashed line: what the difference may not exceed."""
+    clients: tuple[str, ...] = ()
+    """Only these; empty: all."""
+    named: tuple[str, ...] = ()
+    """These in colours, the others grey; empty: all in colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure. Columns read a :class:`ServiceHistory`."""
+
+    number: int
+    title: str
+    columns: tuple[Column, ...]
+    claims: Callable[[Rows], list[Check]]
+    panels: tuple[Panel, ...] = ()
+    published: Mapping[str, Mapping[str, float]] | None = None
+    """By row and column."""
+    paper: Literal["vtc", "dlpm"] = "vtc"
+    across: int | None = None
+    """A grid with so many panels in a row, all with one time axis and one legend a row."""
+
+    @property
+    def name(self) -> str:
+        """Of the report and its plot."""
+        return f"{self.paper}-figure{self.number}"
+
+    def report(self, setting: Setting, text: str, histories: Histories) -> Report:
+        """Read, check and, where plots are wanted, draw these runs, the first seed of each."""
+        rows = rows_of(self.columns, histories, self.published)
+        plots: tuple[str, ...] = ()
+        if setting.plots is not None and self.panels:
+            from fairserve.benchmarks.reproduce.figure_plot import draw_figure
+
+            first = {name: seeds[0] for name, seeds in histories.items()}
+            path = setting.plots / f"{self.name}.png"
+            plots = (draw_figure(path, self.panels, first, self.across).name,)
+        title = f"{self.paper.upper()}, {self.title}"
+        return Report(
+            self.name,
+            title,
+            text,
+            self.columns,
+            list(rows.values()),
+            self.claims(rows),
+            plots,
+        )

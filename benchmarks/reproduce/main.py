@@ -1,0 +1,171 @@
+"""``fairserve reproduce NAME | all``: tables and figures of the papers, published beside measured.
+
+What is written carries the fingerprint of the code that made it; ``status``, ``stamp`` and
+``short-cases`` are about these (:mod:`fairserve.benchmarks.evidence.command`).
+
+Exit codes: 0 reproduced, whatever the claims; 2 wrong use, with one line on stderr and nothing written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from fairserve.benchmarks.evidence import command as evidence
+from fairserve.benchmarks.evidence.fingerprint import Fingerprints
+from fairserve.benchmarks.evidence.marks import Mark
+from fairserve.benchmarks.evidence.origin import present_mark
+from fairserve.benchmarks.evidence.reports import EVIDENCE, reproduce_command
+from fairserve.benchmarks.reproduce.composition.ablation import ablation
+from fairserve.benchmarks.reproduce.composition.comparison import composition
+from fairserve.benchmarks.reproduce.composition.sensitivity import sensitivity
+from fairserve.benchmarks.reproduce.composition.tuning import tuning
+from fairserve.benchmarks.reproduce.composition.unsaturated import unsaturated
+from fairserve.benchmarks.reproduce.dlpm.figure1 import dlpm_figure1
+from fairserve.benchmarks.reproduce.dlpm.figure4 import dlpm_figure4
+from fairserve.benchmarks.reproduce.dlpm.figure7 import dlpm_figure7
+from fairserve.benchmarks.reproduce.dlpm.figure8 import dlpm_figure8
+from fairserve.benchmarks.reproduce.dlpm.figure9 import dlpm_figure9
+from fairserve.benchmarks.reproduce.dlpm.figure10 import dlpm_figure10
+from fairserve.benchmarks.reproduce.dlpm.figure11 import dlpm_figure11
+from fairserve.benchmarks.reproduce.dlpm.figure12 import dlpm_figure12
+from fairserve.benchmarks.reproduce.fairserve.figure8 import fairserve_figure8
+from fairserve.benchmarks.reproduce.fairserve.figure9 import fairserve_figure9
+from fairserve.benchmarks.reproduce.fairserve.table3 import fairserve_table3
+from fairserve.benchmarks.reproduce.fairserve.table4 import fairserve_table4
+from fairserve.benchmarks.reproduce.profiles.convergence import profiles_convergence
+from fairserve.benchmarks.reproduce.profiles.levers import profiles_cap, profiles_levers
+from fairserve.benchmarks.reproduce.profiles.progress import run_progress
+from fairserve.benchmarks.reproduce.report import Report
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.vtc import tables as vtc_tables
+from fairserve.benchmarks.reproduce.vtc.figures import vtc_figures
+from fairserve.benchmarks.simulate.arguments import at_least, output, plot_folder
+from fairserve.benchmarks.simulate.command import write_json
+from fairserve.engine.simulated.traces.model import TraceError
+from fairserve.platform.base.argument_parser import USAGE_ERROR, OneLineParser
+
+EXPERIMENTS: Mapping[str, Callable[[Setting], Report | Sequence[Report]]] = {
+    "vtc-table2": vtc_tables.vtc_table2,
+    "vtc-table3": vtc_tables.vtc_table3,
+    "vtc-table4": vtc_tables.vtc_table4,
+    "vtc-table5": vtc_tables.vtc_table5,
+    "vtc-table6": vtc_tables.vtc_table6,
+    "vtc-figures": vtc_figures,
+    "dlpm-figure1": dlpm_figure1,
+    "dlpm-figure4": dlpm_figure4,
+    "dlpm-figure7": dlpm_figure7,
+    "dlpm-figure8": dlpm_figure8,
+    "dlpm-figure9": dlpm_figure9,
+    "dlpm-figure10": dlpm_figure10,
+    "dlpm-figure11": dlpm_figure11,
+    "dlpm-figure12": dlpm_figure12,
+    "fairserve-table3": fairserve_table3,
+    "fairserve-table4": fairserve_table4,
+    "fairserve-figure8": fairserve_figure8,
+    "fairserve-figure9": fairserve_figure9,
+    "tuning": tuning,
+    "composition": composition,
+    "ablation": ablation,
+    "unsaturated": unsaturated,
+    "sensitivity": sensitivity,
+    "profiles-convergence": profiles_convergence,
+    "profiles-levers": profiles_levers,
+    "profiles-cap": profiles_cap,
+    "run-progress": run_progress,
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Reproduce, print, write; returns the exit code."""
+    if argv and argv[0] in evidence.COMMANDS:
+        return evidence.main(argv)
+    arguments = _parse(argv)
+    setting = Setting(
+        traces=arguments.traces,
+        seeds=arguments.seeds,
+        processes=arguments.jobs,
+        plots=arguments.plot,
+        say=_say,
+    )
+    names = list(EXPERIMENTS) if arguments.name == "all" else [arguments.name]
+    # Before anything runs, so that they are those of the code that runs.
+    fingerprints = Fingerprints()
+    marks = {name: _mark(name, arguments, fingerprints) for name in names}
+    made_by: dict[str, Sequence[Report]] = {}
+    for name in names:
+        begin_s = time.monotonic()
+        try:
+            made = EXPERIMENTS[name](setting)
+        except TraceError as error:
+            print(f"fairserve reproduce: {error}", file=sys.stderr)
+            return USAGE_ERROR
+        made_by[name] = [made] if isinstance(made, Report) else made
+        for report in made_by[name]:
+            print(report.text())
+            print(flush=True)
+        _say(f"{name}: {time.monotonic() - begin_s:.0f} s")
+    if arguments.json is not None:
+        document = {
+            "reports": [report.to_plain() for each in made_by.values() for report in each],
+            "fingerprints": {name: mark.to_plain() for name, mark in marks.items()},
+        }
+        write_json(document, arguments.json)
+    if arguments.markdown is not None:
+        arguments.markdown.write_text(
+            "\n".join(_document(name, made, marks[name]) for name, made in made_by.items()),
+            encoding="utf-8",
+        )
+    return 0
+
+
+def _mark(name: str, arguments: argparse.Namespace, fingerprints: Fingerprints) -> Mark:
+    """Return the mark of what is written, an empty one if nothing is: a mark costs a second."""
+    if arguments.json is None and arguments.markdown is None:
+        return Mark()
+    draws = name in EVIDENCE and EVIDENCE[name].draws
+    plot = arguments.plot is not None and draws
+    return present_mark(name, reproduce_command(name, arguments.seeds, plot), fingerprints)
+
+
+def _document(name: str, reports: Sequence[Report], mark: Mark) -> str:
+    parts = [f"# {name}\n", *(report.markdown() for report in reports)]
+    return "\n".join([*parts, mark.lines()] if mark.code else parts)
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = OneLineParser(
+        prog="fairserve reproduce",
+        description="Reproduce a table or figure of the papers in simulation.",
+        epilog="Names: "
+        + ", ".join(EXPERIMENTS)
+        + ". Commands about the reports in benchmarks/results: "
+        + ", ".join(evidence.COMMANDS)
+        + ".",
+        allow_abbrev=False,
+    )
+    parser.add_argument("name", choices=[*EXPERIMENTS, "all"], metavar="NAME", help="or: all")
+    folder = os.environ.get("FAIRSERVE_TRACES")
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        default=None if folder is None else Path(folder),
+        metavar="DIR",
+        help="the recorded traces. Environment: FAIRSERVE_TRACES",
+    )
+    parser.add_argument("--seeds", type=at_least(1), default=5, metavar="N", help="(default: 5)")
+    parser.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="cores to use")
+    parser.add_argument("--json", type=output, metavar="OUT", help="write all figures")
+    parser.add_argument(
+        "--markdown", type=output, metavar="OUT", help="write the report as a document"
+    )
+    parser.add_argument("--plot", type=plot_folder, metavar="DIR", help="draw plots here")
+    return parser.parse_args(argv)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

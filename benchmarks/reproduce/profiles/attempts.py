@@ -1,0 +1,279 @@
+"""What a tenant may try to get more than its share: its honest work, sent or declared otherwise.
+
+An attempt changes the honest runs, or what is declared of them, or whose they are said to be. What its
+app declares is the truth about the calls that it sends, unless the attempt is the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fairserve.benchmarks.reproduce.profiles.contest import CHEAT, Useful
+from fairserve.benchmarks.simulate.declared import scaled
+from fairserve.engine.simulated.profiles import profiles_of
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.interactions.profile import MOST_CALLS, AppProfile, StageProfile
+
+Runs = Sequence[Interaction]
+
+_BLOCK_TOKENS = 16
+_CONSTANT = 1 << 32
+"""The first block id of a constant prompt; no other prompt has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What is sent, and what is said of it."""
+
+    runs: Runs
+    declared: Mapping[str, AppProfile] = field(default_factory=dict)
+    """By app; others declare the means of what they send."""
+    useful: Useful = field(default_factory=dict)
+    """Tokens of honest work in a call, by its full id; others are honest calls."""
+
+
+Try = Callable[[Runs], Attempt]
+
+
+def honest(runs: Runs) -> Attempt:
+    """Nothing is tried."""
+    return Attempt(runs)
+
+
+def declares(factor: float, *, from_stage: int = 1, calls: float | None = None) -> Try:
+    """Calls are declared larger than they are, and perhaps more of them."""
+
+    def attempt(runs: Runs) -> Attempt:
+        true = _truth(runs)
+        said = larger_from(true, factor, from_stage)
+        return Attempt(
+            runs,
+            {
+                CHEAT: replace(
+                    said,
+                    calls_per_interaction=calls or true.calls_per_interaction,
+                    run_lengths=true.run_lengths if calls is None else (),
+                )
+            },
+        )
+
+    return attempt
+
+
+def new_apps(factor: float, runs_each: int) -> Try:
+    """A new app for every so many runs, each declared larger than it is."""
+
+    def attempt(runs: Runs) -> Attempt:
+        renamed = [
+            replace(run, app=f"{CHEAT}-{place // runs_each}") for place, run in enumerate(runs)
+        ]
+        said = larger_from(_truth(runs), factor, 1)
+        return Attempt(renamed, {run.app: said for run in renamed})
+
+    return attempt
+
+
+def one_run(factor: float) -> Try:
+    """All calls of a user are roots of one run, declared endless; each comes when its run would."""
+
+    def attempt(runs: Runs) -> Attempt:
+        endless = []
+        for user in sorted({run.user for run in runs}):
+            own = [run for run in runs if run.user == user]
+            calls = tuple(
+                replace(call, call_id=f"{run.interaction_id}-{call.call_id}", deps=(), gap_s=gap_s)
+                for run in own
+                for call, gap_s in ((call, run.arrival_s) for call in run.calls)
+            )
+            endless.append(replace(own[0], interaction_id=f"endless-{user}", calls=calls))
+        said = replace(
+            larger_from(_truth(runs), factor, 1), calls_per_interaction=MOST_CALLS, run_lengths=()
+        )
+        return Attempt(endless, {CHEAT: said})
+
+    return attempt
+
+
+def deep_runs(chains: int, factor: float) -> Try:
+    """All calls in a few endless chains; later stages than honest runs have are declared larger."""
+
+    def attempt(runs: Runs) -> Attempt:
+        true = _truth(runs)
+        calls: list[list[TraceCall]] = [[] for _ in range(chains)]
+        for place, run in enumerate(runs):
+            chain = calls[place % chains]
+            for call in run.calls:
+                before = (chain[-1].call_id,) if chain else ()
+                chain.append(replace(call, call_id=f"c{len(chain)}", deps=before))
+        endless = [
+            replace(runs[number], interaction_id=f"endless-{number}", calls=tuple(chain))
+            for number, chain in enumerate(calls)
+        ]
+        mean = _mean(run.calls for run in runs)
+        stages = (*true.stages, scaled(mean, factor))
+        return Attempt(endless, {CHEAT: replace(true, stages=stages)})
+
+    return attempt
+
+
+def splits(parts: int) -> Try:
+    """Each call is sent as so many small ones, one after the other."""
+
+    def attempt(runs: Runs) -> Attempt:
+        split = []
+        for run in runs:
+            calls: list[TraceCall] = []
+            for call in run.calls:
+                for part in range(parts):
+                    before = (calls[-1].call_id,) if calls else ()
+                    small = replace(
+                        call,
+                        call_id=f"{call.call_id}-{part}",
+                        deps=before,
+                        input_tokens=max(1, call.input_tokens // parts),
+                        output_tokens=max(1, call.output_tokens // parts),
+                    )
+                    calls.append(small)
+            split.append(replace(run, calls=tuple(calls)))
+        return Attempt(split)
+
+    return attempt
+
+
+def merges(runs_each: int) -> Try:
+    """So many runs are sent as one, stage by stage: the same tokens in fewer, larger calls."""
+
+    def attempt(runs: Runs) -> Attempt:
+        merged = []
+        for begin in range(0, len(runs) - runs_each + 1, runs_each):
+            group = runs[begin : begin + runs_each]
+            calls = tuple(
+                replace(
+                    call,
+                    input_tokens=sum(run.calls[place].input_tokens for run in group),
+                    output_tokens=sum(run.calls[place].output_tokens for run in group),
+                )
+                for place, call in enumerate(group[0].calls)
+            )
+            merged.append(replace(group[0], calls=calls))
+        return Attempt(merged)
+
+    return attempt
+
+
+def pads(times: float, first: int | None = None) -> Try:
+    """Prompts are filled up with junk: of all runs, or of the first ones, declared to go on so."""
+
+    def attempt(runs: Runs) -> Attempt:
+        until = len(runs) if first is None else first
+        padded = [_padded(run, times) for run in runs[:until]]
+        useful = _useful(runs[:until])
+        return Attempt([*padded, *runs[until:]], {CHEAT: _truth(padded)}, useful)
+
+    return attempt
+
+
+def constant_prompt(tokens: int, *, cached: bool, system: bool = True, one_in: int = 1) -> Try:
+    """Each call, or one run in so many, begins with the same tokens, declared truly.
+
+    The tokens are a system prompt, or the beginning of the input. They are in one block run that all
+    calls share, or, where they are not to be cached, in nobody's.
+    """
+
+    def attempt(runs: Runs) -> Attempt:
+        blocks = ((_CONSTANT, tokens // _BLOCK_TOKENS),) if cached else ()
+        padded = [
+            replace(
+                run,
+                calls=tuple(
+                    replace(
+                        call,
+                        input_tokens=call.input_tokens + (0 if system else tokens),
+                        system_tokens=call.system_tokens + (tokens if system else 0),
+                        blocks=blocks,
+                    )
+                    for call in run.calls
+                ),
+            )
+            for run in runs[::one_in]
+        ]
+        if one_in > 1:
+            kept = [run for place, run in enumerate(runs) if place % one_in]
+            return Attempt([*padded, *kept], {CHEAT: _truth([*padded, *kept])}, _useful(runs))
+        return Attempt(padded, {CHEAT: _truth(padded)}, _useful(runs))
+
+    return attempt
+
+
+def invents_users(users: int) -> Try:
+    """The same runs in the names of more users."""
+
+    def attempt(runs: Runs) -> Attempt:
+        return Attempt(
+            [replace(run, user=f"invented-{place % users}") for place, run in enumerate(runs)]
+        )
+
+    return attempt
+
+
+def lets_others_pad(times: float, one_in: int) -> Try:
+    """Each run in so many is an invented user's, filled up with junk."""
+
+    def attempt(runs: Runs) -> Attempt:
+        sent = [
+            replace(_padded(run, times), user=f"invented-{place}") if place % one_in == 0 else run
+            for place, run in enumerate(runs)
+        ]
+        return Attempt(sent, {CHEAT: _truth(runs)}, _useful(runs[::one_in]))
+
+    return attempt
+
+
+def names_agents(runs: Runs) -> Attempt:
+    """Each call's agent is named by the size of its output, as a profile by agent would be best told."""
+    named = [
+        replace(
+            run,
+            calls=tuple(
+                replace(call, agent=f"size-{call.output_tokens // 20}") for call in run.calls
+            ),
+        )
+        for run in runs
+    ]
+    return Attempt(named)
+
+
+def _padded(run: Interaction, times: float) -> Interaction:
+    calls = tuple(
+        replace(call, input_tokens=round(times * call.input_tokens)) for call in run.calls
+    )
+    return replace(run, calls=calls)
+
+
+def _useful(runs: Iterable[Interaction]) -> dict[str, float]:
+    return {
+        f"{run.interaction_id}/{call.call_id}": float(call.prompt_tokens + call.output_tokens)
+        for run in runs
+        for call in run.calls
+    }
+
+
+def _truth(runs: Runs) -> AppProfile:
+    """The means of these runs."""
+    return profiles_of(Trace("", 16, tuple(runs)))[runs[0].app]
+
+
+def _mean(calls: Iterable[Sequence[TraceCall]]) -> StageProfile:
+    every = [call for of_run in calls for call in of_run]
+    inputs = sum(call.input_tokens for call in every) / len(every)
+    return StageProfile(inputs, 0.0, sum(call.output_tokens for call in every) / len(every))
+
+
+def larger_from(profile: AppProfile, factor: float, from_stage: int) -> AppProfile:
+    """Tokens so many times as large, from a stage on."""
+    stages = (
+        scaled(stage, factor) if number >= from_stage else stage
+        for number, stage in enumerate(profile.stages, start=1)
+    )
+    return replace(profile, stages=tuple(stages))

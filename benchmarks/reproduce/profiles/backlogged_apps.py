@@ -1,0 +1,197 @@
+"""Three recorded apps on one worker, each a tenant's, each with more to do than the worker can.
+
+Closed loop: a tenant has so many runs at a time, and a new one begins when one ends. They are so many
+that every tenant has calls waiting all the time, and is entitled to a third of the worker; calls wait at
+the feeder, which then decides all shares. (If all runs arrived at once, the large calls among them,
+whose prompts are cached nowhere, would wait to the end, and what is served would not be what the apps
+are.) Service is counted as WSC should count it: in calls of the app's own typical size, by its true
+profile, cached tokens free.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fairserve.benchmarks.reproduce.setting import Setting, delayed
+from fairserve.benchmarks.simulate.job import Job
+from fairserve.engine.simulated.cost_model import COST_MODELS
+from fairserve.engine.simulated.profiles import profiles_of, stages_of
+from fairserve.engine.simulated.replay import Replay
+from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.replay_result import ReplayResult
+from fairserve.engine.simulated.traces.assignment import merge
+from fairserve.engine.simulated.traces.model import Interaction, Trace
+from fairserve.interactions.call import Call
+from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.interactions.run_end import RunEnd
+from fairserve.scheduling.cost import SliceWeights
+from fairserve.scheduling.events import Refuse
+from fairserve.scheduling.metrics import CallSample
+from fairserve.scheduling.registry import SYSTEMS
+
+RECORDED = {
+    "autocoderover": "autocoderover_run_1.jsonl.gz",
+    "tot-game24": "tot_game24.jsonl.gz",
+    "tau-airline": "tau_airline_gpt4o.jsonl.gz",
+}
+"""Apps and their traces; the tenant of each has its name."""
+AT_A_TIME = {"autocoderover": 48, "tot-game24": 8, "tau-airline": 48}
+"""Runs of each app."""
+COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=16, kv_capacity_tokens=200_000)
+"""Small batches, so that calls wait at the feeder."""
+DURATION_S = 900.0
+WINDOW_S = 60.0
+INTERVAL_S = 30.0
+"""Between two looks at what was used."""
+USERS = 4
+_WEIGHTS = SliceWeights()
+LATER_S = 1e9
+"""After any replay."""
+
+
+def backlogged(setting: Setting, seed: int, times: int = 2) -> Trace:
+    """Runs in an order of the seed; the first of each app begin at once, the others when a run ends.
+
+    Each recorded run is there so many times: an app that is served too much shall not run out. Raises
+    TraceError if the traces are not there.
+    """
+    parts = []
+    for app, file in RECORDED.items():
+        trace = setting.recorded(file)
+        runs = [
+            replace(run, interaction_id=f"{run.interaction_id}#{again}")
+            for again in range(times)
+            for run in trace.interactions
+        ]
+        random.Random(seed).shuffle(runs)  # noqa: S311  a workload is no secret
+        parts.append(
+            trace.with_interactions(
+                [
+                    replace(
+                        run,
+                        tenant=app,
+                        user=f"{app}-{place % USERS}",
+                        arrival_s=0.0 if place < AT_A_TIME[app] else LATER_S,
+                    )
+                    for place, run in enumerate(runs)
+                ]
+            )
+        )
+    return merge(parts)
+
+
+def job(
+    setting: Setting,
+    trace: Trace,
+    seed: int,
+    declared: Mapping[str, AppProfile],
+    learning: LearningOptions | None,
+) -> Job:
+    """Stopped while all still have work."""
+    duration_s = DURATION_S * setting.scale
+    options = ReplayOptions(
+        seed=seed,
+        until_s=duration_s,
+        profiles=declared,
+        learning=learning,
+        learning_interval_s=INTERVAL_S,
+    )
+    watch = partial(TypicalCalls, profiles_of(trace), calls_by_stage(trace), duration_s)
+    return Job(
+        "profiles",
+        trace,
+        SYSTEMS["fairserve"],
+        delayed(COSTS, seed),
+        options,
+        watch=watch,
+        replay=ClosedLoop,
+    )
+
+
+def calls_by_stage(trace: Trace) -> dict[str, Counter[int]]:
+    """Of each app of the trace."""
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    for run in trace.interactions:
+        counts[run.app].update(stages_of(run).values())
+    return counts
+
+
+def typical_size(profile: AppProfile, true: AppProfile, calls: Mapping[int, int]) -> float:
+    """What so many calls of each stage weigh by a profile, over what they weigh by the true one."""
+
+    def total(by: AppProfile) -> float:
+        return sum(number * _WEIGHTS.typical_call(by, stage) for stage, number in calls.items())
+
+    return total(profile) / total(true)
+
+
+class ClosedLoop(Replay):
+    """Where a run ends, the next one of its app begins."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._later: dict[str, deque[Interaction]] = defaultdict(deque)
+        for run in self._trace.interactions:
+            if run.arrival_s >= LATER_S:
+                self._later[run.app].append(run)
+
+    def _end_run(self, run: Any, **how: Any) -> None:
+        super()._end_run(run, **how)
+        later = self._later[run.interaction.app]
+        if later and self._now_s < self._options.until_s:
+            self._push(self._now_s, 0, replace(later.popleft(), arrival_s=self._now_s))
+
+
+class TypicalCalls:
+    """Watches the service of each app, in its own typical calls."""
+
+    def __init__(
+        self,
+        true: Mapping[str, AppProfile],
+        calls: Mapping[str, Mapping[int, int]],
+        duration_s: float,
+    ) -> None:
+        """The true profiles, and how many calls each stage of an app has."""
+        self._true, self._calls, self._duration_s = true, calls, duration_s
+        self._windows = max(2, round(duration_s / WINDOW_S))
+        self._served = {app: [0.0] * self._windows for app in true}
+
+    def call_ended(
+        self, call: Call, sample: CallSample, worker: str | None, refusal: Refuse | None
+    ) -> None:
+        """See the protocol."""
+        used = _WEIGHTS.slice(sample.usage)
+        window = min(int(sample.end_s / self._duration_s * self._windows), self._windows - 1)
+        typical = _WEIGHTS.typical_call(self._true[call.app], call.stage)
+        self._served[call.app][window] += used / typical
+
+    def run_ended(self, end: RunEnd, opened_s: float, ended_s: float) -> None:
+        """See the protocol."""
+
+    def figures(self, result: ReplayResult) -> Mapping[str, Any]:
+        """Typical calls a second by app and window; the profiles that held, with their sizes."""
+        width_s = self._duration_s / self._windows
+        return {
+            "duration_s": self._duration_s,
+            "typical_per_s": {
+                app: [value / width_s for value in served] for app, served in self._served.items()
+            },
+            "profiles": {
+                app: [
+                    {
+                        "since_s": change.held.since_s,
+                        "interactions": change.interactions,
+                        "factor": typical_size(change.held.profile, true, self._calls[app]),
+                    }
+                    for change in result.profiles
+                    if change.app == app
+                ]
+                for app, true in self._true.items()
+            },
+        }

@@ -1,0 +1,211 @@
+"""``run-progress``: whether runs end sooner where those nearest their expected end go first.
+
+``run_priority`` by progress beside the order of arrival (FairServe's), and beside progress with the true
+number of calls that are left, which nobody knows: what better foresight could still bring. All figures
+are over those of arrival on the same trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, measure
+from fairserve.benchmarks.reproduce.setting import Setting, delayed
+from fairserve.benchmarks.simulate.job import Job
+from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel
+from fairserve.engine.simulated.replay import Replay
+from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.traces.assignment import arrive_poisson, assign_users, merge
+from fairserve.engine.simulated.traces.model import Trace
+from fairserve.interactions.call import Call
+from fairserve.scheduling.registry import SYSTEMS
+
+SMALL = replace(COST_MODELS["a100-llama3-8b"], max_running=16, kv_capacity_tokens=200_000)
+"""Small batches, so that calls wait at the feeder: where all run at once nobody decides."""
+USERS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recorded app."""
+
+    file: str
+    runs: int
+    """Of a trace of it alone."""
+    runs_per_s: float
+    """About what the worker can do of it."""
+
+
+RECORDED: Mapping[str, Recorded] = {
+    "autocoderover": Recorded("autocoderover_run_1.jsonl.gz", 70, 0.20),
+    "tot": Recorded("tot_game24.jsonl.gz", 24, 0.17),
+    "tau-airline": Recorded("tau_airline_gpt4o.jsonl.gz", 60, 0.50),
+    "sweagent": Recorded("sweagent_cost_2_1.jsonl.gz", 90, 0.33),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Runs of one or several apps, on a worker with batches of some size."""
+
+    apps: tuple[str, ...]
+    share: float = 1.0
+    """Of the runs of each."""
+    runs: int | None = None
+    """Of each, if it is said."""
+    costs: CostModel = SMALL
+    loads: Mapping[str, float] = field(default_factory=lambda: {"at once": 100.0})
+    """Arrivals over what a worker with small batches can do."""
+
+
+MIX = "mix"
+WIDE = "mix of 3, batches of 256"
+WORKLOADS: Mapping[str, Workload] = {
+    **{app: Workload((app,)) for app in RECORDED},
+    MIX: Workload(tuple(RECORDED), 0.35, loads={"at once": 100.0, "2x": 2.0}),
+    WIDE: Workload(tuple(RECORDED)[:3], runs=100, costs=COST_MODELS["a100-llama3-8b"]),
+}
+PRIORITIES = ("arrival", "progress", "known")
+
+
+class KnownCall(Call):
+    """A call that knows how many calls of its run are left, whatever is expected of it."""
+
+    __slots__ = ("left",)
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, "left" if name == "remaining_calls" else name)
+
+
+class KnowingReplay(Replay):
+    """All calls know how many are left of their runs."""
+
+    def _submit(self, live: Any) -> None:
+        if not isinstance(live.call, KnownCall):
+            same = {each.name: getattr(live.call, each.name) for each in fields(Call)}
+            live.call = KnownCall(**same)
+            live.call.left = float(live.run.left)
+        super()._submit(live)
+
+
+def _ratio(key: str, part: str) -> Column:
+    name = {"mean": "mean", "p50": "p50", "p99": "p99"}[part]
+    return Column(name, lambda pair: pair[0][key][part] / pair[1][key][part], 3)
+
+
+COLUMNS = (
+    _ratio("interaction_latency_s", "mean"),
+    _ratio("interaction_latency_s", "p50"),
+    _ratio("interaction_latency_s", "p99"),
+    Column(
+        "tok/s",
+        lambda pair: (
+            pair[0]["throughput_tokens_per_s"]["total"]
+            / pair[1]["throughput_tokens_per_s"]["total"]
+        ),
+        3,
+    ),
+    Column("Jain", lambda pair: pair[0]["jain_index"], 3),
+    Column("Jain, arrival", lambda pair: pair[1]["jain_index"], 3),
+    Column("mean by arrival, s", lambda pair: pair[1]["interaction_latency_s"]["mean"]),
+)
+_MEAN, _, _P99, _TOKENS, _JAIN, _JAIN_BEFORE, _ = COLUMNS
+
+
+def run_progress(setting: Setting) -> Report:
+    """Each app alone and their mix, under several loads."""
+    jobs: dict[str, list[Job]] = {}
+    for workload, what in WORKLOADS.items():
+        for load, times in what.loads.items():
+            traces = [_trace(setting, what, times, seed) for seed in range(setting.seeds)]
+            for priority in PRIORITIES:
+                jobs[f"{workload}, {load}, {priority}"] = [
+                    _job(trace, what.costs, priority, seed) for seed, trace in enumerate(traces)
+                ]
+    runs = setting.summaries(jobs)
+    rows = {}
+    for workload, what in WORKLOADS.items():
+        for load in what.loads:
+            usual = runs[f"{workload}, {load}, arrival"]
+            for priority, how in (("progress", "progress"), ("known", "true calls left")):
+                name = f"{workload}, {load}, {how}"
+                pairs = list(zip(runs[f"{workload}, {load}, {priority}"], usual, strict=True))
+                rows[name] = Row(name, measure(COLUMNS, pairs))
+    text = (
+        f"Cost model {SMALL.name}, one worker, batches of {SMALL.max_running}, KV cache of "
+        f"{SMALL.kv_capacity_tokens:,} tokens, so that calls wait at the feeder. {USERS} users of one "
+        "tenant. Recorded runs, "
+        + ", ".join(f"{round(each.runs * setting.scale)} {app}" for app, each in RECORDED.items())
+        + f"; the mix has {WORKLOADS[MIX].share:.0%} of each, the mix of 3 "
+        f"{WORKLOADS[WIDE].runs} of each of the first, on the whole worker. Poisson arrivals at so many "
+        "times what the worker can do. Times of whole interactions and tokens a second are over "
+        f"those by arrival on the same trace. Medians of {setting.seeds} seeds (arrivals, users, decode "
+        "step up to 2 % off) with least and greatest."
+    )
+    title = "runs nearest their expected end first"
+    return Report("run-progress", title, text, COLUMNS, list(rows.values()), claims(rows))
+
+
+def _trace(setting: Setting, what: Workload, times: float, seed: int) -> Trace:
+    """Raises TraceError if the recorded traces are not there."""
+    parts, rate = [], 0.0
+    for name in what.apps:
+        each = RECORDED[name]
+        runs = each.runs * what.share if what.runs is None else what.runs
+        number = max(2, round(runs * setting.scale))
+        trace = setting.recorded(each.file)
+        trace = arrive_poisson(trace, rate_per_s=1.0, shuffle=True, seed=seed)
+        parts.append(trace.with_interactions(trace.interactions[:number]))
+        rate += number / each.runs_per_s
+    trace = merge(parts)
+    rate = len(trace) / rate  # runs a second that the worker can do of these in this proportion
+    trace = arrive_poisson(trace, rate_per_s=times * rate, shuffle=True, seed=seed)
+    return assign_users(trace, users=USERS, seed=seed)
+
+
+def _job(trace: Trace, costs: CostModel, priority: str, seed: int) -> Job:
+    option = "arrival" if priority == "arrival" else "progress"
+    return Job(
+        f"{trace.name} {priority}",
+        trace,
+        SYSTEMS["fairserve"].with_options({"feeder.run_priority": option}),
+        delayed(costs, seed),
+        ReplayOptions(seed=seed),
+        replay=KnowingReplay if priority == "known" else Replay,
+    )
+
+
+def claims(rows: Mapping[str, Row]) -> list[Check]:
+    """What progress gives and takes; medians of each workload and load."""
+    ours = {name: row for name, row in rows.items() if name.endswith(", progress")}
+    mixed = [row for name, row in ours.items() if name.startswith(MIX)]
+    return [
+        _worst("the mean run is no slower by progress (2 %)", ours.values(), _MEAN, 1.02),
+        _worst("in a mix of apps the mean run is faster", mixed, _MEAN, 0.999),
+        _worst("the slowest hundredth is at most 10 % slower", ours.values(), _P99, 1.10),
+        _worst("throughput is the same (3 %)", ours.values(), _TOKENS, 0.97, least=True),
+        Check(
+            "Jain's index is the same (0.02)",
+            all(_value(row, _JAIN) >= _value(row, _JAIN_BEFORE) - 0.02 for row in ours.values()),
+            "; ".join(
+                f"{row.name}: {_value(row, _JAIN):.3f}, by arrival {_value(row, _JAIN_BEFORE):.3f}"
+                for row in sorted(
+                    ours.values(), key=lambda row: _value(row, _JAIN) - _value(row, _JAIN_BEFORE)
+                )[:1]
+            ),
+        ),
+    ]
+
+
+def _value(row: Row, column: Column) -> float:
+    return row.measured[column.name].value
+
+
+def _worst(
+    claim: str, rows: Sequence[Row] | Any, column: Column, bound: float, *, least: bool = False
+) -> Check:
+    worst = (min if least else max)(rows, key=lambda row: _value(row, column))
+    seen = _value(worst, column)
+    return Check(claim, seen >= bound if least else seen <= bound, f"{seen:.3f}: {worst.name}")

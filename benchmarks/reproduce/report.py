@@ -1,0 +1,220 @@
+"""What a reproduction says: published figures beside measured ones, and statements that hold or do not.
+
+A measured figure is the median over seeds, with the least and the greatest. A check is a claim of the
+paper, or of this project, as a sentence, with what was seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple
+
+from fairserve.platform.base.text_table import aligned
+
+
+class Spread(NamedTuple):
+    """A figure over several seeds."""
+
+    value: float
+    """The median."""
+    least: float
+    greatest: float
+
+
+def spread(values: Iterable[float]) -> Spread:
+    """Of at least one value."""
+    ordered = sorted(values)
+    return Spread(median(ordered), ordered[0], ordered[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of a table."""
+
+    name: str
+    of: Callable[[Any], float]
+    """From what was seen of one run, such as the figures of
+    :func:`fairserve.scheduling.metrics.summarise`; NaN where it has no such figure."""
+    digits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A system, or a setting of one."""
+
+    name: str
+    measured: Mapping[str, Spread]
+    """By column."""
+    published: Mapping[str, float] = field(default_factory=dict)
+    """By column, as far as the paper says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A claim, and whether it holds here."""
+
+    claim: str
+    holds: bool
+    seen: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One table or figure of a paper."""
+
+    name: str
+    """As it is called on the command line."""
+    title: str
+    setting: str
+    """Cost model, workload, seeds: what a reader must know to believe or repeat it."""
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    checks: Sequence[Check]
+    plots: Sequence[str] = ()
+    """Names of the files that were drawn."""
+    notes: Sequence[str] = ()
+    """Sentences that belong to it, such as where this project's default loses."""
+
+    def text(self) -> str:
+        """For the terminal: per figure the published value, the measured one and its spread."""
+        rows = [[row.name, *self._cells(row, "-")] for row in self.rows]
+        table = aligned(["", *self._header()], rows)
+        lines = [f"{self.name}: {self.title}", self.setting, "", table, ""]
+        lines += [
+            f"{'holds    ' if check.holds else 'DOES NOT '} {check.claim}: {check.seen}"
+            for check in self.checks
+        ]
+        return "\n".join([*lines, *self.notes])
+
+    def markdown(self) -> str:
+        """The same for a document."""
+        header = self._header()
+        lines = [f"## {self.name}: {self.title}", "", self.setting, ""]
+        lines.append("| |" + "".join(f" {name} |" for name in header))
+        lines.append("|---|" + "---:|" * len(header))
+        lines += ["| " + " | ".join([row.name, *self._cells(row, "")]) + " |" for row in self.rows]
+        lines.append("")
+        lines += [
+            f"- {'holds' if check.holds else '**does not hold**'}: {check.claim} ({check.seen})"
+            for check in self.checks
+        ]
+        lines += [f"- {note}" for note in self.notes]
+        for plot in self.plots:
+            lines += ["", f"![{self.title}]({plot})"]
+        return "\n".join(lines) + "\n"
+
+    def _header(self) -> list[str]:
+        names = []
+        for column in self.columns:
+            names.append(column.name)
+            if self._compared(column):
+                names.append("published")
+        return names
+
+    def _cells(self, row: Row, nothing: str) -> list[str]:
+        cells = []
+        for column in self.columns:
+            cells.append(_shown(row.measured.get(column.name), column.digits))
+            if self._compared(column):
+                published = row.published.get(column.name)
+                cells.append(nothing if published is None else f"{published:,.{column.digits}f}")
+        return cells
+
+    def _compared(self, column: Column) -> bool:
+        """Whether the paper gives a figure of this column for any row."""
+        return any(column.name in row.published for row in self.rows)
+
+    def to_plain(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "setting": self.setting,
+            "rows": [
+                {
+                    "name": row.name,
+                    "published": dict(row.published),
+                    "measured": {
+                        name: {"value": m.value, "spread": [m.least, m.greatest]}
+                        for name, m in row.measured.items()
+                    },
+                }
+                for row in self.rows
+            ],
+            "checks": [
+                {"claim": check.claim, "holds": check.holds, "seen": check.seen}
+                for check in self.checks
+            ],
+            "notes": list(self.notes),
+            "plots": list(self.plots),
+        }
+
+
+def _shown(figure: Spread | None, digits: int) -> str:
+    if figure is None:
+        return "-"
+    value = f"{figure.value:,.{digits}f}"
+    if figure.least == figure.greatest:
+        return value
+    return f"{value} ({figure.least:,.{digits}f}-{figure.greatest:,.{digits}f})"
+
+
+def ratio(value: float, base: float) -> float:
+    """One figure over another; 1 where both are nothing, infinite where the other one is."""
+    if base == 0:
+        return 1.0 if value == 0 else math.inf
+    return value / base
+
+
+def rows_of(
+    columns: Sequence[Column],
+    runs: Mapping[str, Sequence[Any]],
+    published: Mapping[str, Mapping[str, float]] | None = None,
+) -> dict[str, Row]:
+    """A row a name: each column over its runs, and what is published of it."""
+    known = published or {}
+    return {
+        name: Row(name, measure(columns, of_row), known.get(name, {}))
+        for name, of_row in runs.items()
+    }
+
+
+def measure(columns: Sequence[Column], runs: Sequence[Any]) -> dict[str, Spread]:
+    """Each column over the runs of one system under several seeds, if all of them have the figure."""
+    seen = {column.name: [column.of(run) for run in runs] for column in columns}
+    return {
+        name: spread(values)
+        for name, values in seen.items()
+        if not any(math.isnan(value) for value in values)
+    }
+
+
+def within(claim: str, row: Row, column: str, share: float) -> Check:
+    """The median is so near to what was published, as a share of it."""
+    published, seen = row.published[column], row.measured[column].value
+    off = seen / published - 1
+    return Check(claim, abs(off) <= share, f"{seen:,.1f}, published {published:,.1f}: {off:+.1%}")
+
+
+def same_order(claim: str, rows: Sequence[Row], column: str) -> Check:
+    """The rows are in the published order of this column.
+
+    Two rows may change places where their measured spreads overlap and the paper has them within 5 %.
+    """
+    ordered = sorted(rows, key=lambda row: row.published[column])
+    seen = {row.name: row.measured[column].value for row in rows}
+    wrong = [
+        f"{low.name} {seen[low.name]:,.1f} over {high.name} {seen[high.name]:,.1f}"
+        for number, low in enumerate(ordered)
+        for high in ordered[number + 1 :]
+        if seen[low.name] > seen[high.name] and not _tie(low, high, column)
+    ]
+    return Check(claim, not wrong, "; ".join(wrong) or " < ".join(row.name for row in ordered))
+
+
+def _tie(low: Row, high: Row, column: str) -> bool:
+    near = low.published[column] >= 0.95 * high.published[column]
+    return near and low.measured[column].least <= high.measured[column].greatest

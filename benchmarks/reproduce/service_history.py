@@ -1,0 +1,159 @@
+"""What one run gave each client over time: the figures that the plots of the VTC and DLPM papers show.
+
+Times are centres of windows, an eighth of a window apart: those of the job, 60 s if it names none.
+Accumulated service is exact at them, and taken as a straight line between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fairserve.benchmarks.simulate.curves import Curves
+from fairserve.benchmarks.simulate.job import Outcome
+
+Floats = npt.NDArray[np.float64]
+ACTUAL = "actual_curves"
+"""Key of a summary."""
+
+
+class ServiceHistory:
+    """The clients of one run, by the last part of their path, until a time."""
+
+    @classmethod
+    def of(cls, outcome: Outcome, until_s: float) -> ServiceHistory:
+        """Of a job that was asked for curves."""
+        assert outcome.curves is not None, f"{outcome.name} has no curves"
+        summary = outcome.summary
+        calls = sum(client["calls"] for client in summary["per_client"].values())
+        return cls(
+            outcome.curves,
+            until_s,
+            tokens_per_s=summary["throughput_tokens_per_s"]["total"],
+            refused_share=summary["refused_calls"] / calls,
+            summary=summary,
+        )
+
+    def __init__(
+        self,
+        curves: Curves,
+        until_s: float,
+        *,
+        tokens_per_s: float,
+        refused_share: float,
+        summary: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.summary = summary or {}
+        """Of the whole run; under :data:`ACTUAL` curves by the extend cost, where the job has them."""
+        self.tokens_per_s = tokens_per_s
+        """Throughput of the whole run."""
+        self.refused_share = refused_share
+        """Of all calls."""
+        times = np.asarray(curves.centres_s)
+        inside = times <= until_s + 1e-6
+        self.times_s: Floats = times[inside]
+        self.end_s = min(until_s, float(times[-1]))
+        """Until then service is known."""
+        self._all_times = np.append(0.0, times)
+        self._all_accumulated = {
+            _short(client): np.append(0.0, values) for client, values in curves.accumulated.items()
+        }
+
+        def cut(
+            values: dict[str, tuple[float, ...]] | dict[str, tuple[float | None, ...]],
+        ) -> dict[str, Floats]:
+            return {
+                _short(client): np.asarray(values[client], dtype=np.float64)[inside]
+                for client in sorted(values)
+            }
+
+        self._backlogged = {
+            _short(client): np.asarray(values, dtype=np.bool_)[inside]
+            for client, values in curves.backlogged.items()
+        }
+        self.accumulated = cut(curves.accumulated)
+        """Service from the beginning."""
+        self.service_per_s = cut(curves.service_per_s)
+        actual: Curves | None = self.summary.get(ACTUAL)
+        self.actual_per_s = {} if actual is None else cut(actual.service_per_s)
+        """Service by the extend cost: cached tokens are free."""
+        self.response_s = cut(curves.response_s)
+        """Mean time to first token of what arrived in a window; not a number where nothing did."""
+
+    @property
+    def difference(self) -> Floats:
+        """The largest difference between two clients in accumulated service, at each time."""
+        all_clients = np.asarray(list(self.accumulated.values()))
+        spread: Floats = all_clients.max(axis=0) - all_clients.min(axis=0)
+        return spread
+
+    @property
+    def largest_difference(self) -> float:
+        """Of all times."""
+        return float(self.difference.max())
+
+    @property
+    def interval_difference(self) -> float:
+        """The largest ``|Wf(t1, t2) - Wg(t1, t2)|`` of two clients that had calls waiting all the time
+        from t1 to t2; 0 if no two ever had.
+        """
+        largest = 0.0
+        for f, g in combinations(self.accumulated, 2):
+            difference = self.accumulated[f] - self.accumulated[g]
+            low = high = float(difference[0])
+            both = self._backlogged[f] & self._backlogged[g]
+            for now, backlogged in zip(difference.tolist(), both.tolist(), strict=True):
+                low, high = (min(low, now), max(high, now)) if backlogged else (now, now)
+                largest = max(largest, high - low)
+        return largest
+
+    @property
+    def growth_per_min(self) -> float:
+        """Slope of the straight line that is nearest to the difference; no number for two times."""
+        if len(self.times_s) < 3:
+            return float("nan")
+        return 60.0 * float(np.polyfit(self.times_s, self.difference, 1)[0])
+
+    def served_per_s(self, client: str, begin_s: float, end_s: float) -> float:
+        """Service of a client per second between two times."""
+        accumulated = self._all_accumulated[client]
+        begin, end = np.interp([begin_s, end_s], self._all_times, accumulated)
+        return float(end - begin) / (end_s - begin_s)
+
+    def total_per_s(self, begin_s: float, end_s: float) -> float:
+        """The same of all clients."""
+        return sum(self.served_per_s(client, begin_s, end_s) for client in self.accumulated)
+
+    def starved_s(self, client: str, share: float) -> float:
+        """Seconds in which calls of the client waited all the time, and it got less than so much
+        of what each client would get if all got the same.
+        """
+        if len(self.times_s) < 2:
+            return 0.0
+        total = np.sum(list(self.service_per_s.values()), axis=0)
+        equal = total / len(self.service_per_s)
+        starved = self._backlogged[client] & (self.service_per_s[client] < share * equal)
+        return float(starved.sum() * (self.times_s[1] - self.times_s[0]))
+
+    def mean_response_s(self, client: str, begin_s: float = 0.0, end_s: float = np.inf) -> float:
+        """Mean of the windows whose centres are between two times; not a number where none has one."""
+        values = self._responses(client, begin_s, end_s)
+        return float(values.mean()) if len(values) else float("nan")
+
+    def greatest_response_s(self, *clients: str) -> float:
+        """Of all windows of these clients."""
+        return max((float(self._responses(each).max(initial=0.0)) for each in clients), default=0.0)
+
+    def _responses(self, client: str, begin_s: float = 0.0, end_s: float = np.inf) -> Floats:
+        inside = (begin_s <= self.times_s) & (self.times_s <= end_s)
+        values = self.response_s[client][inside]
+        seen: Floats = values[~np.isnan(values)]
+        return seen
+
+
+def _short(client: str) -> str:
+    return client.rpartition("/")[2]

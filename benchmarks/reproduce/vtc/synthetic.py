@@ -1,0 +1,85 @@
+"""What the figures of the VTC paper on its synthetic workloads have in common.
+
+``U = max(wp * Linput, wq * M)`` is the paper's, with wp = 1, wq = 2 and M the tokens of the pool.
+Service may differ by 2 U over any interval in which both clients are backlogged (Theorem 4.4).
+Where the paper says "small", "immediately" or "the same", the limit is ours; each claim names it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairserve.benchmarks.reproduce.figure import Figure
+from fairserve.benchmarks.reproduce.report import Column
+from fairserve.benchmarks.reproduce.service_history import ServiceHistory
+from fairserve.benchmarks.reproduce.vtc.tables import OURS
+
+FAIR = ("vtc", OURS)
+Minutes = list[tuple[float, float]]
+"""Begin and end of each, in seconds."""
+
+
+def bound(pool_tokens: int, input_tokens: int = 256) -> float:
+    """2 U of Theorem 4.4."""
+    return 2.0 * max(input_tokens, 2 * pool_tokens)
+
+
+BOUND = bound(10_000)
+"""Of the pool of all workloads but those of Figure 15."""
+
+DIFFERENCE = Column("largest difference", lambda h: h.largest_difference)
+INTERVAL = Column("while backlogged", lambda h: h.interval_difference)
+GROWTH = Column("growth /min", lambda h: h.growth_per_min)
+THROUGHPUT = Column("tok/s", lambda h: h.tokens_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A row of a figure."""
+
+    name: str
+    suite: str
+    system: str
+    weighted: bool = False
+    """The clients have the weights of the workload."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticFigure:
+    """A figure and its runs."""
+
+    figure: Figure
+    runs: tuple[Run, ...]
+    to_end: bool = False
+    """All calls are served, so that a response time is known of each; else the run stops after ten
+    minutes, or with arrivals that last longer."""
+    whole: bool = False
+    """Never shortened: what it shows comes late."""
+    share: float = 1.0
+    """Of the duration."""
+
+
+def runs_of(suite: str, *systems: str) -> tuple[Run, ...]:
+    """A row a system, under its name."""
+    return tuple(Run(system, suite, system) for system in systems)
+
+
+def minutes(history: ServiceHistory, begin_s: float, skip_s: float = 0.0) -> Minutes:
+    """The minute that begins there and every other one after it, each less its first seconds."""
+    number = int((history.end_s - begin_s + 60.0) / 120.0)
+    starts = [begin_s + 120.0 * each for each in range(number)]
+    return [(start + skip_s, start + 60.0) for start in starts]
+
+
+def minutes_off(history: ServiceHistory) -> Minutes:
+    """Those in which the client that comes and goes sends nothing."""
+    return minutes(history, 60.0)
+
+
+def mean_of(history: ServiceHistory, parts: Minutes, client: str = "") -> float:
+    """Service per second over these parts, which are equally long, of a client or of all."""
+    of_each = [
+        history.served_per_s(client, *part) if client else history.total_per_s(*part)
+        for part in parts
+    ]
+    return sum(of_each) / len(of_each)

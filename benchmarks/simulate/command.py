@@ -1,0 +1,120 @@
+"""The command ``fairserve simulate``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairserve.benchmarks.simulate.arguments import options_of, parse, systems_of, trace_of
+from fairserve.benchmarks.simulate.job import Job, Outcome, run_jobs
+from fairserve.benchmarks.simulate.table import table
+from fairserve.engine.simulated.traces.model import Trace
+from fairserve.scheduling.metrics import VTC_TABLES, Windows
+
+USAGE_ERROR = 2
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read, simulate, print, write; returns the exit code."""
+    begin_s = time.monotonic()
+    arguments = parse(argv)
+    try:
+        systems = systems_of(arguments)
+        trace = trace_of(arguments)
+        options = options_of(arguments, trace)
+        costs = arguments.model_cost
+        windows = VTC_TABLES if costs.loop == "vtc-artifact" else Windows()
+        jobs = [
+            Job(
+                name,
+                trace,
+                system,
+                costs,
+                options,
+                windows=windows,
+                curves=arguments.plot is not None,
+            )
+            for name, system in systems.items()
+        ]
+        if arguments.ledger is None:
+            outcomes = list(run_jobs(jobs, arguments.jobs, _say))
+        else:
+            outcomes = [_into_ledger(jobs, arguments)]
+    except ValueError as error:  # of which TraceError is one
+        print(f"fairserve simulate: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    print(
+        f"{trace.name}: {len(trace):,} interactions, {trace.calls:,} calls; {costs.name}, ", end=""
+    )
+    print(f"{options.workers} worker{'s' if options.workers > 1 else ''}")
+    print()
+    print(table([(outcome.name, outcome.summary) for outcome in outcomes]))
+    _say(f"{time.monotonic() - begin_s:.1f} s")
+    try:
+        if arguments.plot is not None:
+            from fairserve.benchmarks.simulate.plots import draw
+
+            for path in draw(outcomes, arguments.plot):
+                _say(f"wrote {path}")
+        if arguments.json is not None:
+            write_json(document(trace, outcomes), arguments.json)
+            _say(f"wrote {arguments.json}")
+    except OSError as error:
+        print(f"fairserve simulate: cannot write: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _into_ledger(jobs: Sequence[Job], arguments: argparse.Namespace) -> Outcome:
+    """Raises ValueError."""
+    if len(jobs) > 1:
+        raise ValueError("--ledger takes the rows of one system; name one by --system")
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from fairserve.benchmarks.simulate.ledger import run_into
+    from fairserve.platform.db.schema import SchemaError
+
+    try:
+        return run_into(jobs[0], arguments.ledger, arguments.ledger_begin, _say)
+    except SchemaError as error:
+        raise ValueError(str(error)) from error
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        raise ValueError(f"--ledger: {' '.join(str(cause).split())}") from error
+
+
+def document(trace: Trace, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The JSON document of ``--json``."""
+    begin_s = min((each.arrival_s for each in trace.interactions), default=0.0)
+    end_s = max((each.arrival_s for each in trace.interactions), default=0.0)
+    return {
+        "trace": {
+            "name": trace.name,
+            "interactions": len(trace),
+            "calls": trace.calls,
+            "users": len({(each.tenant, each.user) for each in trace.interactions}),
+            "arrivals_s": [begin_s, end_s],
+        },
+        "systems": {outcome.name: outcome.summary for outcome in outcomes},
+    }
+
+
+def write_json(value: Any, path: Path) -> None:
+    """All of it or nothing: the same value makes the same bytes."""
+    text = json.dumps(value, indent=2, sort_keys=True) + "\n"
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

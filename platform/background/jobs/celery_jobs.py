@@ -1,0 +1,173 @@
+"""Background jobs on Celery: a task for each, beat to send them, Redis for messages and results.
+
+A task is one pass of a job (:mod:`fairserve.platform.background.jobs.passes`). Messages carry
+nothing but the job's name, since its work is in the database: one that is lost is sent again by beat
+at the job's next interval, one that is delivered twice is harmless. So a worker may be killed at any
+point, Redis may lose everything, and several beats may run. A message that nobody took within two
+intervals is dropped, and beat sends none while many are waiting: a queue without workers does not
+grow.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import Celery
+from celery.beat import ScheduleEntry, Scheduler
+from celery.schedules import schedule
+from celery.signals import worker_process_init, worker_process_shutdown
+from kombu.exceptions import OperationalError as RedisAwayError
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from fairserve.platform.background.jobs.job import Job, JobContext
+from fairserve.platform.background.jobs.jobs import JOBS
+from fairserve.platform.background.jobs.passes import JobFailedError, run_pass
+from fairserve.platform.db.engine import connect, session_factory
+from fairserve.platform.db.key_hash import key_hasher
+from fairserve.platform.server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+QUEUE = "fairserve"
+TASK = "fairserve.jobs."
+"""Before a job's name: its task."""
+MOST_WAITING = 100
+"""Messages in the queue, at which beat sends no more."""
+SLICE_S = 30.0
+"""A pass stops after so long, and goes on in the next message."""
+UNSEEN_S = 300
+"""A message that a worker took and never acknowledged is delivered again."""
+RESULTS_S = 3600
+"""Results are kept so long."""
+
+
+def celery_app(settings: Settings, jobs: Mapping[str, Job] = JOBS) -> Celery:
+    """The Celery app of a deployment. Raises ValueError without a Redis."""
+    if not settings.redis_url:
+        raise ValueError("Celery needs a Redis: set FAIRSERVE_REDIS_URL")
+    app = Celery("fairserve", broker=settings.redis_url, backend=settings.redis_url)
+    app.conf.update(
+        task_default_queue=QUEUE,
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        task_serializer="json",
+        accept_content=["json"],
+        result_expires=RESULTS_S,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={"visibility_timeout": UNSEEN_S},
+        worker_hijack_root_logger=False,
+        worker_send_task_events=False,
+        beat_scheduler=BoundedScheduler,
+        beat_max_loop_interval=1,
+        beat_schedule={
+            job.name: {
+                "task": TASK + job.name,
+                "schedule": schedule(job.interval_s(settings)),
+                "options": {"expires": max(2 * job.interval_s(settings), 10.0)},
+            }
+            for job in jobs.values()
+        },
+    )
+    process = _Process(settings)
+    worker_process_init.connect(process.open, weak=False)
+    worker_process_shutdown.connect(process.close, weak=False)
+    for job in jobs.values():
+        app.task(_task(job, process), name=TASK + job.name)
+    return app
+
+
+class _Process:
+    """What the tasks of one worker process share: made on its first use, after the fork."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._context: JobContext | None = None
+
+    def open(self, **_: Any) -> None:
+        """A worker process begins: nothing of its parent's connections is used."""
+        self._context = None
+
+    def close(self, **_: Any) -> None:
+        """It ends."""
+        if self._context is not None:
+            self._context.sessions.kw["bind"].dispose()
+            self._context = None
+
+    @property
+    def context(self) -> JobContext:
+        """Of this process."""
+        if self._context is None:
+            engine = connect(self._settings.effective_database_url, pool_size=2)
+            self._context = JobContext(
+                session_factory(engine), self._settings, key_hasher(self._settings)
+            )
+        return self._context
+
+
+def _task(job: Job, process: _Process) -> Any:
+    def run() -> int:
+        until_s = time.monotonic() + SLICE_S
+        try:
+            return run_pass(job, process.context, lambda: time.monotonic() >= until_s)
+        except JobFailedError:
+            return 0  # kept and logged; its state says when it may run again
+        except (OperationalError, InterfaceError) as error:
+            logger.warning("the job %s waits for the database: %s", job.name, type(error).__name__)
+            return 0
+
+    run.__doc__ = f"One pass: {job.about}."
+    return run
+
+
+class BoundedScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
+    """Beat in memory, which sends nothing to a queue that nobody empties.
+
+    It remembers nothing, so all jobs are due when it starts: one that is restarted often would never
+    come to those with long intervals.
+    """
+
+    def setup_schedule(self) -> None:
+        """Make the entries."""
+        super().setup_schedule()
+        for entry in self.schedule.values():
+            entry.last_run_at = datetime.fromtimestamp(0, UTC)
+
+    def apply_async(self, entry: ScheduleEntry, *args: Any, **kwargs: Any) -> Any:
+        """Send a message, unless too many wait already."""
+        with self.app.connection_for_read() as connection:
+            waiting = connection.default_channel.client.llen(QUEUE)
+        if waiting >= MOST_WAITING:
+            logger.warning("%d messages wait: does a worker run?", waiting)
+            return None
+        return super().apply_async(entry, *args, **kwargs)
+
+
+class JobsOnCelery:
+    """The jobs of a server whose jobs others do."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._app = celery_app(settings)
+        # Otherwise a request waits 6 s for a connection, also with ``retry=False``.
+        self._app.conf.broker_transport_options["max_retries"] = 0
+
+    def start(self) -> None:
+        """Beat and the workers are processes of their own."""
+
+    def request(self, name: str) -> None:
+        """Send a message, so that a worker runs a pass of this job soon.
+
+        Without a Redis that answers the job waits for its next interval.
+        """
+        try:
+            self._app.send_task(TASK + name, expires=UNSEEN_S, retry=False, ignore_result=True)
+        except RedisAwayError as error:
+            logger.warning("the job %s waits for Redis: %s", name, type(error).__name__)
+
+    async def stop(self) -> None:
+        """Nothing of them is in this process."""
+        self._app.close()

@@ -1,0 +1,77 @@
+"""All background jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairserve.platform.background.jobs.job import Job, JobContext, Stopping
+from fairserve.platform.background.retention import delete_old
+from fairserve.platform.background.webhooks.delivery import deliver_due
+from fairserve.platform.reporting.exports.work import expire_exports, make_exports
+from fairserve.platform.reporting.usage.rollups import roll_up
+from fairserve.platform.server.settings_parts import learning_options
+from fairserve.platform.tenancy.profiles.learning import learn_profiles
+
+
+def _roll_up(context: JobContext, stopping: Stopping) -> int:
+    roll_up(context.sessions, stopping=stopping)
+    return 0
+
+
+def _learn(context: JobContext, stopping: Stopping) -> int:
+    options = learning_options(context.settings)
+    return 0 if options is None else learn_profiles(context.sessions, options, stopping=stopping)
+
+
+def _delete_old(context: JobContext, stopping: Stopping) -> int:
+    deleted = 0
+    while not stopping() and (rows := delete_old(context.sessions, context.settings)):
+        deleted += rows
+    return deleted
+
+
+def _deliver(context: JobContext, stopping: Stopping) -> int:
+    return deliver_due(context.sessions, context.settings, context.hasher, stopping=stopping)
+
+
+def _export(context: JobContext, stopping: Stopping) -> int:
+    made = make_exports(context.sessions, context.settings, stopping=stopping)
+    return made + expire_exports(context.sessions)
+
+
+_ALL = (
+    Job(
+        "rollup",
+        "sums the ledger up for usage reports",
+        lambda settings: settings.usage_rollup_interval_s,
+        _roll_up,
+    ),
+    Job(
+        "profiles",
+        "learns the token profiles of apps from the ledger",
+        lambda settings: settings.profile_learning_interval_s,
+        _learn,
+    ),
+    Job(
+        "webhooks",
+        "sends webhooks",
+        lambda settings: settings.webhook_interval_s,
+        _deliver,
+        rest=0.0,
+    ),
+    Job(
+        "exports",
+        "makes report exports, and lets them expire",
+        lambda settings: settings.export_poll_interval_s,
+        _export,
+        rest=1.0,
+    ),
+    Job(
+        "retention",
+        "deletes what is older than its retention",
+        lambda settings: 3600.0,
+        _delete_old,
+    ),
+)
+
+JOBS: Mapping[str, Job] = {job.name: job for job in _ALL}

@@ -1,0 +1,122 @@
+"""One pass of a job, whoever runs it: what it did, or why it failed, is kept.
+
+A pass that fails is tried again, later and later. A job that failed ``MOST_FAILURES`` times in a row
+counts as dead: it is shown so with its error, until somebody replays it or one of its hourly tries
+succeeds. While the database is away nothing counts as a failure, for nothing could be kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.orm import Session
+
+from fairserve.platform.background.jobs.job import Job, JobContext, Stopping
+from fairserve.platform.db.base import TEXT_CHARS, utc_now
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.jobs import JobState
+from fairserve.platform.db.upsert import fitting_text
+
+logger = logging.getLogger(__name__)
+
+MOST_FAILURES = 8
+FIRST_RETRY = timedelta(seconds=5)
+"""After the first failure; twice as long after each further one."""
+LAST_RETRY = timedelta(hours=1)
+KEEP_EVERY_S = 60.0
+"""A pass that did nothing is noted so often, so that idle jobs hardly write."""
+
+
+class JobFailedError(Exception):
+    """A pass failed; the state says when to try again."""
+
+
+def run_pass(
+    job: Job, context: JobContext, stopping: Stopping, *, now: Callable[[], datetime] = utc_now
+) -> int:
+    """Run one pass if the job may run; returns how much it did.
+
+    Raises OperationalError while the database is away, and JobFailedError for everything else that went
+    wrong, which is kept and logged then.
+    """
+    before = state_of(context.sessions, job.name)
+    if before is not None and not _may_run(before, now()):
+        return 0
+    began_s = time.perf_counter()
+    try:
+        done = job.run(context, stopping)
+    except (OperationalError, InterfaceError):
+        raise
+    except Exception as error:
+        _keep_failure(context.sessions, job.name, error, now())
+        logger.exception("the job %s failed", job.name)
+        raise JobFailedError(job.name) from error
+    took_s = time.perf_counter() - began_s
+    if done or before is None or _stale(before, now()):
+        _keep_success(context.sessions, job.name, done, took_s, now())
+    return done
+
+
+def state_of(sessions: SessionFactory, name: str) -> JobState | None:
+    """How a job fares; None if it never ran."""
+    with sessions() as session:
+        return read_only(session).get(JobState, name)
+
+
+def replay(session: Session, name: str) -> JobState | None:
+    """Let a job run at once that waits after failures, or is dead. Its last error stays to be read.
+
+    The caller commits. Returns how it fares; None if it never ran.
+    """
+    state = session.get(JobState, name, with_for_update=True)
+    if state is not None:
+        state.failures, state.dead_at, state.failed_at = 0, None, None
+    return state
+
+
+def retry_at(state: JobState) -> datetime | None:
+    """When a job that failed is tried again; None: it did not fail."""
+    if not state.failures or state.failed_at is None:
+        return None
+    wait: timedelta = FIRST_RETRY * 2 ** min(state.failures - 1, MOST_FAILURES + 2)
+    return state.failed_at + min(wait, LAST_RETRY)
+
+
+def _may_run(state: JobState, now: datetime) -> bool:
+    due = retry_at(state)
+    return due is None or due <= now
+
+
+def _stale(state: JobState, now: datetime) -> bool:
+    if state.failures or state.succeeded_at is None:
+        return True
+    return (now - state.succeeded_at).total_seconds() >= KEEP_EVERY_S
+
+
+def _keep_success(
+    sessions: SessionFactory, name: str, done: int, took_s: float, now: datetime
+) -> None:
+    with sessions.begin() as session:
+        state = session.get(JobState, name, with_for_update=True)
+        if state is None:
+            state = JobState(name=name, failures=0, error="")
+        state.succeeded_at, state.took_s, state.done = now, took_s, done
+        state.failures, state.dead_at = 0, None
+        session.add(state)
+
+
+def _keep_failure(sessions: SessionFactory, name: str, error: Exception, now: datetime) -> None:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    with sessions.begin() as session:
+        state = session.get(JobState, name, with_for_update=True)
+        if state is None:
+            state = JobState(name=name, done=0, failures=0)
+        state.failures += 1
+        state.failed_at, state.error = now, fitting_text(text, TEXT_CHARS)
+        if state.failures >= MOST_FAILURES:
+            state.dead_at = now
+        session.add(state)

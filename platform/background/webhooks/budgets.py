@@ -1,0 +1,247 @@
+"""Which ends of budgets have been reached, found when the ledger writes the calls that reach them.
+
+Control knows what a budget has spent, in memory, and tells nobody but the caller of the next call; a
+soft end that only warns leaves no trace at all. So it is found in the database: what the holder has
+spent in its period (:mod:`fairserve.platform.reporting.usage.period_spending`) against its contract.
+A refusal for a spent budget tells it, too.
+
+Cost, only for tenants that are told of budgets: two look-ups a batch, and a sum per holder when it is
+met first, once a minute while it spends (less often where a sum takes long), and when what was added
+since the last sum may have reached an end. What is remembered decides only when to ask; that is why a
+replay, a rollback or another server cannot make a wrong event.
+
+Weakness: with several servers an end is told up to a minute late, and only when the holder calls again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Literal, NamedTuple
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from fairserve.platform.background.webhooks.events import Event, event_id, time_text
+from fairserve.platform.base.money import NANO
+from fairserve.platform.control.record import CallRecord
+from fairserve.platform.db.base import NAME_CHARS
+from fairserve.platform.db.contracts import Contract
+from fairserve.platform.db.upsert import fitting_text
+from fairserve.platform.db.webhooks import WebhookEvent
+from fairserve.platform.reporting.usage.period_spending import Spender, spent_in_period
+from fairserve.platform.tenancy.quotas.repository import Holder
+from fairserve.throttling.periods import parse_duration
+
+CHECK_S = 60.0
+REST = 20
+"""A sum is followed by a rest of so many times its length, unless an end may have been reached."""
+MAX_HOLDERS = 10_000
+"""Remembered; who was not met for longest is forgotten, and summed anew."""
+_IDS = 500
+
+End = Literal["soft", "hard"]
+_REFUSED: Mapping[str, End] = {"contract_budget": "hard", "contract_soft_budget": "soft"}
+_SCOPE_OF = {"tenant": "tenant", "app": "app", "app_user": "user", "user": "user"}
+"""What refusals call the holders."""
+
+
+class _Budget(NamedTuple):
+    """A holder's budget in one period."""
+
+    holder: Holder
+    duration: str
+    begin: float
+    end: float
+
+
+@dataclass(slots=True)
+class _Met:
+    """What a batch says of one budget."""
+
+    limits: dict[End, int]
+    last: CallRecord
+    cost: int = 0
+    refused: set[End] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of one budget: its last sum, with what was added since."""
+
+    spent: int
+    next_s: float
+    """When to ask again at the latest."""
+
+
+class BudgetWatch:
+    """Finds ends that are reached. One at a time: it belongs to the ledger's thread."""
+
+    def __init__(self, currency: str, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._currency = currency
+        self._monotonic_s = monotonic_s
+        self._known: OrderedDict[_Budget, _Known] = OrderedDict()
+
+    def reached(
+        self, session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
+    ) -> list[Event]:
+        """The ends that these calls, written in this transaction, have reached, except those that are
+        events already. ``anonymous``: ids of calls whose users were erased, and so hold nothing.
+        """
+        found = _met(session, calls, anonymous, now)
+        ids = {
+            (budget, end): _event_id(budget, end, limit)
+            for budget, met in found.items()
+            for end, limit in met.limits.items()
+        }
+        told = _existing(session, list(ids.values()))
+        events = []
+        for budget, met in found.items():
+            open_ends = [end for end in met.limits if ids[budget, end] not in told]
+            if not open_ends:
+                continue
+            least = min(met.limits[end] for end in open_ends)
+            refused = not met.refused.isdisjoint(open_ends)
+            spent = self._spent(session, budget, met.cost, least, refused)
+            for end in open_ends:
+                if end in met.refused or (spent is not None and spent >= met.limits[end]):
+                    event = self._event(ids[budget, end], budget, end, met, spent)
+                    events.append(event)
+        return events
+
+    def _spent(
+        self, session: Session, budget: _Budget, added: int, least: int, ask: bool
+    ) -> int | None:
+        """What was spent, if it is worth a sum; None if not, or if nobody knows now."""
+        began_s = self._monotonic_s()
+        known = self._known.get(budget)
+        if known is not None:
+            self._known.move_to_end(budget)
+            known.spent += added
+            if not ask and known.spent < least and began_s < known.next_s:
+                return None
+        holder = budget.holder
+        spender = Spender(holder.tenant_id, holder.app_id, holder.user_id)
+        spent = spent_in_period(session, spender, budget.begin, budget.end)
+        now_s = self._monotonic_s()
+        next_s = now_s + max(CHECK_S, REST * (now_s - began_s))
+        if spent is not None:
+            self._known[budget] = _Known(spent, next_s)
+            if len(self._known) > MAX_HOLDERS:
+                self._known.popitem(last=False)
+        return spent
+
+    def _event(
+        self, identity: str, budget: _Budget, end: End, met: _Met, spent: int | None
+    ) -> Event:
+        holder = budget.holder
+        return Event(
+            id=identity,
+            tenant=holder.tenant_id,
+            type="budget.reached",
+            user=holder.user_id,
+            at=met.last.ended_at,
+            origin=met.last.accepted_at,
+            data={
+                "scope": holder.scope,
+                "app_id": holder.app_id or None,
+                "user": holder.user_id or None,
+                "end": end,
+                "limit": _amount(met.limits[end]),
+                "spent": None if spent is None else _amount(spent),
+                "currency": self._currency,
+                "budget_duration": budget.duration,
+                "period_begin": time_text(budget.begin),
+                "period_end": time_text(budget.end),
+            },
+        )
+
+
+def _met(
+    session: Session, calls: Sequence[CallRecord], anonymous: Collection[str], now: float
+) -> dict[_Budget, _Met]:
+    """The budgets that these calls fall under, in periods that are not over."""
+    telling = [call for call in calls if call.cost > 0 or call.refusal_reason in _REFUSED]
+    contracts = _contracts(session, telling)
+    found: dict[_Budget, _Met] = {}
+    for call in telling:
+        for holder, contract in _held(contracts, call, call.call_id in anonymous):
+            duration = contract.budget_duration
+            assert duration is not None
+            begin, end = parse_duration(duration).bounds(call.accepted_at)
+            if end <= now:
+                continue
+            limits: dict[End, int] = {}
+            if contract.soft_budget is not None:
+                limits["soft"] = contract.soft_budget
+            if contract.max_budget is not None:
+                limits["hard"] = contract.max_budget
+            met = found.setdefault(_Budget(holder, duration, begin, end), _Met(limits, call))
+            met.last = max(met.last, call, key=lambda each: each.ended_at)
+            met.cost += call.cost
+            refused = _REFUSED.get(call.refusal_reason)
+            if refused in limits and call.refusal_scope == _SCOPE_OF[holder.scope]:
+                met.refused.add(refused)
+    return found
+
+
+def _contracts(session: Session, calls: Sequence[CallRecord]) -> dict[Holder, Contract]:
+    """Those with a budget that these calls may fall under."""
+    if not calls:
+        return {}
+    users = sorted({_user(call) for call in calls})
+    found: dict[Holder, Contract] = {}
+    for start in range(0, len(users), _IDS):
+        rows = session.scalars(
+            select(Contract).where(
+                Contract.tenant_id.in_({call.tenant for call in calls}),
+                Contract.app_id.in_({"", *(call.app for call in calls)}),
+                or_(Contract.user_id == "", Contract.user_id.in_(users[start : start + _IDS])),
+                Contract.budget_duration.is_not(None),
+            )
+        )
+        for row in rows:
+            found[Holder(row.tenant_id, row.scope, row.app_id, row.user_id)] = row  # type: ignore[arg-type]  # the column holds no other scope
+    return found
+
+
+def _held(
+    contracts: Mapping[Holder, Contract], call: CallRecord, anonymous: bool
+) -> Iterator[tuple[Holder, Contract]]:
+    """The holders of budgets that a call falls under; a user's own replaces the one of each user."""
+    tenant, app, user = call.tenant, call.app, _user(call)
+    for holder in (Holder(tenant, "tenant"), Holder(tenant, "app", app)):
+        if holder in contracts:
+            yield holder, contracts[holder]
+    if anonymous:
+        return
+    own = Holder(tenant, "user", "", user)
+    each = Holder(tenant, "app_user", app)
+    if own in contracts:
+        yield own, contracts[own]
+    elif each in contracts:
+        yield each._replace(user_id=user), contracts[each]
+
+
+def _existing(session: Session, ids: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for start in range(0, len(ids), _IDS):
+        part = ids[start : start + _IDS]
+        found.update(session.scalars(select(WebhookEvent.id).where(WebhookEvent.id.in_(part))))
+    return found
+
+
+def _event_id(budget: _Budget, end: End, limit: int) -> str:
+    tenant, *holder = budget.holder
+    return event_id(tenant, "budget.reached", *holder, budget.duration, budget.begin, end, limit)
+
+
+def _user(call: CallRecord) -> str:
+    return fitting_text(call.user, NAME_CHARS)
+
+
+def _amount(nano: int) -> float:
+    return float(Decimal(nano) / NANO)

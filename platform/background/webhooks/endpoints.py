@@ -1,0 +1,201 @@
+"""``/v1/webhooks`` for tenants (and admins who name one), ``/admin/webhooks`` for operators.
+
+A signing secret is in the answer to the request that made it, and nowhere else; such answers are not to
+be cached.
+"""
+
+from __future__ import annotations
+
+from threading import BoundedSemaphore
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response, status
+
+from fairserve.platform.background.webhooks import repository
+from fairserve.platform.background.webhooks.delivery import guard_of
+from fairserve.platform.background.webhooks.guard import UnsafeUrlError
+from fairserve.platform.background.webhooks.schemas import (
+    DeadDeliveryOut,
+    DeadQuery,
+    DeliveriesQuery,
+    DeliveryOut,
+    QueuedOut,
+    ReplayOut,
+    WebhookCreate,
+    WebhookOut,
+    WebhookPatch,
+    WebhookWithSecret,
+)
+from fairserve.platform.background.webhooks.service import Webhooks
+from fairserve.platform.base.errors import InvalidRequestError, UnavailableError
+from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery
+from fairserve.platform.db.session import ReadSession, WriteSession
+from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.tenancy.auth import TenantPrincipal, require_admin
+
+router = APIRouter()
+
+Named = Annotated[TenantQuery, Query()]
+
+_looking_up = BoundedSemaphore(4)
+"""Names that take long to look up must not hold all threads of the API."""
+
+
+def _webhooks(request: Request, session: WriteSession, principal: TenantPrincipal) -> Webhooks:
+    return Webhooks(session, principal, request.app.state.authenticator.hasher)
+
+
+def _webhooks_to_read(
+    request: Request, session: ReadSession, principal: TenantPrincipal
+) -> Webhooks:
+    return Webhooks(session, principal, request.app.state.authenticator.hasher)
+
+
+WritableWebhooks = Annotated[Webhooks, Depends(_webhooks, scope="function")]
+ReadableWebhooks = Annotated[Webhooks, Depends(_webhooks_to_read, scope="function")]
+
+
+@router.post("/v1/webhooks", status_code=status.HTTP_201_CREATED)
+def create_webhook(
+    body: WebhookCreate,
+    request: Request,
+    session: WriteSession,
+    principal: TenantPrincipal,
+    response: Response,
+    _: Named,
+) -> WebhookWithSecret:
+    """Register a URL; the answer shows its signing secret, once."""
+    _check(request, body.url)
+    webhooks = _webhooks(request, session, principal)
+    return _with_secret(webhooks, *webhooks.create(body), response)
+
+
+@router.get("/v1/webhooks")
+def list_webhooks(
+    webhooks: ReadableWebhooks, query: Annotated[TenantPaging, Query()]
+) -> Page[WebhookOut]:
+    """The tenant's webhooks, oldest first."""
+    items, total = webhooks.page(query.limit, query.offset)
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+@router.get("/v1/webhooks/{webhook_id}")
+def read_webhook(webhook_id: str, webhooks: ReadableWebhooks, _: Named) -> WebhookOut:
+    """One webhook."""
+    return webhooks.describe(webhooks.get(webhook_id))
+
+
+@router.patch("/v1/webhooks/{webhook_id}")
+def change_webhook(
+    webhook_id: str,
+    body: WebhookPatch,
+    request: Request,
+    session: WriteSession,
+    principal: TenantPrincipal,
+    _: Named,
+) -> WebhookOut:
+    """Change URL, events or description, disable, or enable again."""
+    if body.url is not None:
+        _check(request, body.url)
+    webhooks = _webhooks(request, session, principal)
+    return webhooks.describe(webhooks.change(webhook_id, body))
+
+
+@router.delete("/v1/webhooks/{webhook_id}")
+def delete_webhook(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> WebhookOut:
+    """Delete it, with its deliveries."""
+    return webhooks.delete(webhook_id)
+
+
+@router.post("/v1/webhooks/{webhook_id}/rotate", status_code=status.HTTP_201_CREATED)
+def rotate_secret(
+    webhook_id: str, webhooks: WritableWebhooks, response: Response, _: Named
+) -> WebhookWithSecret:
+    """A new signing secret, shown once; for a day messages are signed with the old one, too."""
+    return _with_secret(webhooks, *webhooks.rotate(webhook_id), response)
+
+
+@router.post("/v1/webhooks/{webhook_id}/test", status_code=status.HTTP_202_ACCEPTED)
+def send_test(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> QueuedOut:
+    """Queue a ``webhook.test`` event."""
+    return QueuedOut(event_id=webhooks.test(webhook_id))
+
+
+@router.get("/v1/webhooks/{webhook_id}/deliveries")
+def list_deliveries(
+    webhook_id: str, webhooks: ReadableWebhooks, query: Annotated[DeliveriesQuery, Query()]
+) -> Page[DeliveryOut]:
+    """What was sent, is to be sent, or was given up; newest first."""
+    rows, total = webhooks.deliveries(webhook_id, query.state, query.limit, query.offset)
+    items = [_delivery(delivery, type_) for delivery, type_, _ in rows]
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+@router.post(
+    "/v1/webhooks/{webhook_id}/deliveries/{event_id}/replay", status_code=status.HTTP_202_ACCEPTED
+)
+def replay_delivery(
+    webhook_id: str, event_id: str, webhooks: WritableWebhooks, _: Named
+) -> QueuedOut:
+    """Send an event again that was delivered or given up, with all attempts."""
+    webhooks.replay(webhook_id, event_id)
+    return QueuedOut(event_id=event_id)
+
+
+@router.post("/v1/webhooks/{webhook_id}/replay", status_code=status.HTTP_202_ACCEPTED)
+def replay_dead(webhook_id: str, webhooks: WritableWebhooks, _: Named) -> ReplayOut:
+    """Send again all that was given up."""
+    replayed, left = webhooks.replay_dead(webhook_id)
+    return ReplayOut(replayed=replayed, left=left)
+
+
+@router.get("/admin/webhooks/dead", dependencies=[Depends(require_admin)])
+def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Page[DeadDeliveryOut]:
+    """What was given up, of all tenants, the last first."""
+    rows, total = repository.dead(session, query.limit, query.offset)
+    items = [
+        DeadDeliveryOut(
+            **_delivery(delivery, type_).model_dump(),
+            tenant_id=tenant_id,
+            webhook_id=delivery.endpoint_id,
+        )
+        for delivery, type_, tenant_id in rows
+    ]
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+def _check(request: Request, url: str) -> None:
+    """Before anything is asked of the database: looking up a name can take long."""
+    settings: Settings = request.app.state.settings
+    if not _looking_up.acquire(blocking=False):
+        raise UnavailableError(
+            "too many URLs are being checked at present", headers={"Retry-After": "1"}
+        )
+    try:
+        guard_of(settings).check(url)
+    except UnsafeUrlError as error:
+        raise InvalidRequestError(f"url: {error}", param="url") from None
+    finally:
+        _looking_up.release()
+
+
+def _with_secret(
+    webhooks: Webhooks, endpoint: WebhookEndpoint, secret: str, response: Response
+) -> WebhookWithSecret:
+    response.headers["Cache-Control"] = "no-store"
+    return WebhookWithSecret(**webhooks.describe(endpoint).model_dump(), secret=secret)
+
+
+def _delivery(row: WebhookDelivery, event_type: str) -> DeliveryOut:
+    return DeliveryOut(
+        event_id=row.event_id,
+        type=event_type,
+        state=row.state,
+        attempts=row.attempts,
+        next_attempt_at=row.next_attempt_at if row.state == "pending" else None,
+        last_status=row.last_status,
+        last_error=row.last_error or None,
+        created_at=row.created_at,
+        delivered_at=row.settled_at if row.state == "delivered" else None,
+    )

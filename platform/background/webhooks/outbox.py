@@ -1,0 +1,211 @@
+"""Writes events, with their deliveries, in the very transaction that writes the ledger's rows.
+
+So an event is there if and only if its rows are. Records that the journal brings again give the same
+events, which are there already and stay as they are. Where no tenant has an endpoint it costs one
+look-up for the whole batch. Nothing is told that ended before an endpoint was set, or so long ago that
+its event may have been deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Table, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.orm import Session
+
+from fairserve.platform.background.webhooks.budgets import BudgetWatch
+from fairserve.platform.background.webhooks.event_types import TEST
+from fairserve.platform.background.webhooks.events import Event, finished, throttled, throttled_key
+from fairserve.platform.control.record import CallRecord, InteractionRecord
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
+from fairserve.platform.server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING = 10_000
+"""Deliveries of one endpoint that wait; beyond it the oldest are dead."""
+OVERFLOW = f"more than {MAX_PENDING} deliveries were pending"
+_ROWS = 500
+
+Endpoints = Mapping[str, Sequence[WebhookEndpoint]]
+"""Enabled ones, by tenant."""
+
+
+class Outbox:
+    """Belongs to the ledger's thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._retention = timedelta(days=settings.webhook_retention_days)
+        self._budgets = BudgetWatch(settings.currency)
+
+    def record(
+        self,
+        session: Session,
+        calls: Sequence[tuple[CallRecord, CallRecord]],
+        runs: Sequence[tuple[InteractionRecord, InteractionRecord]],
+    ) -> None:
+        """Write the events of records that this transaction has written: each as the journal has it, and
+        as it may be told, which differ where a user was erased. The caller commits.
+        """
+        tenants = {call.tenant for call, _ in calls} | {run.tenant for run, _ in runs}
+        endpoints = _enabled(session, tenants)
+        if not endpoints:
+            return
+        now = utc_now()
+        try:
+            # A row of the ledger is never lost to an event that cannot be written.
+            with session.begin_nested():
+                write(session, self._events(session, endpoints, calls, runs, now), endpoints, now)
+        except (DataError, IntegrityError) as error:
+            logger.error("webhook events are lost: %s", type(error).__name__)
+
+    def _events(
+        self,
+        session: Session,
+        endpoints: Endpoints,
+        calls: Sequence[tuple[CallRecord, CallRecord]],
+        runs: Sequence[tuple[InteractionRecord, InteractionRecord]],
+        now: datetime,
+    ) -> list[Event]:
+        wanted = {
+            tenant: {name for endpoint in found for name in endpoint.since}
+            for tenant, found in endpoints.items()
+        }
+        oldest = (now - self._retention).timestamp()
+        told = [
+            (original, each)
+            for original, each in calls
+            if each.tenant in wanted and each.ended_at >= oldest
+        ]
+        events = [
+            finished(original, each)
+            for original, each in runs
+            if "interaction.finished" in wanted.get(each.tenant, ()) and each.ended_at >= oldest
+        ]
+        refused = (
+            each
+            for _, each in told
+            if each.outcome == "refused" and "calls.throttled" in wanted[each.tenant]
+        )
+        events += _throttled(refused)
+        spending = [pair for pair in told if "budget.reached" in wanted[pair[1].tenant]]
+        if spending:
+            events += self._budgets.reached(
+                session,
+                [each for _, each in spending],
+                {each.call_id for original, each in spending if original.user != each.user},
+                now.timestamp(),
+            )
+        return events
+
+
+def write(session: Session, events: Sequence[Event], endpoints: Endpoints, now: datetime) -> None:
+    """Write those that are new and that an endpoint wants, each with its deliveries; they are due at
+    once. The endpoints are locked, or nobody else writes. The caller commits.
+    """
+    takers = {
+        event.id: [
+            endpoint for endpoint in endpoints.get(event.tenant, ()) if _wants(endpoint, event)
+        ]
+        for event in events
+    }
+    # In one order, so that no two writers wait in a ring.
+    rows = [
+        {
+            "id": event.id,
+            "tenant_id": event.tenant,
+            "type": event.type,
+            "user_id": event.user,
+            "origin_at": datetime.fromtimestamp(event.origin, UTC),
+            "payload": event.payload(),
+            "created_at": now,
+        }
+        for event in sorted(events, key=lambda event: event.id)
+        if takers[event.id]
+    ]
+    new: list[str] = []
+    for start in range(0, len(rows), _ROWS):
+        new += _insert_new(session, rows[start : start + _ROWS])
+    deliveries = [
+        WebhookDelivery(
+            endpoint_id=endpoint.id,
+            event_id=event,
+            state="pending",
+            attempts=0,
+            next_attempt_at=now,
+            last_error="",
+            created_at=now,
+        )
+        for event in new
+        for endpoint in takers[event]
+    ]
+    session.add_all(deliveries)
+    session.flush()
+    for endpoint_id in sorted({delivery.endpoint_id for delivery in deliveries}):
+        bound_pending(session, endpoint_id, now)
+
+
+def bound_pending(session: Session, endpoint_id: str, now: datetime) -> None:
+    """Give up the oldest of an endpoint's pending deliveries where they are too many."""
+    pending = (WebhookDelivery.endpoint_id == endpoint_id, WebhookDelivery.state == "pending")
+    number = session.scalar(select(func.count(WebhookDelivery.event_id)).where(*pending)) or 0
+    if number <= MAX_PENDING:
+        return
+    oldest = (
+        select(WebhookDelivery.event_id)
+        .where(*pending)
+        .order_by(WebhookDelivery.created_at, WebhookDelivery.event_id)
+        .limit(number - MAX_PENDING)
+    )
+    session.execute(
+        update(WebhookDelivery)
+        .where(*pending, WebhookDelivery.event_id.in_(oldest.scalar_subquery()))
+        .values(state="dead", last_error=OVERFLOW, settled_at=now),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def _enabled(session: Session, tenants: Collection[str]) -> dict[str, list[WebhookEndpoint]]:
+    """The enabled endpoints of tenants, locked against their deletion."""
+    found: dict[str, list[WebhookEndpoint]] = {}
+    statement = (
+        select(WebhookEndpoint)
+        .where(WebhookEndpoint.tenant_id.in_(tenants), WebhookEndpoint.enabled.is_(True))
+        .order_by(WebhookEndpoint.id)
+        .with_for_update(read=True, key_share=True)
+    )
+    for endpoint in session.scalars(statement):
+        found.setdefault(endpoint.tenant_id, []).append(endpoint)
+    return found
+
+
+def _throttled(refused: Iterable[CallRecord]) -> list[Event]:
+    """One event for each tenant, app, reason and minute: of the first refusal."""
+    first: dict[tuple[Any, ...], CallRecord] = {}
+    for call in refused:
+        key = (call.tenant, *throttled_key(call))
+        if key not in first or call.accepted_at < first[key].accepted_at:
+            first[key] = call
+    return [throttled(call) for call in first.values()]
+
+
+def _wants(endpoint: WebhookEndpoint, event: Event) -> bool:
+    if event.type == TEST:
+        return True
+    since = endpoint.since.get(event.type)
+    return since is not None and event.at >= since
+
+
+def _insert_new(session: Session, rows: Sequence[dict[str, Any]]) -> Sequence[str]:
+    """Insert events; returns the ids of those that were not there."""
+    table = WebhookEvent.__table__
+    assert isinstance(table, Table)
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    statement = insert(table).values(list(rows)).on_conflict_do_nothing(index_elements=["id"])
+    return session.scalars(statement.returning(table.c.id)).all()

@@ -1,0 +1,114 @@
+"""Bodies, queries and answers of ``/v1/webhooks``."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from fairserve.platform.background.webhooks.event_types import TYPES, EventType
+from fairserve.platform.db.base import NAME_CHARS
+from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, Paging, Strict, TenantPaging
+from fairserve.platform.db.webhooks import URL_CHARS, DeliveryState
+
+Url = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=URL_CHARS)]
+Types = Annotated[list[EventType], Field(min_length=1, max_length=len(TYPES))]
+Description = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, max_length=NAME_CHARS, pattern=NO_CONTROL_CHARACTERS),
+]
+
+
+class WebhookCreate(Strict):
+    """A new endpoint."""
+
+    url: Url
+    """Where to: https, and a host with public addresses only."""
+    events: Types
+    description: Description = ""
+    enabled: bool = True
+
+
+class WebhookPatch(Strict):
+    """Changes of an endpoint; what is left out, or null, stays."""
+
+    url: Url | None = None
+    events: Types | None = None
+    description: Description | None = None
+    enabled: bool | None = None
+
+
+class DeliveriesQuery(TenantPaging):
+    """Which deliveries of an endpoint; all states by default."""
+
+    state: DeliveryState | None = None
+
+
+class DeadQuery(Paging):
+    """A page of all tenants' dead deliveries."""
+
+
+class WebhookOut(BaseModel):
+    """An endpoint."""
+
+    id: str
+    tenant_id: str
+    url: str
+    events: list[EventType]
+    description: str
+    enabled: bool
+    disabled_reason: str | None
+    """Why the platform disabled it."""
+    failures: int
+    """Attempts that failed since the last one that did not."""
+    rests_until: datetime | None
+    """After many failures in a row nothing is sent until then."""
+    secret_version: int
+    secret_outdated: bool
+    """Made under an earlier secret key of the platform: rotate it before that is taken away."""
+    previous_secret_until: datetime | None
+    """Until then the secret before signs, too."""
+    created_at: datetime
+
+
+class WebhookWithSecret(WebhookOut):
+    """An endpoint with its new signing secret, shown once."""
+
+    secret: str = Field(repr=False)
+
+
+class DeliveryOut(BaseModel):
+    """An event on its way to an endpoint."""
+
+    event_id: str
+    """The ``webhook-id`` of the message."""
+    type: str
+    state: DeliveryState
+    attempts: int
+    next_attempt_at: datetime | None
+    last_status: int | None
+    """Of the receiver's last answer."""
+    last_error: str | None
+    created_at: datetime
+    delivered_at: datetime | None
+
+
+class DeadDeliveryOut(DeliveryOut):
+    """One that was given up, of any tenant."""
+
+    tenant_id: str
+    webhook_id: str
+
+
+class QueuedOut(BaseModel):
+    """An event that was queued for an endpoint."""
+
+    event_id: str
+
+
+class ReplayOut(BaseModel):
+    """How many dead deliveries are pending again, and how many found no room."""
+
+    replayed: int
+    left: int

@@ -1,0 +1,123 @@
+"""One attempt: a signed POST to addresses that were checked, and what came of it.
+
+Each has a connection of its own, to the addresses of its
+:class:`~fairserve.platform.background.webhooks.guard.Target` and no others; TLS and the Host header
+name the host. Redirects are not followed, the environment's proxies are not used, little of the
+answer is read, and less is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import datetime
+from functools import partial
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from fairserve.platform.background.webhooks.claims import Claimed, Outcome
+from fairserve.platform.background.webhooks.guard import Guard, Target, UnsafeUrlError
+from fairserve.platform.background.webhooks.retries import retry_after_s
+from fairserve.platform.background.webhooks.signature import headers
+from fairserve.platform.db.webhooks import ERROR_CHARS
+
+MAX_ANSWER_BYTES = 64 * 1024
+BODY_S = 1.0
+UNSIGNED = (
+    "not sent: its signing secret belongs to a secret key of the platform that is not set any more;"
+    " rotate it"
+)
+
+
+async def send(
+    claimed: Claimed, guard: Guard, names: Executor, timeout_s: float, now: Callable[[], datetime]
+) -> Outcome:
+    """Send one delivery; ``names`` is where hosts are looked up. Raises nothing but CancelledError."""
+    if not claimed.secrets:
+        return Outcome(None, UNSIGNED)
+    try:
+        async with asyncio.timeout(timeout_s):
+            loop = asyncio.get_running_loop()
+            target = await loop.run_in_executor(names, partial(guard.check, claimed.url))
+            return await _post(claimed, target, now)
+    except UnsafeUrlError as error:
+        return Outcome(None, printable(f"not sent: {error}"))
+    except TimeoutError:
+        return Outcome(None, f"no answer within {timeout_s:g} s")
+    except Exception as error:
+        # Whatever a receiver answers, the others get what is theirs.
+        return Outcome(None, printable(f"{type(error).__name__}: {error}"))
+
+
+async def _post(claimed: Claimed, target: Target, now: Callable[[], datetime]) -> Outcome:
+    sent_at = now()
+    signed = headers(claimed.secrets, claimed.event_id, claimed.body, sent_at)
+    connector = aiohttp.TCPConnector(
+        resolver=_Checked(target), use_dns_cache=False, force_close=True, limit=1
+    )
+    async with (
+        aiohttp.ClientSession(
+            connector=connector,
+            trust_env=False,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+        ) as session,
+        session.post(
+            target.url,
+            data=claimed.body,
+            headers={"content-type": "application/json", "user-agent": "FairServe", **signed},
+            allow_redirects=False,
+        ) as answer,
+    ):
+        if 200 <= answer.status < 300:
+            return Outcome(answer.status)
+        asked_s = retry_after_s(answer.headers.get("retry-after"), sent_at)
+        text = printable(f"{answer.status}: {await _beginning(answer)}")
+        return Outcome(answer.status, text, asked_s)
+
+
+async def _beginning(answer: aiohttp.ClientResponse) -> str:
+    """What came of the body right after its head; no more is waited for."""
+    try:
+        async with asyncio.timeout(BODY_S):
+            return (await answer.content.read(MAX_ANSWER_BYTES)).decode("utf-8", "replace")
+    except (TimeoutError, aiohttp.ClientError):
+        return ""
+
+
+def printable(text: str) -> str:
+    """A text as it is kept: short, on one line, without control characters."""
+    words = " ".join(text[: 4 * ERROR_CHARS].split())
+    return "".join(char if char.isprintable() else "?" for char in words)[:ERROR_CHARS]
+
+
+class _Checked(AbstractResolver):
+    """Answers with the addresses that were checked, and looks up nothing."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The checked addresses. Raises OSError for any other host."""
+        if host.rstrip(".").lower() != self._target.host.rstrip(".").lower():
+            raise OSError(f"{host} was not checked")
+        return [
+            ResolveResult(
+                hostname=host,
+                host=str(address),
+                port=port,
+                family=socket.AF_INET if address.version == 4 else socket.AF_INET6,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for address in self._target.addresses
+        ]
+
+    async def close(self) -> None:
+        """Nothing is open."""

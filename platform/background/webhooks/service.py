@@ -1,0 +1,260 @@
+"""What can be done with a tenant's endpoints: register, change, rotate, delete, test, replay.
+
+Functions take the request's session and leave the commit to it. URLs were checked before: looking up a
+name must not hold a transaction open. What changes is audited, without the query of a URL, where
+services put secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from fairserve.platform.background.webhooks import repository
+from fairserve.platform.background.webhooks.event_types import TYPES
+from fairserve.platform.background.webhooks.events import test_event
+from fairserve.platform.background.webhooks.outbox import MAX_PENDING, write
+from fairserve.platform.background.webhooks.schemas import WebhookCreate, WebhookOut, WebhookPatch
+from fairserve.platform.background.webhooks.signature import GRACE, derive, secret_text
+from fairserve.platform.base.errors import ConflictError, NotFoundError
+from fairserve.platform.db import audit
+from fairserve.platform.db.base import new_id, utc_now
+from fairserve.platform.db.identity import Tenant
+from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.db.webhooks import DeliveryState, WebhookDelivery, WebhookEndpoint
+from fairserve.platform.tenancy.apps.repository import tenant_exists
+from fairserve.platform.tenancy.auth import Principal
+
+MAX_ENDPOINTS = 20
+"""Of one tenant."""
+
+
+class Webhooks:
+    """The endpoints of one tenant, as seen by one request. Raises NotFoundError where there is no such
+    tenant, and everywhere for what is another's.
+    """
+
+    def __init__(self, session: Session, principal: Principal, hasher: KeyHasher) -> None:
+        assert principal.tenant_id is not None
+        self._session = session
+        self._principal = principal
+        self._tenant_id = principal.tenant_id
+        self._hasher = hasher
+        if not tenant_exists(session, self._tenant_id):
+            raise NotFoundError("there is no such tenant", param="tenant")
+
+    def get(self, endpoint_id: str, *, lock: bool = False) -> WebhookEndpoint:
+        """One endpoint."""
+        endpoint = repository.get(self._session, self._tenant_id, endpoint_id, lock=lock)
+        if endpoint is None:
+            raise NotFoundError("there is no such webhook", param="webhook_id")
+        return endpoint
+
+    def page(self, limit: int, offset: int) -> tuple[list[WebhookOut], int]:
+        """A part of the tenant's endpoints, and their number."""
+        rows = repository.page(self._session, self._tenant_id, limit, offset)
+        return [self.describe(row) for row in rows], repository.count(
+            self._session, self._tenant_id
+        )
+
+    def describe(self, endpoint: WebhookEndpoint) -> WebhookOut:
+        """The endpoint as the API shows it."""
+        until = endpoint.previous_until
+        return WebhookOut(
+            id=endpoint.id,
+            tenant_id=endpoint.tenant_id,
+            url=endpoint.url,
+            events=[name for name in TYPES if name in endpoint.since],
+            description=endpoint.description,
+            enabled=endpoint.enabled,
+            disabled_reason=endpoint.disabled_reason or None,
+            failures=endpoint.failures,
+            rests_until=endpoint.rests_until,
+            secret_version=endpoint.secret_version,
+            secret_outdated=endpoint.secret_id != self._hasher.secret_id,
+            previous_secret_until=until if until is not None and until > utc_now() else None,
+            created_at=endpoint.created_at,
+        )
+
+    def create(self, body: WebhookCreate) -> tuple[WebhookEndpoint, str]:
+        """Register an endpoint; returns its signing secret with it."""
+        # Others that register one wait, so that there are not too many.
+        self._session.get(Tenant, self._tenant_id, with_for_update={"key_share": True})
+        if repository.count(self._session, self._tenant_id) >= MAX_ENDPOINTS:
+            raise ConflictError(
+                f"a tenant has at most {MAX_ENDPOINTS} webhooks", code="too_many_webhooks"
+            )
+        now = utc_now()
+        endpoint = WebhookEndpoint(
+            id=new_id("wh"),
+            tenant_id=self._tenant_id,
+            url=body.url,
+            description=body.description,
+            since=_since({}, body.events, now),
+            enabled=body.enabled,
+            disabled_reason="",
+            secret_version=1,
+            secret_id=self._hasher.secret_id,
+            failures=0,
+            created_at=now,
+        )
+        self._session.add(endpoint)
+        self._session.flush()
+        self._audit("webhook.create", endpoint, None)
+        return endpoint, self._secret(endpoint)
+
+    def change(self, endpoint_id: str, body: WebhookPatch) -> WebhookEndpoint:
+        """URL, events, description, enabled or not. Enabled again, it is told of what happens from now
+        on; what was pending is sent.
+        """
+        endpoint = self.get(endpoint_id, lock=True)
+        before = _audited(endpoint)
+        now = utc_now()
+        if body.url is not None:
+            endpoint.url = body.url
+            _wake(endpoint)
+        if body.description is not None:
+            endpoint.description = body.description
+        if body.events is not None:
+            endpoint.since = _since(endpoint.since, body.events, now)
+        if body.enabled and not endpoint.enabled:
+            endpoint.since = _since({}, endpoint.since, now)
+            endpoint.disabled_reason = ""
+            _wake(endpoint)
+        if body.enabled is not None:
+            endpoint.enabled = body.enabled
+        self._session.flush()
+        self._audit("webhook.change", endpoint, before)
+        return endpoint
+
+    def delete(self, endpoint_id: str) -> WebhookOut:
+        """Delete, with its deliveries; returns how it was."""
+        endpoint = self.get(endpoint_id, lock=True)
+        was, before = self.describe(endpoint), _audited(endpoint)
+        self._session.delete(endpoint)
+        self._session.flush()
+        self._record("webhook.delete", endpoint_id, before, None)
+        return was
+
+    def rotate(self, endpoint_id: str) -> tuple[WebhookEndpoint, str]:
+        """A new signing secret; the one before signs, too, for a day."""
+        endpoint = self.get(endpoint_id, lock=True)
+        before = _audited(endpoint)
+        endpoint.previous_secret_id = endpoint.secret_id
+        endpoint.previous_until = utc_now() + GRACE
+        endpoint.secret_version += 1
+        endpoint.secret_id = self._hasher.secret_id
+        self._session.flush()
+        self._audit("webhook.rotate", endpoint, before)
+        return endpoint, self._secret(endpoint)
+
+    def test(self, endpoint_id: str) -> str:
+        """Queue an event for this endpoint alone; returns its id."""
+        endpoint = self.get(endpoint_id, lock=True)
+        if not endpoint.enabled:
+            raise ConflictError("the webhook is disabled; enable it first", code="disabled")
+        self._require_room(endpoint_id)
+        now = utc_now()
+        _wake(endpoint)
+        event = test_event(self._tenant_id, endpoint_id, now)
+        write(self._session, [event], {self._tenant_id: [endpoint]}, now)
+        self._record("webhook.test", endpoint_id, None, {"event": event.id})
+        return event.id
+
+    def deliveries(
+        self, endpoint_id: str, state: DeliveryState | None, limit: int, offset: int
+    ) -> tuple[list[repository.Row], int]:
+        """A part of an endpoint's deliveries, and their number."""
+        return repository.deliveries(self._session, self.get(endpoint_id).id, state, limit, offset)
+
+    def replay(self, endpoint_id: str, event_id: str) -> None:
+        """Send an event again that was delivered or given up. Raises ConflictError if it is pending."""
+        endpoint = self.get(endpoint_id, lock=True)
+        delivery = repository.delivery(self._session, endpoint_id, event_id)
+        if delivery is None:
+            raise NotFoundError("there is no such delivery", param="event_id")
+        if delivery.state == "pending":
+            raise ConflictError("the delivery is pending already", code="pending")
+        self._require_room(endpoint_id)
+        before = {"state": delivery.state, "attempts": delivery.attempts}
+        for name, value in repository.queued_again(utc_now()).items():
+            setattr(delivery, name, value)
+        _wake(endpoint)
+        self._session.flush()
+        self._record("webhook.replay", endpoint_id, before, {"event": event_id})
+
+    def replay_dead(self, endpoint_id: str) -> tuple[int, int]:
+        """Send again all that was given up, oldest first; returns how many, and how many are left
+        because too many are pending.
+        """
+        endpoint = self.get(endpoint_id, lock=True)
+        room = MAX_PENDING - self._in_state(endpoint_id, "pending")
+        replayed = repository.replay_dead(self._session, endpoint_id, utc_now(), max(0, room))
+        _wake(endpoint)
+        self._record("webhook.replay", endpoint_id, None, {"replayed": replayed})
+        return replayed, self._in_state(endpoint_id, "dead")
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _secret(self, endpoint: WebhookEndpoint) -> str:
+        secret = derive(self._hasher, endpoint.id, endpoint.secret_version, self._hasher.secret_id)
+        assert secret is not None
+        return secret_text(secret)
+
+    def _in_state(self, endpoint_id: str, state: DeliveryState) -> int:
+        return repository.count_deliveries(
+            self._session,
+            WebhookDelivery.endpoint_id == endpoint_id,
+            WebhookDelivery.state == state,
+        )
+
+    def _require_room(self, endpoint_id: str) -> None:
+        if self._in_state(endpoint_id, "pending") >= MAX_PENDING:
+            raise ConflictError(
+                f"at most {MAX_PENDING} deliveries of a webhook are pending",
+                code="too_many_pending",
+            )
+
+    def _audit(self, action: str, endpoint: WebhookEndpoint, before: dict[str, Any] | None) -> None:
+        self._record(action, endpoint.id, before, _audited(endpoint))
+
+    def _record(
+        self,
+        action: str,
+        endpoint_id: str,
+        before: dict[str, Any] | None,
+        after: dict[str, Any] | None,
+    ) -> None:
+        audit.record(
+            self._session,
+            self._principal,
+            action,
+            endpoint_id,
+            tenant_id=self._tenant_id,
+            before=before,
+            after=after,
+        )
+
+
+def _since(was: dict[str, float], types: Collection[str], now: datetime) -> dict[str, float]:
+    """From when on an endpoint is told of each type: what it was told of before stays."""
+    return {name: was.get(name, now.timestamp()) for name in types}
+
+
+def _wake(endpoint: WebhookEndpoint) -> None:
+    """Somebody says that its receiver is well: it is tried at once."""
+    endpoint.failures, endpoint.rests_until = 0, None
+
+
+def _audited(endpoint: WebhookEndpoint) -> dict[str, Any]:
+    return {
+        "url": endpoint.url.partition("?")[0],
+        "events": sorted(endpoint.since),
+        "description": endpoint.description,
+        "enabled": endpoint.enabled,
+        "disabled_reason": endpoint.disabled_reason,
+        "secret_version": endpoint.secret_version,
+    }

@@ -1,0 +1,51 @@
+"""Answers that last: a stream ends soon after its reader may no longer read it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+
+from fairserve.platform.base.errors import FairServeError
+
+Check = Callable[[], Awaitable[None]]
+"""Raises FairServeError if the reader may not read on."""
+
+
+async def while_allowed(
+    pieces: AsyncIterator[bytes],
+    check: Check,
+    every_s: float,
+    ending: Callable[[FairServeError], bytes],
+) -> AsyncIterator[bytes]:
+    """Yield the pieces of a stream, and check every ``every_s`` seconds, also while no piece comes.
+
+    When the check raises, ``ending`` of its error is the last piece, and ``pieces`` is closed.
+    """
+    loop = asyncio.get_running_loop()
+    next_check_s = loop.time() + every_s
+    async with aclosing(pieces):  # type: ignore[type-var]
+        piece: asyncio.Future[bytes] | None = None
+        try:
+            while True:
+                if piece is None:
+                    piece = asyncio.ensure_future(anext(pieces))
+                await asyncio.wait({piece}, timeout=max(0.0, next_check_s - loop.time()))
+                if loop.time() >= next_check_s:
+                    try:
+                        await check()
+                    except FairServeError as error:
+                        yield ending(error)
+                        return
+                    next_check_s = loop.time() + every_s
+                if piece.done():
+                    try:
+                        found = piece.result()
+                    except StopAsyncIteration:
+                        return
+                    piece = None
+                    yield found
+        finally:
+            if piece is not None:
+                piece.cancel()
+                await asyncio.wait({piece})

@@ -1,0 +1,452 @@
+"""The journal: an append-only file per segment, written by one thread and synced in groups.
+
+A call's ``accepted`` entry is on disk before the call is granted a worker, and its ``closed`` entry
+is derived into the ledger (:mod:`fairserve.platform.control.ledger`), so that a crash of this
+process or an absence of the database loses no row and makes none twice. While a batch is being
+synced the next one gathers: one sync serves all calls of that moment. Entries that nobody waits for
+are written at once, which outlives this process, and synced a little later, or with the next that
+somebody does. Segments are deleted, oldest first, once they are in the ledger and no open call began
+in them.
+
+Space is allocated ahead (:mod:`fairserve.platform.control.journal.reserve`): on a full disk new
+calls are rejected, and the ends of those in progress are written. Ends of runs wait in memory for
+space, and progress is left out.
+
+Weakness: a disk that fails, rather than being full, leaves the entries of running calls in memory until
+it works again; what is in memory is bounded by the calls that run, since new ones are rejected then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairserve.platform.control.journal.entries import Entry, Kind, encode
+from fairserve.platform.control.journal.recovery import OpenCall, recover
+from fairserve.platform.control.journal.reserve import CALL_BYTES, Allocate, Reserve, allocate
+from fairserve.platform.control.journal.retention import KeptSegments, Segment
+from fairserve.platform.control.journal.segments import Position, create_segment, segment_path
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING_BYTES = 64 * 1024 * 1024
+RETRY_S = 0.5
+LAZY_SYNC_S = 0.1
+"""Entries that nobody waits for are synced at most so late."""
+
+
+class JournalUnavailableError(Exception):
+    """The journal takes no new calls: its disk fails or it is full. The message says which."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    line: bytes
+    kind: Kind
+    key: str
+    sequence: int = 0
+    waiter: asyncio.Future[None] | None = None
+    dropped: bool = False
+
+
+@dataclass(slots=True)
+class _Writing:
+    """The segment that is being written."""
+
+    segment: Segment
+    descriptor: int
+
+    def close(self) -> None:
+        """Free the space that was allocated ahead, and the descriptor."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.descriptor, self.segment.size_bytes)
+        os.close(self.descriptor)
+
+
+class Journal:
+    """One folder of segments. ``open`` and ``append`` belong to one thread: the event loop's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        segment_bytes: int = 16 * 1024 * 1024,
+        max_bytes: int = 1024 * 1024 * 1024,
+        sync: Callable[[int], None] = os.fdatasync,
+        allocate: Allocate = allocate,
+    ) -> None:
+        self.folder = folder
+        self._segment_bytes = segment_bytes
+        self._max_bytes = max_bytes
+        self._sync = sync
+        self._condition = threading.Condition()
+        self._reserve = Reserve(allocate)
+        self._no_room = ""
+        """Why no more space could be allocated; empty: it could."""
+        self._no_room_until_s = 0.0
+        """When to try again."""
+        self._waiting: deque[_Pending] = deque()
+        """Entries that hold no space, and find none."""
+        self._pending: deque[_Pending] = deque()
+        self._unsynced: dict[int, _Pending] = {}
+        self._pending_bytes = 0
+        self._sequence = 0
+        self._in_file = 0
+        """The last entry that was written, or given up for now."""
+        self._file_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._synced = 0
+        """The last entry that is on disk."""
+        self._durable = Position(0, 0)
+        self._kept = KeptSegments()
+        self._failure: str | None = None
+        self._stopping = False
+        self._writing: _Writing | None = None
+        self._thread: threading.Thread | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def open(self) -> list[OpenCall]:
+        """Read what is there, cut a torn tail, start the writer; returns the calls left open.
+
+        The caller closes those (``append("closed", ...)``). Raises OSError if the folder or its
+        disk cannot be used.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._kept, left_open = recover(self.folder)
+        self._start_segment(self._kept.newest_number + 1, first=True)
+        self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
+        self._thread.start()
+        return left_open
+
+    def close(self) -> None:
+        """Write and sync what is pending and stop the writer. May be repeated."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._writing is not None:
+            self._writing.close()
+            self._writing = None
+
+    # --- writing, from the event loop -------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise JournalUnavailableError if a new call could not be written."""
+        with self._condition:
+            if self._failure is not None:
+                raise JournalUnavailableError(f"the journal cannot be written: {self._failure}")
+            kept_bytes = self._kept.size_bytes + self._pending_bytes
+            has_room = self._has_room(CALL_BYTES)
+        if not has_room:
+            raise JournalUnavailableError(f"the journal's disk is full: {self._no_room}")
+        if kept_bytes >= self._max_bytes:
+            raise JournalUnavailableError(
+                f"the journal has {kept_bytes} bytes that are not in the database yet; allowed: "
+                f"{self._max_bytes}"
+            )
+        if self._pending_bytes >= MAX_PENDING_BYTES:
+            raise JournalUnavailableError("the journal's disk is too slow")
+
+    def append(self, kind: Kind, key: str, data: dict[str, Any]) -> int:
+        """Hand an entry to the writer; returns its number for :meth:`durable`.
+
+        Only ``accepted`` may be rejected (JournalUnavailableError), and then holds space for its end;
+        the other kinds are kept until they can be written, but for ``progress``, which may be left out.
+        """
+        if kind == "accepted":
+            self.check()
+        line = encode(Entry(kind, key, data))
+        pending = _Pending(line, kind, key)
+        with self._condition:
+            if kind == "accepted":
+                self._reserve.hold(key, len(line))
+            elif kind == "closed" and self._reserve.release(key):
+                pass  # it has held this space
+            elif kind == "progress" and not self._has_room(len(line) + CALL_BYTES):
+                return self._sequence
+            elif self._waiting or not self._has_room(len(line)):
+                self._waiting.append(pending)
+                return self._sequence
+            self._queue(pending)
+            return self._sequence
+
+    def _queue(self, pending: _Pending) -> None:
+        """Let the writer write an entry; its space is there. Holds the lock."""
+        self._sequence += 1
+        pending.sequence = self._sequence
+        self._pending.append(pending)
+        if pending.kind == "accepted":
+            self._unsynced[self._sequence] = pending
+        self._pending_bytes += len(pending.line)
+        self._condition.notify_all()
+
+    def _has_room(self, need_bytes: int) -> bool:
+        """Whether so much space is free, or could be allocated. Holds the lock."""
+        assert self._writing is not None
+        used_bytes = self._writing.segment.size_bytes + self._pending_bytes
+        if self._reserve.free_bytes(used_bytes) >= need_bytes:
+            return True
+        if self._no_room and time.monotonic() < self._no_room_until_s:
+            return False
+        try:
+            self._reserve.grow(self._writing.descriptor, used_bytes, need_bytes)
+        except OSError as error:
+            self._lacks_room(error)
+            return False
+        self._no_room = ""
+        return True
+
+    def _lacks_room(self, error: OSError) -> None:
+        if not self._no_room:
+            logger.error("the journal's disk is full, new calls are rejected: %s", error)
+        self._no_room = error.strerror or str(error)
+        self._no_room_until_s = time.monotonic() + RETRY_S
+
+    async def durable(self, sequence: int) -> None:
+        """Wait until an ``accepted`` entry is on disk.
+
+        Raises JournalUnavailableError if it could not be written; it will not be written later.
+        """
+        with self._condition:
+            pending = self._unsynced.get(sequence)
+            if pending is None:
+                return
+            if pending.dropped:
+                del self._unsynced[sequence]
+                raise JournalUnavailableError(f"the journal cannot be written: {self._failure}")
+            pending.waiter = asyncio.get_running_loop().create_future()
+            waiter = pending.waiter
+        await waiter
+
+    async def written(self) -> None:
+        """Wait until the entries of now outlive this process: they are in the file, perhaps not on disk.
+
+        Returns, too, if they cannot be written at present; they are kept then, and written later.
+        """
+        with self._condition:
+            if self._in_file >= self._sequence:
+                return
+            waiter = asyncio.get_running_loop().create_future()
+            self._file_waiters.append((self._sequence, waiter))
+        await waiter
+
+    # --- reading, from the ledger's thread --------------------------------------------------------
+
+    def sync(self, timeout_s: float) -> bool:
+        """Wait until the entries of now are on disk; whether they are. Not for the event loop."""
+        with self._condition:
+            target = self._sequence
+            return self._condition.wait_for(lambda: self._synced >= target, timeout_s)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` from the writer's thread after every sync; it must not raise."""
+        self._listeners.append(listener)
+
+    @property
+    def durable_position(self) -> Position:
+        """Everything before it is on disk."""
+        with self._condition:
+            return self._durable
+
+    def ledgered(self, position: Position) -> None:
+        """Everything before ``position`` is in the database: delete what is not needed any more."""
+        with self._condition:
+            dropped = self._kept.drop_ledgered(position)
+        for number in dropped:
+            segment_path(self.folder, number).unlink(missing_ok=True)
+
+    # --- the writer -------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        written: list[_Pending] = []
+        sync_due_s = 0.0
+        while True:
+            with self._condition:
+                wait_s = max(0.0, sync_due_s - time.monotonic()) if written else None
+                if self._waiting:
+                    wait_s = RETRY_S if wait_s is None else min(wait_s, RETRY_S)
+                self._condition.wait_for(lambda: self._pending or self._stopping, wait_s)
+                while self._waiting and self._has_room(len(self._waiting[0].line)):
+                    self._queue(self._waiting.popleft())
+                if not self._pending and not written:
+                    if self._stopping:
+                        self._log_unwritten(len(self._waiting))
+                        return
+                    continue
+                batch = list(self._pending)
+                self._pending.clear()
+                urgent = self._stopping or any(each.kind == "accepted" for each in batch)
+            if not written:
+                sync_due_s = time.monotonic() + LAZY_SYNC_S
+            try:
+                self._write(batch, after=written)
+                self._passed(batch)
+                written += batch
+                batch = []
+                if urgent or time.monotonic() >= sync_due_s:
+                    assert self._writing is not None
+                    self._sync(self._writing.descriptor)
+                    self._written(written)
+                    written = []
+            except OSError as error:
+                self._cut()
+                self._passed(batch)
+                if not self._fail(written + batch, error):
+                    return
+                written = []
+
+    def _write(self, batch: list[_Pending], *, after: list[_Pending]) -> None:
+        """Append lines; ``after`` are those that are written and not synced."""
+        assert self._writing is not None
+        if self._writing.segment.size_bytes >= self._segment_bytes and not after:
+            self._rotate()
+        offset = self._writing.segment.size_bytes + sum(len(pending.line) for pending in after)
+        self._put(b"".join(pending.line for pending in batch), offset)
+
+    def _put(self, data: bytes, offset: int) -> None:
+        assert self._writing is not None
+        rest = memoryview(data)
+        while rest:
+            written = os.pwrite(self._writing.descriptor, rest, offset)
+            rest, offset = rest[written:], offset + written
+
+    def _passed(self, batch: list[_Pending]) -> None:
+        """Tell who waits for :meth:`written`."""
+        if not batch:
+            return
+        with self._condition:
+            self._in_file = max(self._in_file, batch[-1].sequence)
+            due = [waiter for sequence, waiter in self._file_waiters if sequence <= self._in_file]
+            self._file_waiters = [each for each in self._file_waiters if each[0] > self._in_file]
+        _wake(due, None)
+
+    def _cut(self) -> None:
+        """Clear what was written and not synced: it will be written again, in the same space.
+
+        If that fails too, entries appear twice, which the ledger's upserts make harmless.
+        """
+        assert self._writing is not None
+        with contextlib.suppress(OSError), self._condition:
+            size_bytes = self._writing.segment.size_bytes
+            self._put(bytes(self._pending_bytes), size_bytes)
+
+    def _written(self, batch: list[_Pending]) -> None:
+        assert self._writing is not None
+        segment = self._writing.segment
+        with self._condition:
+            waiters = []
+            written_bytes = sum(len(pending.line) for pending in batch)
+            segment.size_bytes += written_bytes
+            self._pending_bytes -= written_bytes
+            self._failure = None
+            for pending in batch:
+                self._kept.count(pending.kind, pending.key, segment)
+                if pending.kind == "accepted":
+                    del self._unsynced[pending.sequence]
+                    waiters.append(pending.waiter)
+            self._durable = Position(segment.number, segment.size_bytes)
+            self._synced = max(self._synced, batch[-1].sequence)
+            self._condition.notify_all()
+        _wake([waiter for waiter in waiters if waiter is not None], None)
+        for listener in self._listeners:
+            listener()
+
+    def _fail(self, batch: list[_Pending], error: OSError) -> bool:
+        """Refuse the new calls of a batch, keep the rest; False if the writer must stop."""
+        with self._condition:
+            if self._failure is None:
+                logger.error("the journal cannot be written: %s", error)
+            self._failure = error.strerror or str(error)
+            batch += self._pending
+            self._pending.clear()
+            waiters = []
+            for pending in batch:
+                if pending.kind == "accepted":
+                    pending.dropped = True
+                    self._reserve.release(pending.key)
+                    self._pending_bytes -= len(pending.line)
+                    if pending.waiter is not None:
+                        waiters.append(pending.waiter)
+                        del self._unsynced[pending.sequence]
+            self._pending.extend(pending for pending in batch if pending.kind != "accepted")
+            reason = f"the journal cannot be written: {self._failure}"
+        _wake(waiters, reason)
+        with self._condition:
+            if self._stopping:
+                self._log_unwritten(len(self._pending) + len(self._waiting))
+                return False
+            self._condition.wait_for(lambda: self._stopping, timeout=RETRY_S)
+            if not self._pending:
+                # Nothing left to write that would show that the disk works: let a call try.
+                self._failure = None
+        return True
+
+    def _log_unwritten(self, entries: int) -> None:
+        if entries:
+            logger.error("%d journal entries could not be written", entries)
+
+    def _rotate(self) -> None:
+        """Continue in a new segment, if there is room for one."""
+        assert self._writing is not None
+        old = self._writing
+        if self._no_room and time.monotonic() < self._no_room_until_s:
+            return
+        try:
+            self._start_segment(old.segment.number + 1)
+        except OSError as error:
+            with self._condition:
+                self._lacks_room(error)
+            segment_path(self.folder, old.segment.number + 1).unlink(missing_ok=True)
+        else:
+            old.close()
+
+    def _start_segment(self, number: int, *, first: bool = False) -> None:
+        """Write to a new segment from now on, whose space is allocated. Raises OSError.
+
+        The ``first`` one may have no space yet: what a restart finds is readable on a full disk, too.
+        """
+        descriptor = create_segment(self.folder, number)
+        segment = Segment(number)
+        with self._condition:
+            try:
+                self._reserve.begin(descriptor, self._segment_bytes, self._pending_bytes)
+            except OSError as error:
+                if not first:
+                    os.close(descriptor)
+                    raise
+                self._lacks_room(error)
+            else:
+                self._no_room = ""
+            self._writing = _Writing(segment, descriptor)
+            self._kept.add(segment)
+            self._durable = Position(number, 0)
+
+
+def _wake(waiters: list[asyncio.Future[None]], reason: str | None) -> None:
+    """Resolve futures of the event loop from the writer's thread, in one go."""
+    if not waiters:
+        return
+
+    def resolve() -> None:
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if reason is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(JournalUnavailableError(reason))
+
+    with contextlib.suppress(RuntimeError):  # the loop has ended; nobody waits any more
+        waiters[0].get_loop().call_soon_threadsafe(resolve)

@@ -1,0 +1,70 @@
+"""Which segments are still needed: what is not in the ledger, and what an open call began in.
+
+A call that is open when the process ends is closed from its ``accepted`` entry, so the segment of that
+entry stays until the call has ended, and with it all later ones: segments go oldest first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from fairserve.platform.control.journal.entries import Kind
+from fairserve.platform.control.journal.segments import Position
+
+
+@dataclass(slots=True)
+class Segment:
+    """A segment on disk. ``open_calls``: calls that were accepted in it and have not ended."""
+
+    number: int
+    size_bytes: int = 0
+    open_calls: int = 0
+
+
+class KeptSegments:
+    """The segments on disk, oldest first. Not locked: who shares it holds a lock."""
+
+    def __init__(self) -> None:
+        self._segments: deque[Segment] = deque()
+        self._began: dict[str, Segment] = {}
+        """The segment in which each open call was accepted."""
+        self._ledgered = Position(0, 0)
+
+    @property
+    def newest_number(self) -> int:
+        """The number of the newest segment; 0 if there is none."""
+        return self._segments[-1].number if self._segments else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments together."""
+        return sum(segment.size_bytes for segment in self._segments)
+
+    def add(self, segment: Segment) -> None:
+        """A segment that is newer than the others."""
+        self._segments.append(segment)
+
+    def count(self, kind: Kind, key: str, segment: Segment) -> None:
+        """An entry is in ``segment``: it may begin or end a call."""
+        if kind == "accepted":
+            self._began[key] = segment
+            segment.open_calls += 1
+        elif kind == "closed":
+            began = self._began.pop(key, None)
+            if began is not None:
+                began.open_calls -= 1
+
+    def drop_ledgered(self, position: Position) -> list[int]:
+        """Everything before ``position`` is in the database: the segments to delete, kept no longer.
+
+        One segment more is kept, for a database that loses its last commits in a power failure.
+        """
+        self._ledgered = max(self._ledgered, position)
+        dropped = []
+        while len(self._segments) > 1:  # the last one is being written
+            oldest = self._segments[0]
+            if oldest.number >= self._ledgered.segment - 1 or oldest.open_calls:
+                break
+            dropped.append(self._segments.popleft().number)
+        return dropped

@@ -1,0 +1,283 @@
+"""The ledger's thread: it derives database rows from the journal, and remembers how far it came.
+
+Rows are upserted by id and the position is stored after the commit, so what is done at least once
+counts exactly once; after a restart of the machine it begins with the oldest segment again. While the
+database is away the journal keeps everything on disk and this thread tries again, more and more slowly.
+Nothing is held in memory but one batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import orjson
+
+from fairserve.platform.control.journal.entries import Entry
+from fairserve.platform.control.journal.journal import Journal
+from fairserve.platform.control.journal.segments import Position, read_entries
+from fairserve.platform.control.record import (
+    CallRecord,
+    InteractionRecord,
+    OpenInteractionRecord,
+    plain_of,
+    record_of,
+)
+
+logger = logging.getLogger(__name__)
+
+BATCH_BYTES = 1024 * 1024
+FIRST_RETRY_S = 0.2
+LAST_RETRY_S = 10.0
+GATHER_S = 0.2
+"""After a wake-up, so that a busy server writes a few batches a second and not one per call."""
+
+RunKey = tuple[str, str, str]
+"""Tenant, app and client's id of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows that a part of the journal becomes in the database."""
+
+    calls: Sequence[CallRecord] = ()
+    ended: Sequence[InteractionRecord] = ()
+    opened: Sequence[OpenInteractionRecord] = ()
+    """Runs that are open after this part; those of ``ended`` that are not among them are not."""
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.calls) + len(self.ended) + len(self.opened)
+
+    def singly(self) -> Iterator[Rows]:
+        """Each record by itself."""
+        for call in self.calls:
+            yield Rows(calls=(call,))
+        for run in self.ended:
+            yield Rows(ended=(run,))
+        for opened in self.opened:
+            yield Rows(opened=(opened,))
+
+
+Sink = Callable[[Rows], None]
+"""Writes and commits the rows, or raises and leaves nothing behind."""
+
+
+class Ledger:
+    """Copies a journal into the database. ``start`` and ``close`` once each."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        sink: Sink,
+        *,
+        poison: tuple[type[Exception], ...] = (),
+        retry_s: float = FIRST_RETRY_S,
+    ) -> None:
+        """``poison``: errors of the sink that blame the rows; any other blames the database."""
+        self._journal = journal
+        self._sink = sink
+        self._poison = poison
+        self._first_retry_s = retry_s
+        self._state_path = journal.folder / "ledger.json"
+        self._rejected_path = journal.folder / "rejected.jsonl"
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._caught_up = threading.Condition()
+        self._position = _load_position(self._state_path)
+        self.waits_since_s: float | None = None
+        """Since when the database does not take rows, of the monotonic clock; None: it does."""
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin where the last process stopped."""
+        if self._position > self._journal.durable_position:
+            # Somebody emptied the folder and left our file: its position means nothing any more.
+            self._position = Position(0, 0)
+        self._journal.subscribe(self._wake.set)
+        self._wake.set()
+        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+        self._thread.start()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what is in the journal now is in the database; whether it is."""
+        end_s = time.monotonic() + timeout_s
+        synced = self._journal.sync(timeout_s)
+        target = self._journal.durable_position
+        self._wake.set()
+        with self._caught_up:
+            left_s = max(0.0, end_s - time.monotonic())
+            caught_up = self._caught_up.wait_for(lambda: self._position >= target, left_s)
+        return synced and caught_up
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """Flush for at most ``timeout_s`` and stop; whether everything was written.
+
+        What was not stays in the journal, and the next start continues with it.
+        """
+        complete = self.flush(timeout_s)
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        return complete
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            while not self._stopping.is_set() and self._copy_batch():
+                pass
+            self._stopping.wait(GATHER_S)
+
+    def _copy_batch(self) -> bool:
+        """One batch; whether there may be more. Returns only once it is committed, or stopping."""
+        end = self._journal.durable_position
+        position = self._position
+        if position >= end:
+            return False
+        batch = _Batch()
+        for entry, after in read_entries(self._journal.folder, position, end, BATCH_BYTES):
+            position = after
+            if entry is not None:
+                self._collect(entry, batch)
+        if position == self._position:
+            # The segments up to the durable end were deleted or are empty.
+            position = end
+        if not self._write(batch.rows()):
+            return False
+        self._store(position)
+        return True
+
+    def _collect(self, entry: Entry, batch: _Batch) -> None:
+        try:
+            batch.add(entry)
+        except TypeError as error:
+            self._reject(entry, error)
+
+    def _write(self, rows: Rows) -> bool:
+        """Upsert until it succeeds; False if stopping came first."""
+        if not rows:
+            return True
+        pause_s = self._first_retry_s
+        began_s = time.monotonic()
+        failing = False
+        while True:
+            try:
+                self._sink(rows)
+            except self._poison as error:
+                self._write_singly(rows, error)
+                return True
+            except Exception as error:
+                if not failing:
+                    logger.warning("the ledger waits for the database: %s", type(error).__name__)
+                    logger.debug("the ledger's database error", exc_info=error)
+                failing = True
+                self.waits_since_s = began_s
+            else:
+                self.waits_since_s = None
+                if failing:
+                    waited_s = time.monotonic() - began_s
+                    logger.warning("the database is back after %.1f s", waited_s)
+                return True
+            if self._stopping.wait(pause_s):
+                return False
+            pause_s = min(2 * pause_s, LAST_RETRY_S)
+
+    def _write_singly(self, rows: Rows, error: Exception) -> None:
+        """Find the rows that the database refuses, so that one bad row does not hold up the rest."""
+        if len(rows) > 1:
+            for each in rows.singly():
+                self._write(each)
+            return
+        for record in rows.calls:
+            self._reject(Entry("closed", "", plain_of(record)), error)
+        for run in rows.ended:
+            self._reject(Entry("interaction", "", plain_of(run)), error)
+        for opened in rows.opened:
+            self._reject(Entry("open_interaction", "", plain_of(opened)), error)
+
+    def _reject(self, entry: Entry, error: Exception) -> None:
+        """Keep a row that can never be written where an operator finds it."""
+        logger.error("a ledger row is refused (%s), see %s", error, self._rejected_path)
+        with contextlib.suppress(OSError), self._rejected_path.open("ab") as file:
+            file.write(orjson.dumps({"kind": entry.kind, "data": entry.data}) + b"\n")
+
+    def _store(self, position: Position) -> None:
+        """Remember the position. If that fails the rows are upserted again later: harmless.
+
+        Not synced: it is believed only while the machine has not been restarted since.
+        """
+        plain = {"segment": position.segment, "offset": position.offset, "boot": _boot_id()}
+        try:
+            draft = self._state_path.with_suffix(".tmp")
+            draft.write_bytes(orjson.dumps(plain))
+            draft.replace(self._state_path)
+        except OSError as error:
+            logger.warning("the ledger's position cannot be stored: %s", error)
+        else:
+            self._journal.ledgered(position)
+        with self._caught_up:
+            self._position = position
+            self._caught_up.notify_all()
+
+
+class _Batch:
+    """Records of entries in their order; the last of an id wins: an upsert must not meet it twice."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, CallRecord] = {}
+        self._ended: dict[RunKey, InteractionRecord] = {}
+        self._opened: dict[RunKey, OpenInteractionRecord] = {}
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry. Raises TypeError if a field is missing that its record needs."""
+        if entry.kind == "closed":
+            self._calls[entry.key] = record_of(CallRecord, entry.data)
+        elif entry.kind == "interaction":
+            run = record_of(InteractionRecord, entry.data)
+            key = (run.tenant, run.app, run.interaction_id)
+            self._ended[key] = run
+            self._opened.pop(key, None)
+        elif entry.kind == "open_interaction":
+            opened = record_of(OpenInteractionRecord, entry.data)
+            self._opened[opened.tenant, opened.app, opened.interaction_id] = opened
+
+    def rows(self) -> Rows:
+        """Rows collected so far."""
+        return Rows(
+            tuple(self._calls.values()), tuple(self._ended.values()), tuple(self._opened.values())
+        )
+
+
+def _load_position(path: Path) -> Position:
+    """The stored position; the very beginning if there is none, or it is of an earlier boot.
+
+    SQLite in WAL mode does not sync every commit: when the machine itself goes down, the database
+    may lose the last ones. The journal keeps a segment more than it needs, and all of it is upserted
+    again then.
+    """
+    try:
+        plain = orjson.loads(path.read_bytes())
+        if not plain["boot"] or plain["boot"] != _boot_id():
+            return Position(0, 0)
+        return Position(int(plain["segment"]), int(plain["offset"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return Position(0, 0)
+
+
+@cache
+def _boot_id() -> str:
+    """Changes when the machine starts; empty where it cannot be told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

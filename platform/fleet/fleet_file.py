@@ -1,0 +1,208 @@
+"""The fleet file: workers, aliases and tokenizers as JSON, and the task that watches it.
+
+The file is looked at every second, off the event loop. What is new and right replaces this source's
+part; what is wrong is logged once, shown on the cluster page, and the last good part stays. A file
+that is replaced by renaming another over it, as editors and Kubernetes do, is seen like any change.
+
+Weakness: a change counts after up to two seconds, and one that is written in two halves may be seen
+as wrong in between; the second half mends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from fairserve.platform.db.schemas import Strict
+from fairserve.platform.fleet.fleet import Desired, FleetPart, clashes
+from fairserve.platform.fleet.schemas import (
+    MAX_ALIASES,
+    MAX_WORKERS,
+    AliasTargets,
+    ModelName,
+    TokenizerName,
+    WorkerIn,
+)
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+SETTLED_S = 2.0
+"""A file whose time is younger may have changed without a new time: its content is compared."""
+MAX_FILE_BYTES = 4 * 1024 * 1024
+_SHOWN = 3
+"""Problems that are named at once."""
+
+
+class FleetFileError(ValueError):
+    """The file cannot be used. The message says what is wrong and what is allowed."""
+
+
+class ModelIn(Strict):
+    """What the platform must know of a model."""
+
+    tokenizer: TokenizerName
+    """Folder or hub id."""
+
+
+class FleetFileBody(Strict):
+    """The file's content."""
+
+    workers: list[WorkerIn] = Field(default_factory=list, max_length=MAX_WORKERS)
+    aliases: dict[ModelName, AliasTargets] = Field(default_factory=dict, max_length=MAX_ALIASES)
+    models: dict[ModelName, ModelIn] = Field(default_factory=dict, max_length=MAX_WORKERS)
+
+
+def parse_fleet(content: bytes) -> FleetPart:
+    """A file's content. Raises FleetFileError."""
+    if len(content) > MAX_FILE_BYTES:
+        raise FleetFileError(f"it is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        plain = json.loads(content, object_pairs_hook=_without_repetition)
+        body = FleetFileBody.model_validate(plain)
+    except UnicodeDecodeError as error:
+        raise FleetFileError("it is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise FleetFileError(f"it is not JSON: {error}") from error
+    except RecursionError as error:
+        raise FleetFileError("it is nested too deeply") from error
+    except ValidationError as error:
+        raise FleetFileError(
+            "; ".join(_problem(each) for each in error.errors()[:_SHOWN])
+        ) from error
+    except ValueError as error:
+        raise FleetFileError(str(error)) from error
+    part = FleetPart(
+        workers=tuple(worker.spec() for worker in body.workers),
+        aliases=body.aliases,
+        tokenizers={name: model.tokenizer for name, model in body.models.items()},
+    )
+    _refuse(clashes(part, Desired()))
+    declared = {spec.model for spec in part.workers}
+    _refuse([f"alias {n!r} has the name of a model" for n in part.aliases if n in declared])
+    return part
+
+
+def read_fleet(path: Path) -> FleetPart:
+    """Read and parse the file. Raises FleetFileError, with the path."""
+    try:
+        return parse_fleet(_content(path))
+    except (OSError, FleetFileError) as error:
+        raise FleetFileError(f"the fleet file {path}: {_text(error)}") from error
+
+
+class FleetFileWatch:
+    """Follows one file. ``apply`` takes a part that fits; it belongs to the event loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        others: Callable[[], Desired],
+        served: Callable[[], set[str]],
+        apply: Callable[[FleetPart], None],
+        *,
+        poll_s: float = POLL_S,
+    ) -> None:
+        """``others`` is the fleet without this file, ``served`` the models served now."""
+        self.path = path
+        self.problem = ""
+        """Why the file as it is now is not in force; empty: it is."""
+        self._others = others
+        self._served = served
+        self._apply = apply
+        self._poll_s = poll_s
+        self._stamp: tuple[int, ...] = ()
+        self._digest = b""
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            try:
+                await self.look()
+            except Exception:
+                logger.exception("a look at the fleet file failed")
+            await asyncio.sleep(self._poll_s)
+
+    async def look(self) -> None:
+        """Apply the file if it has changed, or was wrong before: what it clashed with may be gone."""
+        try:
+            part = await asyncio.to_thread(self._read)
+            if part is None:
+                return
+            _refuse(clashes(part, self._others(), self._served()))
+        except (OSError, FleetFileError) as error:
+            problem = _text(error)
+            if problem != self.problem:
+                logger.error(
+                    "the fleet file %s is not used, what was there before stays: %s",
+                    self.path,
+                    problem,
+                )
+            self.problem = problem
+            return
+        if self.problem:
+            logger.info("the fleet file %s is right again", self.path)
+        self.problem = ""
+        self._apply(part)
+
+    def _read(self) -> FleetPart | None:
+        """The part, None if nothing has changed. Blocks."""
+        status = self.path.stat()
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
+        settled = time.time() - status.st_mtime > SETTLED_S
+        if stamp == self._stamp and settled and not self.problem:
+            return None
+        content = _content(self.path)
+        digest = hashlib.blake2b(content).digest()
+        self._stamp = stamp
+        if digest == self._digest and not self.problem:
+            return None
+        self._digest = digest
+        return parse_fleet(content)
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        more = len(problems) - _SHOWN
+        tail = f"; and {more} more" if more > 0 else ""
+        raise FleetFileError("; ".join(problems[:_SHOWN]) + tail)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} is given twice in one object")
+    return found
+
+
+def _problem(error: Any) -> str:
+    """A sentence of pydantic's, with the place; an unknown field with those that are known."""
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        depth = error["loc"][0] if len(error["loc"]) > 1 else ""
+        kinds: dict[str, type[Strict]] = {"workers": WorkerIn, "models": ModelIn}
+        kind = kinds.get(str(depth), FleetFileBody)
+        return f"{where}: unknown; allowed: {', '.join(kind.model_fields)}"
+    text = str(error["msg"]).removeprefix("Value error, ")
+    return f"{where}: {text}" if where else text
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error)

@@ -1,0 +1,152 @@
+"""The fleet as the admin API shows it: what is wanted, beside what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+from fairserve.platform.fleet.fleet import DesiredWorker, DrainNote, Source
+from fairserve.platform.fleet.model_pools import ModelPools
+from fairserve.platform.fleet.models import Models
+from fairserve.platform.fleet.pool import WorkerPool
+from fairserve.platform.fleet.running_fleet import RunningFleet
+from fairserve.platform.fleet.schemas import AliasOut, WorkerOut
+from fairserve.platform.fleet.splits import Targets
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+
+
+async def workers_out(state: Any) -> list[WorkerOut]:
+    """All workers by id, those that are leaving included. On the event loop."""
+    fleet: RunningFleet = state.fleet
+    pool: WorkerPool = state.pool
+    pools: ModelPools = state.model_pools
+    models: Models = state.models
+    calls = {worker.worker_id: worker.calls for worker in (await state.control.cluster()).workers}
+    here = {member.worker_id: member for member in pool.members()}
+    found = []
+    for worker_id in sorted({*fleet.desired.workers, *fleet.present}):
+        wanted, there = fleet.desired.workers.get(worker_id), fleet.present.get(worker_id)
+        if wanted is not None:
+            spec, source, drain = spec_of(fleet, wanted), wanted.source, wanted.drain
+        else:
+            assert there is not None
+            spec, source, drain = there.spec, there.source, None
+        served = pools.models_of(worker_id)
+        member = here.get(worker_id)
+        reason = member.reason if member is not None else ""
+        state = state_of(fleet, pool, worker_id)
+        if state == "serving" and (loading := pools.loading_of(worker_id)):
+            state, reason = "joining", loading
+        found.append(
+            worker_out(
+                spec,
+                source,
+                state,
+                problem=pools.problem_of(worker_id) or reason,
+                model=served[0] if served else None,
+                calls=calls.get(worker_id, 0),
+                drain=drain,
+                note=drain_note(models, worker_id) if drain is not None else None,
+            )
+        )
+    return found
+
+
+def member_views(pool: WorkerPool, pools: ModelPools) -> list[dict[str, Any]]:
+    """The members of the pool; one whose model is not served yet is joining."""
+    views = pool.views()
+    for view in views:
+        if view["state"] == "ready" and (loading := pools.loading_of(view["worker_id"])):
+            view |= {"state": "joining", "reason": loading, "ready": False}
+    return views
+
+
+def spec_of(fleet: RunningFleet, wanted: DesiredWorker) -> WorkerSpec:
+    """The worker as it was said to be; an embedded one as its process said."""
+    there = fleet.present.get(wanted.spec.worker_id)
+    return there.spec if wanted.source == "embedded" and there is not None else wanted.spec
+
+
+def state_of(fleet: RunningFleet, pool: Container[str], worker_id: str) -> str:
+    """As in :class:`~fairserve.platform.fleet.schemas.WorkerOut`. From any thread."""
+    wanted, there = fleet.desired.workers.get(worker_id), fleet.present.get(worker_id)
+    if wanted is None:
+        return "leaving"
+    if there is not None and there.draining and not there.idle:
+        return "draining"
+    if wanted.drained:
+        return "drained"
+    return "serving" if worker_id in pool else "joining"
+
+
+def drain_note(models: Models, worker_id: str) -> str | None:
+    """What it costs that this worker serves nothing; None: others do its work. From any thread."""
+    alone = models.models_without(worker_id)
+    if alone:
+        names = ", ".join(map(repr, alone))
+        return (
+            f"no other worker serves {names}: its calls wait, and answer 503 if they wait too long"
+        )
+    return None if models.ready() else "no worker serves now: calls answer 503"
+
+
+def worker_out(
+    spec: WorkerSpec,
+    source: Source,
+    state: str,
+    *,
+    problem: str = "",
+    model: str | None = None,
+    calls: int = 0,
+    drain: DrainNote | None = None,
+    note: str | None = None,
+) -> WorkerOut:
+    """One worker. ``model`` is what it told."""
+    return WorkerOut(
+        id=spec.worker_id,
+        source=source,
+        state=state,
+        problem=problem,
+        url=spec.url,
+        kind=spec.kind,
+        model=model or spec.model or None,
+        kv_events=spec.kv_events.events if spec.kv_events else None,
+        kv_replay=(spec.kv_events.replay or None) if spec.kv_events else None,
+        kv_tokens=spec.kv_tokens,
+        concurrency=spec.concurrency,
+        api_key_env=spec.api_key_env or None,
+        calls=calls,
+        drained_by=drain.by if drain is not None else None,
+        drained_at=drain.at if drain is not None else None,
+        note=note,
+    )
+
+
+def alias_out(name: str, targets: Targets, source: Source, ready: set[str]) -> AliasOut:
+    """One alias; ``ready`` are the models that have a worker."""
+    serving = [target for target in targets if target in ready]
+    return AliasOut(name=name, source=source, target=dict(targets), serving=serving)
+
+
+def models_out(
+    models: Models, pools: ModelPools, seen: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Every model with its workers; ``seen`` is what control knows of each.
+
+    ``ready`` is false for one without a worker, and while its tokenizer is being loaded.
+    """
+    served = {model.worker_name: model for model in models.served()}
+    known = {view["model"]: view for view in seen}
+    return [
+        {
+            **known.get(name, {}),
+            "model": name,
+            "ready": models.workers_up(name) > 0,
+            "workers": len(workers),
+            "workers_up": models.workers_up(name),
+            "context_tokens": served[name].context_tokens if name in served else None,
+            "exact_tokens": served[name].reader.exact if name in served else None,
+            "tokenizer": served[name].reader.source if name in served else None,
+        }
+        for name, workers in pools.workers().items()
+    ]

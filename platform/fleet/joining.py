@@ -1,0 +1,45 @@
+"""What is checked before a worker joins: its token, its model, its version."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+
+from fairserve.engine.base import WorkerFacts
+from fairserve.engine.client import HttpWorkerClient
+from fairserve.engine.worker_version import version_warning
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+
+logger = logging.getLogger(__name__)
+
+
+def authorize(
+    spec: WorkerSpec, client: HttpWorkerClient, environment: Mapping[str, str] | None = None
+) -> None:
+    """Give the client its token, as the environment has it now.
+
+    Raises ValueError if there is none; neither that nor a log says the token.
+    """
+    name = spec.api_key_env
+    if not name:
+        return
+    token = (os.environ if environment is None else environment).get(name, "").strip()
+    if not token:
+        raise ValueError(f"the environment variable {name} with its token is not set")
+    if not token.isascii() or not token.isprintable():
+        raise ValueError(f"the environment variable {name} is not a token of printable ASCII")
+    client.authorize(token)
+
+
+async def facts_of(spec: WorkerSpec, client: HttpWorkerClient) -> WorkerFacts:
+    """What the worker says of itself, checked.
+
+    Raises WorkerUnavailableError, or ValueError if it does not serve its model. A version that may lack
+    something is logged, and the worker taken.
+    """
+    facts = await client.facts(spec.model)
+    warning = version_warning(facts.version)
+    if warning is not None:
+        logger.warning("worker %s: %s", spec.worker_id, warning)
+    return facts

@@ -1,0 +1,353 @@
+"""Which worker serves which model: a pool for every model, with its context and its tokenizer.
+
+A pool begins with its first worker. Its tokenizer is loaded in a thread, and the model is served once
+it is there; other models do not wait for it. The tokenizer is the one that the fleet names for the
+model, else the setting ``model`` (for embedded workers and those of ``worker_urls``), else what the
+worker names as the model's ``root``, else the model's own name, as a folder or hub id. If none of them
+is on this host, workers that have ``/tokenize`` count prompts at once, and a tokenizer that the hub
+has takes over when it has been fetched.
+
+Weakness: where neither is to be had, tokens are estimated from bytes. Such a model is served all
+the same, because its worker counts for itself; but limits by tokens are then rough, and the router
+cannot match what the worker publishes of its cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from fairserve.engine.base import WorkerFacts
+from fairserve.engine.request_fields import ServerKind
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
+from fairserve.interactions.call import TokenIds
+from fairserve.platform.fleet.fleet import Desired
+from fairserve.platform.fleet.models import Models, ServedModel
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+from fairserve.platform.serving.completions.large_prompts import LargePrompts
+from fairserve.platform.serving.completions.prompt import (
+    BytesCounter,
+    NoTokenizerError,
+    PromptCounter,
+    PromptReader,
+    load_counter,
+)
+from fairserve.platform.serving.completions.worker_prompt import WorkerPromptReader
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_CONTEXT = 1 << 31
+LOCAL_SOURCES = ("embedded", "settings")
+"""Whose models the setting ``model`` names."""
+MISSING_S = 600.0
+"""A name that has no tokenizer is not looked up again for so long."""
+MAX_MISSING = 256
+
+
+class Load(Protocol):
+    """Loads a tokenizer; see :func:`~fairserve.platform.serving.completions.prompt.load_counter`."""
+
+    def __call__(self, name: str, *, fetch: bool) -> PromptCounter:
+        """Raises NoTokenizerError."""
+        ...
+
+
+TokenizeAt = Callable[[Collection[str], Mapping[str, Any]], Awaitable[TokenIds]]
+"""Asks one of these workers; see :meth:`~fairserve.platform.fleet.pool.WorkerPool.tokenize`."""
+
+
+@dataclass(slots=True)
+class _Pool:
+    context_tokens: dict[str, int] = field(default_factory=dict)
+    """By worker."""
+    kinds: dict[str, ServerKind] = field(default_factory=dict)
+    """By worker."""
+    last_context_tokens: int = UNKNOWN_CONTEXT
+    """While there is no worker: that of the last one."""
+    local: bool = False
+    root: str = ""
+    """Folder or hub id that its first worker loaded the model from."""
+    tokenizing: set[str] = field(default_factory=set)
+    """Its workers that have ``/tokenize``."""
+    tokenizers: tuple[str, ...] = ()
+    """Names under which its tokenizer is looked for, in this order."""
+    not_here: bool = False
+    """None of them is on this host."""
+    reader: PromptReader | WorkerPromptReader | None = None
+    loading: asyncio.Task[None] | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class ModelPools:
+    """Keeps ``models`` up to date. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        models: Models,
+        *,
+        local_model: str = "",
+        on_ready: Callable[[], None] | None = None,
+        tokenize: TokenizeAt,
+        load: Load = load_counter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``local_model`` is the setting ``model``; ``on_ready`` hears of the first model served."""
+        self._models = models
+        self._local_model = local_model
+        self._on_ready = on_ready
+        self._tokenize = tokenize
+        self._load = load
+        self._clock = clock
+        self._missing: dict[tuple[str, bool], float] = {}
+        """Names without a tokenizer, here or at the hub, with the end of what is known of them."""
+        self._pools: dict[str, _Pool] = {}
+        self._desired = Desired()
+        self._draining: set[str] = set()
+        self._problems: dict[str, str] = {}
+        self._prefetched: asyncio.Task[PromptReader | None] | None = None
+        self._large_prompts = LargePrompts()
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def worker_joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
+        """A worker says what it has. Raises ValueError if it does not fit what was said of it."""
+        try:
+            model = self._model_of(spec, facts)
+        except ValueError as error:
+            self._problems[spec.worker_id] = str(error)
+            raise
+        self._problems.pop(spec.worker_id, None)
+        self._draining.discard(spec.worker_id)
+        pool = self._pools.setdefault(model, _Pool())
+        known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
+        pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
+        pool.kinds[spec.worker_id] = facts.kind
+        self._leave(spec.worker_id, keep=model)  # it may have come back as another
+        pool.root = pool.root or facts.root
+        if facts.tokenizes:
+            pool.tokenizing.add(spec.worker_id)
+        else:
+            pool.tokenizing.discard(spec.worker_id)
+        worker = self._desired.workers.get(spec.worker_id)
+        pool.local = pool.local or worker is None or worker.source in LOCAL_SOURCES
+        self._publish(model)
+        for other in [name for name, each in self._pools.items() if not each.context_tokens]:
+            self._publish(other)  # it was perhaps this worker that its calls waited for
+
+    def _model_of(self, spec: WorkerSpec, facts: WorkerFacts) -> str:
+        if not facts.models:
+            raise ValueError("it serves no model")
+        model = spec.model or facts.models[0]
+        if model not in facts.models:
+            raise ValueError(f"it does not serve {model!r}; it serves: {', '.join(facts.models)}")
+        if model in self._desired.aliases:
+            raise ValueError(f"it serves {model!r}, which is the name of an alias")
+        return model
+
+    def worker_drains(self, worker_id: str) -> None:
+        """The worker begins with no more calls."""
+        self._draining.add(worker_id)
+        for model in self.models_of(worker_id):
+            self._publish(model)
+
+    def worker_undrains(self, worker_id: str) -> None:
+        """A worker that drained takes calls again."""
+        self._draining.discard(worker_id)
+        for model in self.models_of(worker_id):
+            self._publish(model)
+
+    def worker_left(self, worker_id: str) -> None:
+        """The worker has gone. With its last worker a model is gone, too, unless one is to come."""
+        self._draining.discard(worker_id)
+        self._problems.pop(worker_id, None)
+        self._leave(worker_id)
+
+    def _leave(self, worker_id: str, keep: str = "") -> None:
+        for model, pool in list(self._pools.items()):
+            if model == keep:
+                continue
+            pool.tokenizing.discard(worker_id)
+            context_tokens = pool.context_tokens.pop(worker_id, None)
+            if context_tokens is not None:
+                pool.last_context_tokens = context_tokens
+                pool.kinds.pop(worker_id, None)
+                self._publish(model)
+
+    def _is_awaited(self, model: str) -> bool:
+        """Whether a worker is to come that serves the model, or may: it has not said what.
+
+        Calls wait for it, as they do for one that was lost.
+        """
+        return any(
+            worker.spec.model == model
+            or not (worker.spec.model or self.models_of(worker.spec.worker_id))
+            for worker in self._desired.workers.values()
+            if not worker.drained
+        )
+
+    def models_of(self, worker_id: str) -> list[str]:
+        """The model that a worker serves, if it has joined once."""
+        return [name for name, pool in self._pools.items() if worker_id in pool.context_tokens]
+
+    def problem_of(self, worker_id: str) -> str:
+        """Why a worker cannot join; empty if nothing is known against it."""
+        return self._problems.get(worker_id, "")
+
+    def loading_of(self, worker_id: str) -> str:
+        """Return the reason why a worker's model is not served yet; empty if it is."""
+        for model in self.models_of(worker_id):
+            if self._pools[model].reader is None:
+                names = " or ".join(map(repr, self._pools[model].tokenizers))
+                return f"the tokenizer of {model!r} is being loaded from {names}"
+        return ""
+
+    def workers(self) -> Mapping[str, Collection[str]]:
+        """All workers of each model, draining ones included."""
+        return {name: tuple(pool.context_tokens) for name, pool in self._pools.items()}
+
+    # --- the fleet --------------------------------------------------------------------------------
+
+    def set_fleet(self, desired: Desired) -> None:
+        """What holds from now on: aliases, tokenizers, and models that are to come."""
+        self._desired = desired
+        self._models.set_aliases({name: alias.targets for name, alias in desired.aliases.items()})
+        for model in list(self._pools):
+            self._publish(model)
+        self._tell_expected()
+
+    def prefetch(self) -> None:
+        """Load the local model's tokenizer now: it takes as long as a worker's start."""
+        self._prefetched = asyncio.create_task(self._fetch((self._local_model,)))
+
+    async def close(self) -> None:
+        """Stop loading and counting."""
+        tasks = [pool.loading for pool in self._pools.values() if pool.loading is not None]
+        others = [self._prefetched] if self._prefetched is not None else []
+        for task in (*tasks, *others):
+            task.cancel()
+        await asyncio.gather(*tasks, *others, return_exceptions=True)
+        for pool in self._pools.values():
+            if pool.reader is not None:
+                pool.reader.close()
+        self._large_prompts.close()
+
+    # --- what is served ---------------------------------------------------------------------------
+
+    def _publish(self, model: str) -> None:
+        pool = self._pools[model]
+        if not pool.context_tokens and not self._is_awaited(model):
+            # The reader is left to its calls: its threads end when nobody counts any more.
+            if pool.loading is not None:
+                pool.loading.cancel()
+            del self._pools[model]
+            self._models.drop(model)
+            self._tell_expected()
+            return
+        tokenizers = self._tokenizers_of(model, pool)
+        if tokenizers != pool.tokenizers or (pool.reader is None and pool.loading is None):
+            pool.tokenizers, pool.not_here = tokenizers, False
+            if pool.loading is not None:
+                pool.loading.cancel()
+            pool.loading = asyncio.create_task(self._read(model, pool), name=f"tokenizer {model}")
+        self._tell_expected()
+        if pool.not_here and pool.tokenizing and (pool.reader is None or not pool.reader.exact):
+            pool.reader = WorkerPromptReader(model, partial(self._tokenize, pool.tokenizing))
+        if pool.reader is None:
+            return
+        first = not len(self._models)
+        everybody = frozenset(pool.context_tokens)
+        workers, drained = everybody - self._draining, everybody & self._draining
+        context_tokens = min(pool.context_tokens.values(), default=pool.last_context_tokens)
+        names: tuple[str, ...] = (model,)
+        if pool.local and self._local_model not in ("", model):
+            names = (model, self._local_model)
+        self._models.serve(
+            ServedModel(
+                names,
+                model,
+                context_tokens,
+                pool.reader,
+                workers,
+                pool.created,
+                drained=drained,
+                kinds=frozenset(pool.kinds[worker_id] for worker_id in workers),
+            )
+        )
+        if first and self._on_ready is not None:
+            # After the worker that just told its facts has joined.
+            asyncio.get_running_loop().call_soon(self._on_ready)
+            self._on_ready = None
+
+    def _tell_expected(self) -> None:
+        self._models.set_expected(self._desired.declared_models() | set(self._pools))
+
+    def _tokenizers_of(self, model: str, pool: _Pool) -> tuple[str, ...]:
+        named = self._desired.tokenizers.get(model)
+        if named is not None:
+            return (named,)
+        if pool.local and self._local_model:
+            return (self._local_model,)
+        return tuple(dict.fromkeys(name for name in (pool.root, model) if name))
+
+    async def _read(self, model: str, pool: _Pool) -> None:
+        reader = await self._first(pool.tokenizers, fetch=False)
+        if reader is None:
+            pool.not_here = True
+            if pool.tokenizing and self._pools.get(model) is pool:
+                self._publish(model)  # its workers count, until there is something better
+            reader = await self._fetch(pool.tokenizers)
+        if reader is None and pool.reader is None:
+            logger.warning(
+                "no tokenizer for %s: token counts are estimates; name one for the model", model
+            )
+            reader = PromptReader(BytesCounter(), large=self._large_prompts)
+        pool.reader = reader or pool.reader
+        pool.loading = None
+        if self._pools.get(model) is pool:
+            self._publish(model)
+
+    async def _fetch(self, names: tuple[str, ...]) -> PromptReader | None:
+        """The reader of the first tokenizer that is here, or else at the hub."""
+        here = await self._first(names, fetch=False)
+        return here or await self._first(names, fetch=True)
+
+    async def _first(self, names: tuple[str, ...], *, fetch: bool) -> PromptReader | None:
+        prefetched = await self._take_prefetched(names)
+        if prefetched is not None:
+            return prefetched
+        for name in names:
+            counter = await self._counter(name, fetch=fetch)
+            if counter is not None:
+                source = name or BUILTIN_MODEL_NAME
+                return PromptReader(counter, source, self._large_prompts)
+        return None
+
+    async def _take_prefetched(self, names: tuple[str, ...]) -> PromptReader | None:
+        """Return the reader that was loaded ahead if it is one of these, once."""
+        task = self._prefetched
+        here = self._local_model in names or BUILTIN_MODEL_NAME in names
+        if task is None or task is asyncio.current_task() or not here:
+            return None
+        self._prefetched = None
+        return await task
+
+    async def _counter(self, name: str, *, fetch: bool) -> PromptCounter | None:
+        if self._missing.get((name, fetch), self._clock()) > self._clock():
+            return None
+        try:
+            source = name
+            if name in ("", BUILTIN_MODEL_NAME):
+                source = str(await asyncio.to_thread(ensure_builtin_model))
+            return await asyncio.to_thread(self._load, source, fetch=fetch)
+        except (NoTokenizerError, OSError) as error:
+            where = "the hub" if fetch else "this host"
+            logger.info("no tokenizer %r at %s: %s", name, where, error)
+            self._missing[name, fetch] = self._clock() + MISSING_S
+            if len(self._missing) > MAX_MISSING:
+                del self._missing[next(iter(self._missing))]
+            return None

@@ -1,0 +1,207 @@
+"""The workers that calls may be sent to: their clients, and the news of them for control.
+
+Each worker has a task that looks at it (:mod:`fairserve.platform.fleet.watch`). Well and unknown to
+control: it joins, with what it says of itself. Its circuit opens when calls do not begin there, or when
+it does not answer: then it is lost to control, and joins again once it is well. The same loop serves
+supervised processes and servers anywhere. A worker that drains gets no calls and stays until it is
+removed: when its last call has ended is the fleet's affair
+(:mod:`fairserve.platform.fleet.running_fleet`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import aiohttp
+
+from fairserve.engine.base import WorkerClient, WorkerUnavailableError
+from fairserve.engine.circuit import Circuit, CircuitOptions
+from fairserve.engine.client import HttpWorkerClient
+from fairserve.engine.local_queue import LocalQueue
+from fairserve.engine.queued_client import QueuedClient
+from fairserve.engine.watched_client import WatchedClient
+from fairserve.interactions.call import TokenIds
+from fairserve.platform.fleet.cache_news import CacheNews
+from fairserve.platform.fleet.member import Member
+from fairserve.platform.fleet.watch import (
+    DEFAULT_KV_TOKENS,
+    ControlNews,
+    OnFacts,
+    Watch,
+)
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+from fairserve.scheduling import events as ev
+from fairserve.scheduling.base import LocalScheduler
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS
+
+logger = logging.getLogger(__name__)
+
+TOKENIZE_ATTEMPTS = 2
+
+
+class WorkerPool(Mapping[str, WorkerClient]):
+    """Clients by worker id, of the workers that are there: a lost one is not in the mapping.
+
+    One that only its calls have shown to be sick is in it until a look fails, so that streams under way
+    there can end; control gives it no more calls. A draining one is, too.
+    """
+
+    def __init__(
+        self,
+        control: ControlNews,
+        session: aiohttp.ClientSession,
+        on_facts: OnFacts,
+        cache_news: CacheNews | None = None,
+        *,
+        local_scheduler: str = "dlpm",
+        local_options: Mapping[str, Any] | None = None,
+        circuit: CircuitOptions = CircuitOptions(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker.
+
+        Without ``cache_news`` nobody's KV events are followed. ``local_scheduler`` orders the queues
+        before workers of kind ``openai``.
+        """
+        self._control = control
+        self._session = session
+        self._watch = Watch(control, on_facts, cache_news, clock)
+        self._local = local_scheduler, dict(local_options or {})
+        self._circuit = circuit
+        self._clock = clock
+        self._members: dict[str, Member] = {}
+
+    def __getitem__(self, worker_id: str) -> WorkerClient:
+        member = self._members[worker_id]
+        if not member.there:
+            raise KeyError(worker_id)
+        return member.client
+
+    def __iter__(self) -> Iterator[str]:
+        return (worker_id for worker_id, member in self._members.items() if member.there)
+
+    def __len__(self) -> int:
+        return sum(member.there for member in self._members.values())
+
+    def serves(self, worker_id: str) -> bool:
+        """Whether control sends new calls there. From any thread."""
+        member = self._members.get(worker_id)
+        return member is not None and member.ready and not member.draining
+
+    def absent_s(self, worker_id: str) -> float:
+        """Seconds since a worker that has served was lost; 0 if it serves, or is about to join."""
+        member = self._members.get(worker_id)
+        if member is None or member.ready or member.lost_s is None:
+            return 0.0
+        return self._clock() - member.lost_s
+
+    async def tokenize(self, worker_ids: Collection[str], body: Mapping[str, Any]) -> TokenIds:
+        """The token ids of a prompt, from the least busy of these workers that answers.
+
+        Raises WorkerUnavailableError, and WorkerRejectedError for a prompt that is refused.
+        """
+        members = [m for m in self._members.values() if m.worker_id in worker_ids and m.there]
+        members.sort(key=lambda member: member.watched.sequences)
+        failure = WorkerUnavailableError("no worker that counts prompts is up")
+        for member in members[:TOKENIZE_ATTEMPTS]:
+            try:
+                return await member.http.tokenize(body)
+            except WorkerUnavailableError as error:
+                failure = error
+        raise failure
+
+    def members(self) -> list[Member]:
+        """All members, to be read only."""
+        return list(self._members.values())
+
+    def views(self) -> list[dict[str, Any]]:
+        """All members as status pages show them."""
+        now_s = self._clock()
+        return [member.view(now_s) for member in self._members.values()]
+
+    # --- who is watched ---------------------------------------------------------------------------
+
+    def add(self, spec: WorkerSpec) -> None:
+        """Watch a worker from now on; it joins when it is well.
+
+        Raises ValueError for an id that is here, and for a local scheduler with wrong options.
+        """
+        if spec.worker_id in self._members:
+            raise ValueError(f"worker {spec.worker_id!r} is in the pool already")
+        circuit = Circuit(self._circuit)
+        http = HttpWorkerClient(spec.url, self._session, spec.kind)
+        watched = WatchedClient(http, circuit, self._clock, lambda: self._calls_fail(member))
+        queue = self._queue_before(watched, spec) if spec.kind == "openai" else None
+        member = Member(spec, http, watched, queue, circuit)
+        self._members[spec.worker_id] = member
+        self._start_watch(member)
+
+    def _start_watch(self, member: Member) -> None:
+        name = f"watch {member.worker_id}"
+        member.watch = asyncio.create_task(self._watch.run(member), name=name)
+
+    def _queue_before(self, client: WorkerClient, spec: WorkerSpec) -> QueuedClient:
+        name, options = self._local
+        scheduler: LocalScheduler = LOCAL_SCHEDULERS[name](**options)
+        cache_tokens = spec.kv_tokens or DEFAULT_KV_TOKENS
+        queue = LocalQueue(scheduler, spec.concurrency, cache_tokens, secrets.randbits(63))
+        return QueuedClient(client, queue, self._clock)
+
+    def _calls_fail(self, member: Member) -> None:
+        """Calls have opened its circuit. Those under way there go on, if they can."""
+        logger.warning("worker %s: %s", member.worker_id, member.circuit.reason)
+        self._watch.lose(member, there=True)
+
+    def drain(self, worker_id: str) -> None:
+        """The worker gets no new calls; it stays until :meth:`remove`. Unknown ids are ignored."""
+        member = self._members.get(worker_id)
+        if member is None or member.draining:
+            return
+        member.draining = True
+        if member.ready:
+            self._control.post(ev.WorkerDraining(worker_id))
+
+    def undrain(self, worker_id: str) -> bool:
+        """The worker gets calls again; False if it has to join first. Unknown ids are ignored."""
+        member = self._members.get(worker_id)
+        if member is None or not member.draining:
+            return False
+        member.draining = False
+        if member.ready:
+            self._control.post(ev.WorkerUndrained(worker_id))
+            return True
+        if member.watch is not None:
+            member.watch.cancel()  # it may be in a long pause
+        self._start_watch(member)
+        return False
+
+    def busy(self, worker_id: str) -> bool:
+        """Whether calls are under way at the worker, or wait in front of it."""
+        member = self._members.get(worker_id)
+        if member is None:
+            return False
+        waiting = member.queue.queue.waiting if member.queue is not None else 0
+        return member.watched.sequences + waiting > 0
+
+    def remove(self, worker_id: str) -> None:
+        """The worker is gone: control hears it at once. Unknown ids are ignored."""
+        member = self._members.pop(worker_id, None)
+        if member is None:
+            return
+        if member.watch is not None:
+            member.watch.cancel()
+        self._watch.lose(member, there=False)
+
+    async def close(self) -> None:
+        """Stop watching."""
+        tasks = [m.watch for m in self._members.values() if m.watch is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for member in self._members.values():
+            member.unfollow()

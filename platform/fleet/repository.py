@@ -1,0 +1,75 @@
+"""Queries on what the database says of the fleet: workers and aliases of the API, and drains."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from fairserve.engine.base import KvEndpoints
+from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
+from fairserve.platform.fleet.fleet import DrainNote, FleetPart, StoredFleet
+from fairserve.platform.fleet.schemas import targets_of
+from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
+
+
+def load_stored(session: Session) -> StoredFleet:
+    """All of it."""
+    drains = session.scalars(select(FleetDrain).order_by(FleetDrain.worker_id))
+    return StoredFleet(load_part(session), {row.worker_id: note_of(row) for row in drains})
+
+
+def load_part(session: Session) -> FleetPart:
+    """Workers, in the order in which they joined, and aliases."""
+    rows = session.scalars(select(FleetWorker).order_by(FleetWorker.created_at, FleetWorker.id))
+    workers = list(rows)
+    aliases = session.scalars(select(FleetAlias).order_by(FleetAlias.name))
+    return FleetPart(
+        workers=tuple(spec_of(row) for row in workers),
+        aliases={row.name: targets_of(row.targets) for row in aliases},
+        tokenizers={row.model: row.tokenizer for row in workers if row.model and row.tokenizer},
+    )
+
+
+def spec_of(row: FleetWorker) -> WorkerSpec:
+    """A stored worker for the pool."""
+    kind: WorkerKind = "openai" if row.kind == "openai" else "vllm"
+    endpoints = KvEndpoints(row.kv_events, row.kv_replay or "") if row.kv_events else None
+    return WorkerSpec(
+        worker_id=row.id,
+        url=row.url,
+        kind=kind,
+        model=row.model or "",
+        kv_events=endpoints,
+        kv_tokens=row.kv_tokens,
+        concurrency=row.concurrency,
+        api_key_env=row.api_key_env or "",
+    )
+
+
+def note_of(row: FleetDrain) -> DrainNote:
+    """Who drained a worker, and when."""
+    return DrainNote(row.drained_by, row.drained_at)
+
+
+def count_drains(session: Session) -> int:
+    """How many drains are stored."""
+    return session.scalar(select(func.count(FleetDrain.worker_id))) or 0
+
+
+def forget_drains(session: Session, but: Collection[str]) -> None:
+    """Delete the drains of all other workers."""
+    known = session.scalars(select(FleetDrain.worker_id))
+    for worker_id in set(known) - set(but):
+        session.execute(delete(FleetDrain).where(FleetDrain.worker_id == worker_id))
+
+
+def count_workers(session: Session) -> int:
+    """How many workers are stored."""
+    return session.scalar(select(func.count(FleetWorker.id))) or 0
+
+
+def count_aliases(session: Session) -> int:
+    """How many aliases are stored."""
+    return session.scalar(select(func.count(FleetAlias.name))) or 0

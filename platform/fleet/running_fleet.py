@@ -1,0 +1,231 @@
+"""Carries out what the fleet shall be: joins, drains and removes workers as the sources change.
+
+Belongs to the event loop; what it shows may be read from any thread, because it is replaced whole.
+Draining workers are looked at twice a second until they have no call: then they are removed, but for
+embedded ones, whose processes stay. A drained worker is still one of its model's, so that the model
+stays known and its calls wait, until no source names the worker any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from fairserve.platform.control.port import ClusterView
+from fairserve.platform.fleet.fleet import (
+    Desired,
+    Drain,
+    DrainNote,
+    FleetPart,
+    Join,
+    Present,
+    Remove,
+    Source,
+    StoredFleet,
+    Undrain,
+    after,
+    changes,
+    merge,
+)
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+APPLY_TIMEOUT_S = 30.0
+
+
+class FleetPool(Protocol):
+    """What the fleet needs of the worker pool."""
+
+    def add(self, spec: WorkerSpec) -> None:
+        """Watch a worker; it joins when it is healthy."""
+        ...
+
+    def drain(self, worker_id: str) -> None:
+        """No new calls for it."""
+        ...
+
+    def undrain(self, worker_id: str) -> bool:
+        """New calls for it again; False if it has to join first."""
+        ...
+
+    def busy(self, worker_id: str) -> bool:
+        """Whether calls are under way there."""
+        ...
+
+    def remove(self, worker_id: str) -> None:
+        """It is gone."""
+        ...
+
+
+class FleetModels(Protocol):
+    """What the fleet tells the models' pools."""
+
+    def set_fleet(self, desired: Desired) -> None:
+        """What holds from now on."""
+        ...
+
+    def worker_drains(self, worker_id: str) -> None:
+        """It begins with no more calls."""
+        ...
+
+    def worker_undrains(self, worker_id: str) -> None:
+        """It takes calls again."""
+        ...
+
+    def worker_left(self, worker_id: str) -> None:
+        """It is no longer one of the fleet."""
+        ...
+
+
+class RunningFleet:
+    """The fleet of one process."""
+
+    def __init__(
+        self,
+        pool: FleetPool,
+        models: FleetModels,
+        cluster: Callable[[], Awaitable[ClusterView]],
+        *,
+        drains: Mapping[str, DrainNote] | None = None,
+        look_s: float = LOOK_S,
+    ) -> None:
+        """``cluster`` asks control which workers have calls; ``drains`` hold from the start."""
+        self._pool = pool
+        self._models = models
+        self._cluster = cluster
+        self._look_s = look_s
+        self._parts: dict[Source, FleetPart] = {}
+        self._drains = dict(drains or {})
+        if self._drains:
+            logger.warning("drained, so that they take no calls: %s", ", ".join(self._drains))
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._draining = asyncio.Event()
+        self.desired = Desired()
+        """To be read only, from any thread."""
+        self.present: Mapping[str, Present] = {}
+        """What is there; to be read only, from any thread."""
+
+    def without(self, source: Source) -> Desired:
+        """What the other sources say."""
+        others = {name: part for name, part in self._parts.items() if name != source}
+        return merge(others, self._drains)
+
+    def set_part(self, source: Source, part: FleetPart) -> None:
+        """One source says something new."""
+        self._parts[source] = part
+        self._take()
+
+    def set_stored(self, stored: StoredFleet, drop: str = "") -> None:
+        """The database says something new. ``drop``: a worker that is removed without draining."""
+        self._parts["api"] = stored.part
+        self._drains = dict(stored.drains)
+        if drop in self.present:
+            there = replace(self.present[drop], draining=True, idle=True)
+            self.present = {**self.present, drop: there}
+        self._take()
+
+    def _take(self) -> None:
+        before, self.desired = self.desired, merge(self._parts, self._drains)
+        self._models.set_fleet(self.desired)
+        for worker_id in before.workers.keys() - self.desired.workers.keys() - self.present.keys():
+            self._models.worker_left(worker_id)  # it was drained, and had gone before
+        self._step()
+
+    def reload(self, load: Callable[[], StoredFleet], drop: str = "") -> None:
+        """:meth:`set_stored` from another thread, after a change; returns when it holds.
+
+        ``load`` reads what is stored, so that of two changes the later one holds in the end.
+        """
+        with self._lock:
+            stored = load()
+            done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+            def apply() -> None:
+                try:
+                    self.set_stored(stored, drop)
+                except BaseException as error:
+                    done.set_exception(error)
+                else:
+                    done.set_result(None)
+
+            self._loop.call_soon_threadsafe(apply)
+            done.result(APPLY_TIMEOUT_S)
+
+    def embedded_ready(self, worker_id: str, url: str) -> None:
+        """The process of an embedded worker has started. It does not join while it is drained."""
+        spec = WorkerSpec(worker_id, url)
+        self.present = {**self.present, worker_id: Present(spec, "embedded")}
+        self._add(spec)
+        self._step()
+
+    def embedded_lost(self, worker_id: str) -> None:
+        """The process of an embedded worker has ended."""
+        self.present = {name: there for name, there in self.present.items() if name != worker_id}
+        self._pool.remove(worker_id)
+
+    async def run(self) -> None:
+        """Remove workers that have drained, for ever."""
+        while True:
+            await self._draining.wait()
+            draining = [worker_id for worker_id, each in self.present.items() if each.draining]
+            try:
+                self._look(draining, await self._cluster())
+            except Exception:
+                logger.exception("a look at the draining workers failed")
+            await asyncio.sleep(self._look_s)
+
+    def _look(self, draining: Collection[str], view: ClusterView) -> None:
+        """``draining``: those that drained when control was asked; it may not know of others."""
+        busy = {worker.worker_id for worker in view.workers if worker.calls}
+        self.present = {
+            worker_id: replace(there, idle=worker_id not in busy and not self._pool.busy(worker_id))
+            if there.draining and worker_id in draining
+            else there
+            for worker_id, there in self.present.items()
+        }
+        self._step()
+
+    def _add(self, spec: WorkerSpec) -> None:
+        try:
+            self._pool.add(spec)
+        except ValueError as error:
+            logger.error("worker %s cannot be added: %s", spec.worker_id, error)
+            self.present = {name: p for name, p in self.present.items() if name != spec.worker_id}
+
+    def _step(self) -> None:
+        steps = changes(self.desired, self.present)
+        leaving = self.present
+        self.present = after(self.present, steps)
+        for step in steps:
+            match step:
+                case Join(worker):
+                    logger.info("worker %s at %s is added", worker.spec.worker_id, worker.spec.url)
+                    self._add(worker.spec)
+                case Drain(worker_id):
+                    logger.info("worker %s drains", worker_id)
+                    self._models.worker_drains(worker_id)
+                    self._pool.drain(worker_id)
+                case Undrain(worker_id):
+                    logger.info("worker %s takes calls again", worker_id)
+                    if self._pool.undrain(worker_id):
+                        self._models.worker_undrains(worker_id)
+                case Remove(worker_id):
+                    logger.info(
+                        "worker %s at %s is removed", worker_id, leaving[worker_id].spec.url
+                    )
+                    self._pool.remove(worker_id)
+                    wanted = self.desired.workers.get(worker_id)
+                    if wanted is None or not wanted.drained:
+                        self._models.worker_left(worker_id)
+        if any(there.draining and not there.idle for there in self.present.values()):
+            self._draining.set()
+        else:
+            self._draining.clear()

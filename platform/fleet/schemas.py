@@ -1,0 +1,182 @@
+"""Workers and aliases as people write them: in bodies of the admin API and in the fleet file."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from fairserve.engine.base import KvEndpoints
+from fairserve.platform.db.ledger import WIDE_ID_CHARS
+from fairserve.platform.db.schemas import FieldError, Strict
+from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
+
+MAX_WORKERS = 1000
+MAX_ALIASES = 1000
+MAX_DRAINS = 4000
+"""Above, those of workers that no source names any more are forgotten."""
+MAX_TARGETS = 20
+MAX_WEIGHT = 1e6
+URL_CHARS = 500
+KEY_NAME = "FAIRSERVE_WORKER_KEY_"
+"""Only variables of such names may be named through the API: their values are sent to the URL that the
+same request names, and an admin key must not be a way to read the server's other secrets."""
+
+_PRINTABLE = r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
+
+
+def _url(value: str) -> str:
+    """A base URL without a trailing slash or ``/v1``."""
+    problem = "a worker URL is http:// or https:// with a host, without user, query or fragment"
+    try:
+        parts = urlsplit(value.strip())
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(problem) from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError(problem)
+    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+        raise ValueError(problem)
+    if any(ord(letter) <= 32 or ord(letter) == 127 for letter in value.strip()):
+        raise ValueError(problem)
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return f"{parts.scheme}://{parts.netloc.lower()}{path}"
+
+
+def targets_of(value: Any) -> dict[str, float]:
+    """``"llama"`` or ``{"chat-v1": 9, "chat-v2": 1}`` as weights by model."""
+    if isinstance(value, str):
+        value = {value: 1}
+    if not isinstance(value, dict) or not 1 <= len(value) <= MAX_TARGETS:
+        raise ValueError(f"allowed: a model's name, or 1 to {MAX_TARGETS} names with their weights")
+    for name, weight in value.items():
+        if not isinstance(name, str) or not 1 <= len(name) <= WIDE_ID_CHARS:
+            raise ValueError(f"a model's name has 1 to {WIDE_ID_CHARS} characters")
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or not math.isfinite(weight) or not 0 < weight <= MAX_WEIGHT:
+            raise ValueError(f"the weight of {name!r} is not a number above 0 and up to 1,000,000")
+    return {name: float(weight) for name, weight in value.items()}
+
+
+WorkerId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+ModelName = Annotated[
+    str, StringConstraints(min_length=1, max_length=WIDE_ID_CHARS, pattern=_PRINTABLE)
+]
+WorkerUrl = Annotated[str, StringConstraints(max_length=URL_CHARS), AfterValidator(_url)]
+Endpoint = Annotated[str, StringConstraints(max_length=URL_CHARS, pattern=r"^(tcp|ipc)://\S+$")]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
+AliasTargets = Annotated[dict[str, float], BeforeValidator(targets_of)]
+TokenizerName = Annotated[
+    str, StringConstraints(min_length=1, max_length=URL_CHARS, pattern=_PRINTABLE)
+]
+
+
+class WorkerIn(Strict):
+    """One worker; see :class:`~fairserve.platform.fleet.worker_spec.WorkerSpec`."""
+
+    id: WorkerId
+    url: WorkerUrl
+    kind: WorkerKind = "vllm"
+    model: ModelName | None = None
+    """Empty: the first that the worker tells."""
+    kv_events: Endpoint | None = None
+    kv_replay: Endpoint | None = None
+    kv_tokens: int | None = Field(None, ge=256, le=1 << 40)
+    concurrency: int = Field(16, ge=1, le=4096)
+    api_key_env: VariableName | None = None
+
+    @model_validator(mode="after")
+    def _replay_needs_events(self) -> WorkerIn:
+        if self.kv_replay is not None and self.kv_events is None:
+            raise FieldError("kv_replay", "kv_replay needs kv_events")
+        return self
+
+    def spec(self) -> WorkerSpec:
+        """The same for the pool."""
+        endpoints = KvEndpoints(self.kv_events, self.kv_replay or "") if self.kv_events else None
+        return WorkerSpec(
+            worker_id=self.id,
+            url=self.url,
+            kind=self.kind,
+            model=self.model or "",
+            kv_events=endpoints,
+            kv_tokens=self.kv_tokens,
+            concurrency=self.concurrency,
+            api_key_env=self.api_key_env or "",
+        )
+
+
+class WorkerJoin(WorkerIn):
+    """A worker that joins through the API; ``tokenizer`` is that of its ``model``."""
+
+    tokenizer: TokenizerName | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> WorkerJoin:
+        if self.tokenizer is not None and self.model is None:
+            raise FieldError("tokenizer", "tokenizer needs model")
+        if self.api_key_env is not None and not self.api_key_env.startswith(KEY_NAME):
+            raise FieldError(
+                "api_key_env", f"api_key_env: allowed are names that begin with {KEY_NAME}"
+            )
+        return self
+
+
+class RemoveQuery(Strict):
+    """How to remove a worker."""
+
+    force: bool = False
+    """At once: answers that have begun there break off."""
+
+
+class AliasPut(Strict):
+    """What an alias leads to: a model's name, or several with their weights."""
+
+    target: AliasTargets
+
+
+class WorkerOut(BaseModel):
+    """A worker of any source. Fields that nobody set are null."""
+
+    id: str
+    source: str
+    state: str
+    """``joining``, ``serving``, ``draining``, ``drained``, or ``leaving``: drained, then gone."""
+    problem: str
+    """Why it cannot join, or what was wrong with it last."""
+    url: str
+    kind: str
+    model: str | None
+    """The model that it serves, or shall serve."""
+    kv_events: str | None
+    kv_replay: str | None
+    kv_tokens: int | None
+    concurrency: int
+    api_key_env: str | None
+    calls: int
+    """Under way on it."""
+    drained_by: str | None = None
+    """Visible prefix of the key that drained it, while it is drained."""
+    drained_at: datetime | None = None
+    note: str | None = None
+    """What its drain costs: models that no other worker serves."""
+
+
+class AliasOut(BaseModel):
+    """An alias, or a split."""
+
+    name: str
+    source: str
+    target: dict[str, float]
+    serving: list[str]
+    """Those of its models that have a worker now."""

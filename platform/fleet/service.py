@@ -1,0 +1,191 @@
+"""Changing the fleet through the API: checked against all sources, stored, audited."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.errors import ConflictError, NotFoundError
+from fairserve.platform.db import audit
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
+from fairserve.platform.fleet import repository
+from fairserve.platform.fleet.fleet import PLACES, Desired, DesiredWorker, FleetPart, clashes
+from fairserve.platform.fleet.schemas import (
+    MAX_ALIASES,
+    MAX_DRAINS,
+    MAX_WORKERS,
+    AliasPut,
+    WorkerJoin,
+)
+from fairserve.platform.tenancy.auth import Principal
+
+_AUDITED = (
+    "url",
+    "kind",
+    "model",
+    "tokenizer",
+    "kv_events",
+    "kv_replay",
+    "kv_tokens",
+    "concurrency",
+    "api_key_env",
+)
+
+
+class FleetChanges:
+    """Changes within one request. The caller commits, and then has the running fleet load them."""
+
+    def __init__(
+        self, session: Session, principal: Principal, desired: Desired, served: Collection[str]
+    ) -> None:
+        """``desired`` is the fleet of all sources, ``served`` the names of models served now."""
+        self._session = session
+        self._principal = principal
+        self._desired = desired
+        self._served = served
+
+    # --- workers ----------------------------------------------------------------------------------
+
+    def join(self, body: WorkerJoin) -> FleetWorker:
+        """Store a new worker. Raises ConflictError naming what it clashes with.
+
+        A drain that is left from another worker of this id is not its own.
+        """
+        if repository.count_workers(self._session) >= MAX_WORKERS:
+            raise ConflictError(f"{MAX_WORKERS} workers have joined; remove one first")
+        self._check(FleetPart(workers=(body.spec(),)), self._desired)
+        row = FleetWorker(**body.model_dump(), drained=False, created_at=utc_now())
+        self._session.add(row)
+        self._take_back_drain(row.id)
+        self._session.flush()
+        self._record("worker.join", row.id, None, _plain(row))
+        return row
+
+    def drain(self, worker_id: str) -> tuple[DesiredWorker, bool]:
+        """Have a worker of any source finish its calls and take no more, also after a restart.
+
+        Returns the worker with its drain, and whether it was not drained before.
+        """
+        worker = self._any_worker(worker_id)
+        drain = self._session.get(FleetDrain, worker_id)
+        changed = drain is None
+        if drain is None:
+            if repository.count_drains(self._session) >= MAX_DRAINS:
+                repository.forget_drains(self._session, but=self._desired.workers)
+            by, at = self._principal.key_prefix, utc_now()
+            drain = FleetDrain(worker_id=worker_id, drained_by=by, drained_at=at)
+            self._session.add(drain)
+            self._tell_drained(worker, drained=True)
+        return replace(worker, drain=repository.note_of(drain)), changed
+
+    def undrain(self, worker_id: str) -> tuple[DesiredWorker, bool]:
+        """Have a drained worker serve again. Returns it, and whether it was drained."""
+        worker = self._any_worker(worker_id)
+        changed = self._take_back_drain(worker_id)
+        if changed:
+            self._tell_drained(worker, drained=False)
+        return replace(worker, drain=None), changed
+
+    def _tell_drained(self, worker: DesiredWorker, *, drained: bool) -> None:
+        worker_id, source = worker.spec.worker_id, worker.source
+        row = self._session.get(FleetWorker, worker_id)
+        if row is not None:
+            row.drained = drained
+        self._session.flush()
+        before, after = ({"source": source, "drained": each} for each in (not drained, drained))
+        self._record("worker.drain" if drained else "worker.undrain", worker_id, before, after)
+
+    def _take_back_drain(self, worker_id: str) -> bool:
+        drain = self._session.get(FleetDrain, worker_id)
+        if drain is not None:
+            self._session.delete(drain)
+        return drain is not None
+
+    def remove(self, worker_id: str) -> None:
+        """Forget a worker, and its drain."""
+        row = self._worker(worker_id)
+        self._record("worker.remove", worker_id, _plain(row), None)
+        self._take_back_drain(worker_id)
+        self._session.delete(row)
+        self._session.flush()
+
+    def _worker(self, worker_id: str) -> FleetWorker:
+        row = self._session.get(FleetWorker, worker_id)
+        if row is not None:
+            return row
+        other = self._desired.workers.get(worker_id)
+        if other is not None and other.source != "api":
+            raise _elsewhere(f"worker {worker_id!r}", other.source)
+        raise _no_worker(worker_id)
+
+    def _any_worker(self, worker_id: str) -> DesiredWorker:
+        row = self._session.get(FleetWorker, worker_id)
+        if row is not None:
+            return DesiredWorker(repository.spec_of(row), "api")
+        worker = self._desired.workers.get(worker_id)
+        if worker is None or worker.source == "api":  # one of the API that is not stored has left
+            raise _no_worker(worker_id)
+        return worker
+
+    # --- aliases ----------------------------------------------------------------------------------
+
+    def put_alias(self, name: str, body: AliasPut) -> FleetAlias:
+        """Store an alias, or change it. Raises ConflictError naming what it clashes with."""
+        row = self._session.get(FleetAlias, name)
+        others = {n: a for n, a in self._desired.aliases.items() if (n, a.source) != (name, "api")}
+        others_only = Desired(self._desired.workers, others, self._desired.tokenizers)
+        self._check(FleetPart(aliases={name: body.target}), others_only)
+        before = None if row is None else {"targets": row.targets}
+        if row is None:
+            if repository.count_aliases(self._session) >= MAX_ALIASES:
+                raise ConflictError(f"there are {MAX_ALIASES} aliases; remove one first")
+            row = FleetAlias(name=name)
+            self._session.add(row)
+        row.targets, row.updated_at = body.target, utc_now()
+        self._session.flush()
+        self._record("alias.put", name, before, {"targets": row.targets})
+        return row
+
+    def remove_alias(self, name: str) -> None:
+        """Forget an alias."""
+        row = self._session.get(FleetAlias, name)
+        if row is None:
+            other = self._desired.aliases.get(name)
+            if other is not None and other.source != "api":
+                raise _elsewhere(f"alias {name!r}", other.source)
+            raise NotFoundError(f"there is no alias {name!r}", param="name")
+        self._record("alias.remove", name, {"targets": row.targets}, None)
+        self._session.delete(row)
+        self._session.flush()
+
+    # --- both -------------------------------------------------------------------------------------
+
+    def _check(self, part: FleetPart, others: Desired) -> None:
+        problems = clashes(part, others, self._served)
+        if problems:
+            raise ConflictError("; ".join(problems[:3]))
+
+    def _record(
+        self,
+        action: str,
+        target: str,
+        before: Mapping[str, Any] | None,
+        after: Mapping[str, Any] | None,
+    ) -> None:
+        audit.record(self._session, self._principal, action, target, before=before, after=after)
+
+
+def _elsewhere(what: str, source: str) -> ConflictError:
+    return ConflictError(f"{what} is one of {PLACES[source]}; change it there")
+
+
+def _no_worker(worker_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no worker {worker_id!r}", param="worker_id")
+
+
+def _plain(row: FleetWorker) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in _AUDITED}

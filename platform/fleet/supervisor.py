@@ -1,0 +1,222 @@
+"""Starts the embedded workers as child processes, and starts them again when they die.
+
+A worker prints one JSON line when it is ready; its port comes from there. One that cannot start prints
+the reason instead, and is not started again if none has ever been ready. A worker that dies is
+replaced after a pause that doubles up to a bound and is forgotten once it has run for a while. The
+children are in sessions of their own, so that Ctrl-C reaches only the server, which then drains
+before it ends them; they end by themselves when the server is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S = 0.5
+LAST_PAUSE_S = 30.0
+HEALTHY_S = 60.0
+"""A worker that ran for so long begins with the first pause again."""
+GIVE_UP_AFTER = 3
+"""Starts that failed before any worker ever became ready: the settings must be wrong."""
+
+
+class WorkersFailedError(Exception):
+    """No worker ever became ready."""
+
+
+@dataclass(slots=True)
+class Process:
+    """A supervised worker, as status pages show it."""
+
+    worker_id: str
+    pid: int | None = None
+    port: int | None = None
+    starts: int = 0
+
+
+def worker_command(
+    model: str,
+    kv_tokens: int,
+    max_batch: int,
+    local_scheduler: str,
+    scheduler_options: Sequence[str] = (),
+    socket_folder: Path | None = None,
+) -> list[str]:
+    """The command line of one embedded worker; it publishes KV events in ``socket_folder``."""
+    command = [sys.executable, "-m", "fairserve.platform.server.cli", "worker", "--port", "0"]
+    if model:
+        command += ["--model", model]
+    command += ["--kv-tokens", str(kv_tokens), "--max-batch", str(max_batch)]
+    command += ["--local-scheduler", local_scheduler, "--parent-pid", str(os.getpid())]
+    if socket_folder is not None:
+        command += ["--kv-events-endpoint", f"ipc://{socket_folder}/*"]
+        command += ["--kv-events-replay-endpoint", f"ipc://{socket_folder}/*"]
+    for option in scheduler_options:
+        command += ["--scheduler-option", option]
+    return command
+
+
+def socket_folder(data_dir: Path) -> Path:
+    """For the workers' sockets: prompts go over them, so nobody but this user may listen.
+
+    In ``data_dir``, or elsewhere if its path is too long for a socket or its disk takes none.
+    """
+    folder = data_dir.resolve() / "sockets"
+    shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
+    folder.mkdir(mode=0o700, parents=True)
+    longest = folder / "1234567-replays"
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(longest))
+        longest.unlink()
+    except OSError:
+        folder.rmdir()
+        return Path(tempfile.mkdtemp(prefix="fairserve-"))
+    return folder
+
+
+class Supervisor:
+    """``count`` workers with ids ``w0``, ``w1``, ... Belongs to one event loop."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        count: int,
+        on_ready: Callable[[str, str], None],
+        on_lost: Callable[[str], None],
+        *,
+        first_pause_s: float = FIRST_PAUSE_S,
+    ) -> None:
+        """``on_ready(worker_id, url)`` and ``on_lost(worker_id)`` are called from the loop."""
+        self._command = list(command)
+        self._on_ready = on_ready
+        self._on_lost = on_lost
+        self._first_pause_s = first_pause_s
+        self._processes = [Process(f"w{number}") for number in range(count)]
+        self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._any_ready = False
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets a WorkersFailedError if no worker ever becomes ready."""
+
+    def processes(self) -> list[Process]:
+        """The workers, to be read only."""
+        return list(self._processes)
+
+    def start(self) -> None:
+        """Start all workers; returns at once."""
+        for process in self._processes:
+            task = asyncio.create_task(self._keep(process), name=f"supervise {process.worker_id}")
+            self._tasks.append(task)
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """End all workers by SIGTERM, and after ``grace_s`` by SIGKILL."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        children = list(self._children.values())
+        for child in children:
+            _signal(child, signal.SIGTERM)
+        ends = [asyncio.create_task(child.wait()) for child in children]
+        if ends:
+            _, late = await asyncio.wait(ends, timeout=grace_s)
+            if late:
+                logger.warning("%d workers had to be killed", len(late))
+            for child in children:
+                _signal(child, signal.SIGKILL)
+            await asyncio.gather(*ends)
+        self._children.clear()
+
+    async def _keep(self, process: Process) -> None:
+        """One worker after the other in the same place, for ever."""
+        pause_s = self._first_pause_s
+        failures = 0
+        while True:
+            began_s = time.monotonic()
+            was_ready, reason = await self._run_once(process)
+            failures = 0 if was_ready else failures + 1
+            if not self._any_ready and (reason or failures >= GIVE_UP_AFTER):
+                if not self.failed.done():
+                    text = f"the workers end before they are ready ({failures} times)"
+                    if reason:
+                        text = f"worker {process.worker_id} cannot start: {reason}"
+                    self.failed.set_exception(WorkersFailedError(text))
+                return
+            if time.monotonic() - began_s >= HEALTHY_S:
+                pause_s = self._first_pause_s
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+
+    async def _run_once(self, process: Process) -> tuple[bool, str]:
+        """Start a worker and wait for its end.
+
+        Returns whether it was ready in between, and the reason why it could not start, if it gave one.
+        """
+        child = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._children[process.worker_id] = child
+        process.pid, process.port = child.pid, None
+        process.starts += 1
+        ready, reason = False, ""
+        assert child.stdout is not None
+        # To its end, also after it is ready: a full pipe would stop the worker.
+        async for line in child.stdout:
+            event = _event(line)
+            if event.get("event") == "failed":
+                reason = str(event.get("reason"))
+            port = event.get("port") if event.get("event") == "ready" else None
+            if isinstance(port, int) and not ready:
+                ready = self._any_ready = True
+                process.port = port
+                self._on_ready(process.worker_id, f"http://127.0.0.1:{port}")
+        status = await child.wait()
+        del self._children[process.worker_id]
+        process.pid = process.port = None
+        logger.warning("worker %s ended (%s)", process.worker_id, _status_text(status))
+        if ready:
+            self._on_lost(process.worker_id)
+        return ready, reason
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """Return a worker's report of itself; empty for any other line."""
+    try:
+        message = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _signal(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            child.send_signal(number)
+
+
+def _status_text(status: int) -> str:
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"

@@ -1,0 +1,194 @@
+"""Looks at each worker, again and again: joins it, reports it, and tells control when it is lost.
+
+A look asks for the worker's health and, once it has joined, for its metrics, once in ``REPORT_S``. One
+that has not joined is looked at more often at first, so that a process that has just started is there
+soon. While its circuit is open it is not looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from fairserve.engine.base import WorkerFacts, WorkerUnavailableError
+from fairserve.engine.worker_metrics import at_host_of
+from fairserve.platform.control.port import ClusterView
+from fairserve.platform.fleet.cache_news import CacheNews
+from fairserve.platform.fleet.joining import authorize, facts_of
+from fairserve.platform.fleet.member import Member
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+from fairserve.scheduling import events as ev
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.1
+"""Between looks at a worker that has not joined. Servers of other kinds are not asked so often."""
+SOON_S = 30.0
+"""If it has not joined after so long, nobody waits for it any more."""
+AWAY_S = 5.0
+"""Between looks at it from then on, and at one that was refused."""
+REPORT_S = 1.0
+DEFAULT_KV_TOKENS = 32_768
+"""Taken for a worker that does not tell the size of its cache."""
+
+
+class ControlNews(Protocol):
+    """What the pool needs of control."""
+
+    def post(self, event: ev.Event) -> None:
+        """Hand an event to the dispatcher."""
+        ...
+
+    async def cluster(self) -> ClusterView:
+        """Which workers it knows."""
+        ...
+
+
+OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
+
+
+class Watch:
+    """The looks of one pool. :meth:`run` is one worker's task."""
+
+    def __init__(
+        self,
+        control: ControlNews,
+        on_facts: OnFacts,
+        cache_news: CacheNews | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """As in :class:`~fairserve.platform.fleet.pool.WorkerPool`."""
+        self._control = control
+        self._on_facts = on_facts
+        self._cache_news = cache_news
+        self._clock = clock
+
+    async def run(self, member: Member) -> None:
+        """Look at a worker until the task is cancelled."""
+        since_s = self._clock()
+        while True:
+            if member.circuit.may_look(self._clock()):
+                try:
+                    await self._look(member)
+                except Exception as error:
+                    logger.exception("a look at worker %s failed", member.worker_id)
+                    self._not_well(member, f"internal error: {type(error).__name__}")
+            now_s = self._clock()
+            if member.ready:
+                since_s = now_s
+            await asyncio.sleep(self._pause_s(member, now_s - since_s))
+
+    def _pause_s(self, member: Member, away_s: float) -> float:
+        if member.circuit.state == "open":
+            return max(0.0, member.circuit.until_s - self._clock())
+        if member.ready:
+            return REPORT_S
+        if member.refused or away_s >= SOON_S:
+            return AWAY_S
+        return LOOK_S if member.spec.kind == "vllm" else REPORT_S
+
+    def lose(self, member: Member, *, there: bool) -> None:
+        """Control is to send nothing there. ``there``: calls under way can go on."""
+        member.there = member.there and there
+        if member.queue is not None:
+            member.queue.give_back("the worker was lost")
+        self.forget(member)
+
+    def forget(self, member: Member) -> None:
+        """Control is to know nothing of it any more, until it joins again."""
+        member.unfollow()
+        member.metrics, member.foreign_tokens = None, 0
+        if member.ready:
+            member.ready, member.lost_s = False, self._clock()
+            self._control.post(ev.WorkerLost(member.worker_id))
+
+    # --- one look ---------------------------------------------------------------------------------
+
+    async def _look(self, member: Member) -> None:
+        try:
+            if not member.ready:
+                authorize(member.spec, member.http)
+            wrong = await member.http.look()
+        except ValueError as error:
+            self._refuse(member, str(error))
+            return
+        if wrong:
+            self._not_well(member, wrong)
+            return
+        if not member.ready or not await self._report(member):
+            await self._join(member)
+
+    def _not_well(self, member: Member, wrong: str) -> None:
+        member.reason, member.refused = wrong, False
+        circuit = member.circuit
+        if not member.ready and circuit.state == "closed":
+            return  # it has not joined yet
+        if circuit.look_failed(wrong, self._clock()):
+            if member.ready or member.there:
+                logger.warning("worker %s: %s", member.worker_id, circuit.reason)
+            self.lose(member, there=False)
+
+    def _refuse(self, member: Member, reason: str) -> None:
+        """It is well and must not join; said once."""
+        if reason != member.reason:
+            logger.error("worker %s cannot join: %s", member.worker_id, reason)
+        member.reason, member.refused = reason, True
+        member.there = False
+        member.circuit.look_passed(self._clock())
+
+    async def _report(self, member: Member) -> bool:
+        """It is still there; False if control has forgotten it."""
+        member.circuit.look_passed(self._clock())
+        member.metrics = await member.http.metrics()
+        known = {worker.worker_id: worker for worker in (await self._control.cluster()).workers}
+        seen = known.get(member.worker_id)
+        if not member.ready:
+            return True  # it was lost while it was asked
+        if seen is None:
+            member.ready = False
+            return False
+        member.foreign_tokens = 0
+        if member.metrics is not None:
+            member.foreign_tokens = member.foreign.read(
+                member.metrics,
+                member.watched.sequences,
+                seen.demand_tokens,
+                member.capacity_tokens,
+            )
+        self._control.post(ev.WorkerReported(member.worker_id, member.foreign_tokens))
+        return True
+
+    async def _join(self, member: Member) -> None:
+        if member.draining:
+            member.circuit.look_passed(self._clock())
+            return
+        try:
+            facts = await facts_of(member.spec, member.http)
+            self._on_facts(member.spec, facts)
+        except WorkerUnavailableError as error:
+            logger.debug("worker %s: %s", member.worker_id, error)
+            self._not_well(member, str(error))
+            return
+        except ValueError as error:
+            self._refuse(member, str(error))
+            return
+        spec = member.spec
+        member.circuit.look_passed(self._clock())
+        member.facts, member.reason, member.refused = facts, "", False
+        member.ready = member.there = True
+        capacity = facts.kv_capacity_tokens or spec.kv_tokens or DEFAULT_KV_TOKENS
+        member.capacity_tokens = capacity
+        joined = ev.WorkerJoined(
+            member.worker_id, capacity, facts.model, facts.context_tokens, facts.kind
+        )
+        self._control.post(joined)
+        logger.info(
+            "worker %s joined: %s, %d tokens of KV cache", member.worker_id, facts.model, capacity
+        )
+        member.unfollow()
+        endpoints = spec.kv_events or facts.kv_events
+        if self._cache_news is not None and endpoints is not None:
+            endpoints = at_host_of(spec.url, endpoints)
+            member.follower = self._cache_news.follow(member.worker_id, endpoints, capacity)

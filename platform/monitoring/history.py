@@ -1,0 +1,165 @@
+"""The last half hour: every five seconds a sample of the cluster, beside what became of the calls.
+
+A sample is taken at the end of each bucket of :mod:`fairserve.platform.monitoring.activity`. Kept in
+memory only, for as long as the buckets: a restart begins anew. Followers are told of each new
+sample; there may be as many as of runs (:mod:`fairserve.platform.control.watch`).
+
+Cost of a sample: O(workers + clients of the bucket), once in 5 s; of a snapshot: O(360 * (its clients +
+workers)), on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from fairserve.platform.control.port import ClusterView, WorkerView
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.control.watch import Watchers
+from fairserve.platform.fleet.member import Member
+from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS
+from fairserve.platform.monitoring.activity_bucket import Client
+from fairserve.platform.monitoring.live_snapshot import (
+    LiveSnapshot,
+    Sample,
+    WorkerSample,
+    build,
+    leaders,
+)
+
+logger = logging.getLogger(__name__)
+
+SHOWN_CLIENTS = 10
+
+Tell = Callable[[Sample], None]
+
+
+class History:
+    """Belongs to the event loop. The clocks are those of control."""
+
+    def __init__(
+        self,
+        control: ControlService,
+        members: Callable[[], Iterable[Member]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``members`` are the workers of the pool, whether control knows them or not."""
+        self._control = control
+        self._members = members
+        self._clock = clock
+        self._wall = wall
+        self._samples: dict[int, Sample] = {}
+        """By bucket, ascending."""
+        self._watchers: Watchers[str, Sample] = Watchers()
+        self._leaders: dict[tuple[str | None, int], Sequence[Client]] = {}
+        """Since the last sample."""
+
+    async def run(self) -> None:
+        """Take samples until the task is cancelled."""
+        while True:
+            due_s = (self._control.activity.number + 1) * BUCKET_S
+            await asyncio.sleep(max(0.0, due_s - self._clock()))
+            if self._clock() < due_s:
+                continue  # the loop woke a moment too soon
+            try:
+                await self.take()
+            except Exception:
+                logger.exception("no sample was taken")
+
+    async def take(self) -> Sample | None:
+        """Sample the bucket that is over; None if that was done."""
+        activity = self._control.activity
+        activity.settle(self._clock())
+        number = activity.number - 1
+        if number in self._samples:
+            return None
+        view = await self._control.cluster()
+        sample = self._samples[number] = Sample(
+            number=number,
+            overloaded=view.overloaded,
+            demand_tokens=view.demand_tokens,
+            capacity_tokens=view.capacity_tokens,
+            queued_calls=view.queued_calls,
+            running_calls=view.running_calls,
+            live_interactions=view.live_interactions,
+            models=view.models,
+            workers=self._workers(view, number),
+        )
+        for old in [old for old in self._samples if old <= number - BUCKETS]:
+            del self._samples[old]
+        self._leaders.clear()
+        self._watchers.tell("", sample)
+        return sample
+
+    def _workers(self, view: ClusterView, number: int) -> tuple[WorkerSample, ...]:
+        bucket = self._control.activity.buckets().get(number)
+        known = {worker.worker_id: worker for worker in view.workers}
+        members = {member.worker_id: member for member in self._members()}
+        return tuple(
+            _worker(
+                worker_id,
+                known.get(worker_id),
+                members.get(worker_id),
+                (0, 0) if bucket is None else bucket.workers.get(worker_id, (0, 0)),
+            )
+            for worker_id in dict.fromkeys((*members, *known))
+        )
+
+    def snapshot(
+        self, tenant: str | None = None, *, clients: int = SHOWN_CLIENTS, buckets: int = BUCKETS
+    ) -> LiveSnapshot:
+        """The buckets up to the last sample, so many at most; a tenant sees only what is its own.
+
+        ``clients`` so many are shown by name, those that were served most.
+        """
+        activity, offset_s = self._control.activity, self._wall() - self._clock()
+        last = next(reversed(self._samples), None)
+        numbers: range = range(0)
+        if last is not None:
+            numbers = range(max(next(iter(self._samples)), last - buckets + 1), last + 1)
+        key = (tenant, clients)
+        if key not in self._leaders:
+            self._leaders[key] = leaders(activity, *key)
+        return build(
+            activity,
+            self._samples,
+            numbers,
+            tenant=tenant,
+            clients=self._leaders[key],
+            at=lambda number: offset_s + (number + 1) * BUCKET_S,
+        )
+
+    def watch(self, tell: Tell) -> Callable[[], None]:
+        """Be told of each new sample, on the event loop; the answer ends it.
+
+        Raises UnavailableError if there are too many followers.
+        """
+        return self._watchers.watch("", tell)
+
+
+def _worker(
+    worker_id: str,
+    known: WorkerView | None,
+    member: Member | None,
+    prompts: tuple[int, int],
+) -> WorkerSample:
+    told = None if member is None else member.metrics
+    state = member.state if member is not None else "unknown"
+    return WorkerSample(
+        worker_id=worker_id,
+        model="" if known is None else known.model,
+        state=state,
+        demand_tokens=None if known is None else known.demand_tokens + known.foreign_tokens,
+        kv_capacity_tokens=None if known is None else known.kv_capacity_tokens,
+        calls=None if known is None else known.calls,
+        waiting_tokens=None if known is None else known.waiting_tokens,
+        reported_running=None if told is None else told.running,
+        reported_waiting=None if told is None else told.waiting,
+        kv_used_share=None if told is None else told.kv_used_share,
+        prompt_tokens=prompts[0],
+        cached_tokens=prompts[1],
+    )

@@ -1,0 +1,282 @@
+"""The last half hour as arrays by time, for charts: plain data, one entry a bucket, the earliest first.
+
+A count is 0 where nothing happened. None: there was nothing to measure (delays, hit rate, index), no
+sample was taken, or a bucket has no counts by this tenant's name.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fairserve.platform.control.port import ModelView
+from fairserve.platform.monitoring.activity import BUCKET_S, Activity
+from fairserve.platform.monitoring.activity_bucket import Client, ClosedBucket, Counts
+from fairserve.scheduling.events import CallOutcome
+
+Series = list[float | None]
+
+_OUTCOMES: tuple[CallOutcome, ...] = ("completed", "failed", "cancelled", "expired")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSample:
+    """A worker at the end of a bucket, with what of prompts was cached in the calls that ended there."""
+
+    worker_id: str
+    model: str
+    state: str
+    demand_tokens: int | None
+    """None: control does not know it, now."""
+    kv_capacity_tokens: int | None
+    calls: int | None
+    waiting_tokens: int | None
+    reported_running: int | None
+    """As it tells itself, sequences of others included; None: it does not."""
+    reported_waiting: int | None
+    kv_used_share: float | None
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The cluster at the end of a bucket."""
+
+    number: int
+    """Of the bucket."""
+    overloaded: bool
+    demand_tokens: int
+    capacity_tokens: int
+    queued_calls: int
+    running_calls: int
+    live_interactions: int
+    models: tuple[ModelView, ...]
+    workers: tuple[WorkerSample, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivitySeries:
+    """What became of calls and runs: of one tenant, or of all."""
+
+    service: Series
+    clients: Series
+    """That were served."""
+    jain_index: Series
+    """As :mod:`fairserve.platform.monitoring.activity` defines it."""
+    accepted: Series
+    refused: dict[str, Series]
+    """By reason."""
+    ended: dict[str, Series]
+    """By outcome."""
+    runs_begun: Series
+    runs_ended: Series
+    queued_calls: Series
+    running_calls: Series
+    queue_p50_s: Series
+    queue_p99_s: Series
+    prompt_tokens: Series
+    """Of calls that ended, as are the cached ones among them."""
+    cached_tokens: Series
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSeries:
+    """The service of one client."""
+
+    tenant: str
+    app: str
+    user: str
+    service: Series
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSeries:
+    """One model's pool, and the loads at which its overload begins and ends."""
+
+    high_watermark: float
+    low_watermark: float
+    overloaded: list[bool | None]
+    demand_tokens: Series
+    capacity_tokens: Series
+    queued_calls: Series
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSeries:
+    """One worker; fields as in :class:`WorkerSample`, ``model`` and ``state`` as of last."""
+
+    model: str
+    state: str
+    demand_tokens: Series
+    kv_capacity_tokens: Series
+    calls: Series
+    waiting_tokens: Series
+    reported_running: Series
+    reported_waiting: Series
+    kv_used_share: Series
+    prompt_tokens: Series
+    cached_tokens: Series
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeries:
+    """What only operators see."""
+
+    demand_tokens: Series
+    capacity_tokens: Series
+    queued_calls: Series
+    running_calls: Series
+    live_interactions: Series
+    models: dict[str, ModelSeries]
+    workers: dict[str, WorkerSeries]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSnapshot:
+    """Everything, or what one tenant may see."""
+
+    tenant: str | None
+    bucket_s: float
+    at: list[float]
+    """End of each bucket, UTC epoch seconds."""
+    overloaded: list[bool | None]
+    """Whether any model is."""
+    minute_jain_index: float | None
+    """Of the last minute and the present bucket."""
+    activity: ActivitySeries
+    clients: list[ClientSeries]
+    """Those that were served most in the half hour."""
+    other_clients: Series
+    """The service of all others."""
+    cluster: ClusterSeries | None
+    """None in a tenant's view."""
+
+
+def leaders(activity: Activity, tenant: str | None, most: int) -> list[Client]:
+    """The clients that were served most in the half hour, the most first. O(clients)."""
+    owners = (
+        owner
+        for owner in activity.clients()
+        if (tenant is None or owner[0] == tenant) and activity.service(owner)[-1] > 0
+    )
+    return heapq.nsmallest(most, owners, key=lambda each: (-activity.service(each)[-1], each))
+
+
+def build(
+    activity: Activity,
+    samples: Mapping[int, Sample],
+    numbers: Sequence[int],
+    *,
+    tenant: str | None,
+    clients: Sequence[Client],
+    at: Callable[[int], float],
+) -> LiveSnapshot:
+    """The arrays over these buckets; ``clients`` are shown by name, ``at`` is the end of a bucket."""
+    buckets = activity.buckets()
+    found = [buckets.get(number) for number in numbers]
+    taken = [samples.get(number) for number in numbers]
+    counts = [_counts(bucket, tenant) for bucket in found]
+    named = [
+        [0.0 if bucket is None else bucket.clients.get(owner, 0.0) for bucket in found]
+        for owner in clients
+    ]
+    return LiveSnapshot(
+        tenant=tenant,
+        bucket_s=BUCKET_S,
+        at=[at(number) for number in numbers],
+        overloaded=_column(taken, "overloaded"),
+        minute_jain_index=activity.minute_jain(tenant),
+        activity=_activity(counts),
+        clients=[
+            ClientSeries(*owner, list(own)) for owner, own in zip(clients, named, strict=True)
+        ],
+        other_clients=[
+            None if each is None else each.service - sum(own[n] for own in named)
+            for n, each in enumerate(counts)
+        ],
+        cluster=_cluster(taken) if tenant is None else None,
+    )
+
+
+_NOTHING = Counts()
+
+
+def _counts(bucket: ClosedBucket | None, tenant: str | None) -> Counts | None:
+    """None where a tenant has no counts by its name, and others without a name have."""
+    if bucket is None:
+        return _NOTHING
+    if tenant is None:
+        return bucket.whole
+    return bucket.tenants.get(tenant, None if bucket.other_tenants else _NOTHING)
+
+
+def _column(rows: Sequence[object], name: str) -> list[Any]:
+    """One attribute of every row that is there."""
+    return [None if row is None else getattr(row, name) for row in rows]
+
+
+def _activity(counts: Sequence[Counts | None]) -> ActivitySeries:
+    def of(value: Callable[[Counts], float | None]) -> Series:
+        return [None if each is None else value(each) for each in counts]
+
+    def by_name(parts: str, names: Iterable[str]) -> dict[str, Series]:
+        return {
+            name: [None if each is None else getattr(each, parts).get(name, 0) for each in counts]
+            for name in names
+        }
+
+    reasons = {reason for each in counts if each is not None for reason in each.refused}
+    return ActivitySeries(
+        service=_column(counts, "service"),
+        clients=_column(counts, "clients"),
+        jain_index=_column(counts, "jain"),
+        accepted=_column(counts, "accepted"),
+        refused=by_name("refused", sorted(reasons)),
+        ended=by_name("ended", _OUTCOMES),
+        runs_begun=_column(counts, "runs_begun"),
+        runs_ended=_column(counts, "runs_ended"),
+        queued_calls=_column(counts, "queued"),
+        running_calls=_column(counts, "running"),
+        queue_p50_s=of(lambda each: each.delay_quantile(0.5)),
+        queue_p99_s=of(lambda each: each.delay_quantile(0.99)),
+        prompt_tokens=_column(counts, "prompt_tokens"),
+        cached_tokens=_column(counts, "cached_tokens"),
+    )
+
+
+def _cluster(samples: Sequence[Sample | None]) -> ClusterSeries:
+    models = _rows([None if each is None else each.models for each in samples], "model")
+    workers = _rows([None if each is None else each.workers for each in samples], "worker_id")
+    own = ("demand_tokens", "capacity_tokens", "queued_calls", "running_calls")
+    return ClusterSeries(
+        **{name: _column(samples, name) for name in (*own, "live_interactions")},
+        models={name: _series(ModelSeries, rows) for name, rows in models.items()},
+        workers={name: _series(WorkerSeries, rows) for name, rows in workers.items()},
+    )
+
+
+def _rows(samples: Sequence[Sequence[Any] | None], key: str) -> dict[str, list[Any]]:
+    """What each sample has of each worker or model, by its name; None where it has nothing."""
+    found: dict[str, list[Any]] = {}
+    for number, sample in enumerate(samples):
+        for row in sample or ():
+            rows = found.setdefault(getattr(row, key), [None] * len(samples))
+            rows[number] = row
+    return found
+
+
+S = TypeVar("S", ModelSeries, WorkerSeries)
+_AS_OF_LAST = ("model", "state", "high_watermark", "low_watermark")
+
+
+def _series(kind: type[S], rows: Sequence[Any]) -> S:
+    """The arrays of one worker or model; some of its fields are as of last."""
+    last = next(row for row in reversed(rows) if row is not None)
+    names = kind.__dataclass_fields__
+    values: dict[str, Any] = {
+        name: getattr(last, name) if name in _AS_OF_LAST else _column(rows, name) for name in names
+    }
+    return kind(**values)

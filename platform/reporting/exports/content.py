@@ -1,0 +1,131 @@
+"""What an export's file holds, as a stream of bytes.
+
+A report is made as ``GET /v1/usage`` makes it, whole, which its limits of rows allow. Interactions may
+be millions: they are read page by page, each page in a transaction of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.exports import ReportExport
+from fairserve.platform.reporting.exports import interaction_files
+from fairserve.platform.reporting.exports.patience import Patience
+from fairserve.platform.reporting.usage import interactions, reports
+from fairserve.platform.reporting.usage.formats import MEDIA_TYPES, document
+from fairserve.platform.reporting.usage.schemas import (
+    Format,
+    Group,
+    InteractionQuery,
+    InteractionUsage,
+    UsageQuery,
+)
+from fairserve.platform.server.settings import Settings
+
+PAGE_ROWS = 1_000
+
+T = TypeVar("T")
+Query = TypeVar("Query", UsageQuery, InteractionQuery)
+
+
+class Reader:
+    """Reads for one export, each time in a transaction of its own."""
+
+    def __init__(self, sessions: SessionFactory, patiently: Patience) -> None:
+        self._sessions = sessions
+        self._patiently = patiently
+
+    def read(self, ask: Callable[[Session], T]) -> T:
+        """What ``ask`` finds, once the database answers."""
+
+        def once() -> T:
+            with self._sessions() as session:
+                return ask(read_only(session))
+
+        return self._patiently(once)
+
+
+def content(
+    export: ReportExport, reader: Reader, *, settings: Settings, progress: Callable[[float], None]
+) -> Iterator[bytes]:
+    """The file. Raises InvalidRequestError where it cannot be made."""
+    if export.kind == "interactions":
+        pages = _pages(export, reader, progress)
+        return interaction_files.WRITERS[export.format](pages)
+    return iter([_report(export, reader, settings)])
+
+
+def media_type(export: ReportExport) -> str:
+    """The file's type."""
+    if export.kind == "interactions" and export.format == "json":
+        return "application/x-ndjson"
+    format: Format = export.format  # type: ignore[assignment]  # the column holds nothing else
+    return MEDIA_TYPES[format]
+
+
+def file_name(export: ReportExport) -> str:
+    """What the file is called when it is stored."""
+    lines = export.kind == "interactions" and export.format == "json"
+    return f"{export.kind}.{'jsonl' if lines else export.format}"
+
+
+def _report(export: ReportExport, reader: Reader, settings: Settings) -> bytes:
+    query = _query(export, UsageQuery)
+    default_group: Group = "user" if export.app_id else "app"
+    if export.asked_by == "operator":
+        default_group = "app" if export.tenant_id else "tenant"
+    format: Format = export.format  # type: ignore[assignment]  # the column holds nothing else
+
+    def make(session: Session) -> bytes:
+        ask = reports.reporter(session, settings, tenant_id=export.tenant_id, app_id=export.app_id)
+        return document(query, format, ask, default_group).content
+
+    return reader.read(make)
+
+
+def _pages(
+    export: ReportExport, reader: Reader, progress: Callable[[float], None]
+) -> Iterator[Sequence[InteractionUsage]]:
+    """All interactions, newest first. One that begins meanwhile is not among them."""
+    query = _query(export, InteractionQuery)
+    tenant_id, app_id = export.tenant_id, export.app_id
+    total = reader.read(
+        lambda session: interactions.count(session, query, tenant_id=tenant_id, app_id=app_id)
+    )
+    done = 0
+    last: InteractionUsage | None = None
+    while True:
+        page = reader.read(
+            partial(
+                interactions.after,
+                query=query,
+                last=last,
+                tenant_id=tenant_id,
+                app_id=app_id,
+                rows=PAGE_ROWS,
+            )
+        )
+        if page:
+            done += len(page)
+            progress(min(done / max(total, 1), 1.0))
+            last = page[-1]
+            yield page
+        if len(page) < PAGE_ROWS:
+            return
+
+
+def _query(export: ReportExport, model: type[Query]) -> Query:
+    try:
+        return model(**export.query, user=export.user_id)
+    except ValidationError as error:
+        problem = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise InvalidRequestError(
+            f"what was asked for is not allowed any more: {problem}"
+        ) from None

@@ -1,0 +1,152 @@
+"""``/v1/usage/exports`` for apps and tenants, ``/admin/usage/exports`` for operators.
+
+An export is asked for like a report, is made in the background, and is downloaded when it is ready.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response, status
+from fastapi.responses import StreamingResponse
+
+from fairserve.platform.db.schemas import TenantPaging, TenantQuery
+from fairserve.platform.db.session import ReadSession, WriteSession
+from fairserve.platform.reporting.exports import repository
+from fairserve.platform.reporting.exports.content import file_name, media_type
+from fairserve.platform.reporting.exports.repository import Viewer
+from fairserve.platform.reporting.exports.schemas import ExportOut, ExportPage, ExportRequest
+from fairserve.platform.reporting.exports.service import Exports, describe
+from fairserve.platform.reporting.usage.readers import Reader, asked_app, refuse_tenant_groups
+from fairserve.platform.tenancy.auth import AdminPrincipal
+
+router = APIRouter()
+
+Named = Annotated[TenantQuery, Query()]
+Paged = Annotated[TenantPaging, Query()]
+_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}
+}
+
+
+def _exports(request: Request, session: WriteSession, principal: Reader) -> Exports:
+    asks_as: Any = "app" if principal.scope == "app" else "tenant"
+    viewer = Viewer(asks_as, principal.tenant_id, principal.app_id)
+    return Exports(session, principal, viewer, request.app.state.settings)
+
+
+def _exports_to_read(request: Request, session: ReadSession, principal: Reader) -> Exports:
+    return _exports(request, session, principal)
+
+
+def _all(request: Request, session: WriteSession, principal: AdminPrincipal) -> Exports:
+    return Exports(session, principal, Viewer("operator"), request.app.state.settings)
+
+
+def _all_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Exports:
+    return _all(request, session, principal)
+
+
+Writable = Annotated[Exports, Depends(_exports, scope="function")]
+Readable = Annotated[Exports, Depends(_exports_to_read, scope="function")]
+AllWritable = Annotated[Exports, Depends(_all, scope="function")]
+AllReadable = Annotated[Exports, Depends(_all_to_read, scope="function")]
+
+
+@router.post("/v1/usage/exports", status_code=status.HTTP_202_ACCEPTED)
+def create_export(
+    exports: Writable,
+    session: WriteSession,
+    principal: Reader,
+    response: Response,
+    query: Annotated[ExportRequest, Query()],
+) -> ExportOut:
+    """Ask for a report, or for all interactions, as a file."""
+    refuse_tenant_groups(query)
+    export = exports.create(query, app_id=asked_app(session, principal, query))
+    named = f"?tenant={principal.tenant_id}" if principal.scope == "admin" else ""
+    response.headers["Location"] = f"/v1/usage/exports/{export.id}{named}"
+    return describe(export)
+
+
+@router.get("/v1/usage/exports")
+def list_exports(exports: Readable, query: Paged) -> ExportPage:
+    """Exports of an app, or of a tenant and its apps, newest first."""
+    return _page(exports, query, None)
+
+
+@router.get("/v1/usage/exports/{export_id}")
+def read_export(export_id: str, exports: Readable, _: Named) -> ExportOut:
+    """How far an export is."""
+    return describe(exports.get(export_id))
+
+
+@router.get("/v1/usage/exports/{export_id}/file", response_class=StreamingResponse, responses=_FILE)
+def download_export(export_id: str, request: Request, exports: Readable, _: Named) -> Response:
+    """The file of an export that is ready."""
+    return _file(export_id, request, exports)
+
+
+@router.delete("/v1/usage/exports/{export_id}", status_code=status.HTTP_204_NO_CONTENT)
+def delete_export(export_id: str, exports: Writable, _: Named) -> None:
+    """Delete an export with its file, or cancel it."""
+    exports.delete(export_id)
+
+
+@router.post("/admin/usage/exports", status_code=status.HTTP_202_ACCEPTED)
+def create_any_export(
+    exports: AllWritable, response: Response, query: Annotated[ExportRequest, Query()]
+) -> ExportOut:
+    """Ask for a report on all tenants, or on one, as a file."""
+    export = exports.create(query, app_id=query.app)
+    response.headers["Location"] = f"/admin/usage/exports/{export.id}"
+    return describe(export)
+
+
+@router.get("/admin/usage/exports")
+def list_all_exports(exports: AllReadable, query: Paged) -> ExportPage:
+    """Everybody's exports, or those of one tenant's usage, newest first."""
+    return _page(exports, query, query.tenant)
+
+
+@router.get("/admin/usage/exports/{export_id}")
+def read_any_export(export_id: str, exports: AllReadable) -> ExportOut:
+    """How far an export is."""
+    return describe(exports.get(export_id))
+
+
+@router.get(
+    "/admin/usage/exports/{export_id}/file", response_class=StreamingResponse, responses=_FILE
+)
+def download_any_export(export_id: str, request: Request, exports: AllReadable) -> Response:
+    """The file of an export that is ready."""
+    return _file(export_id, request, exports)
+
+
+@router.delete("/admin/usage/exports/{export_id}", status_code=status.HTTP_204_NO_CONTENT)
+def delete_any_export(export_id: str, exports: AllWritable) -> None:
+    """Delete an export with its file, or cancel it."""
+    exports.delete(export_id)
+
+
+def _page(exports: Exports, query: TenantPaging, tenant_id: str | None) -> ExportPage:
+    items, total = exports.page(tenant_id, query.limit, query.offset)
+    return ExportPage(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+def _file(export_id: str, request: Request, exports: Exports) -> Response:
+    export = exports.finished(export_id)
+    headers = {
+        "ETag": f'"{export.sha256}"',
+        "Cache-Control": "private, no-cache",
+        "X-Content-Type-Options": "nosniff",
+    }
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
+    headers["Content-Length"] = str(export.size_bytes)
+    headers["Content-Disposition"] = f'attachment; filename="{file_name(export)}"'
+    # Each part in a transaction of its own: a slow reader holds nothing.
+    parts = repository.parts(
+        request.app.state.session_factory, export.id, export.attempt, export.size_bytes
+    )
+    return StreamingResponse(parts, media_type=media_type(export), headers=headers)

@@ -1,0 +1,51 @@
+"""Exports and the erasure of an end user.
+
+What is in a file is not looked at: every file that may name users goes, of the user's tenant and of all
+tenants together, unless it was asked for about another user alone. One that is being made is begun
+anew, because it may have read the user's rows before.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, or_, select
+
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.exports import ReportExport
+from fairserve.platform.reporting.exports import repository
+
+
+def forget_user(sessions: SessionFactory, tenant_id: str, user: str) -> int:
+    """Delete the exports that may name a user of a tenant; returns how many.
+
+    Call it once no other table names the user. Doing it again finishes what was cut off.
+    """
+    theirs = or_(ReportExport.tenant_id == tenant_id, ReportExport.tenant_id.is_(None))
+    about = ReportExport.user_id.is_not_distinct_from(user)  # it is null in most
+    may_name: list[ColumnElement[bool]] = [
+        theirs,
+        ReportExport.names_users.expression,
+        or_(ReportExport.user_id.is_(None), about),
+    ]
+    with sessions.begin() as session:
+        # First, so that none becomes ready between this and the search for those that are.
+        repository.change(
+            session,
+            [*may_name, ReportExport.state == "running"],
+            state="queued",
+            lease_until=None,
+            progress=None,
+            size_bytes=0,
+        )
+        has_file = ReportExport.state.in_(("ready", "expired"))
+        going = or_(has_file, about)
+        ids = session.scalars(select(ReportExport.id).where(*may_name, going)).all()
+        staying = session.execute(
+            select(ReportExport.id, ReportExport.attempt).where(*may_name, ~going)
+        ).all()
+    for export_id, attempt in staying:
+        repository.drop_parts(sessions, export_id, attempt + 1)
+    deleted = 0
+    for export_id in ids:
+        with sessions.begin() as session:
+            deleted += repository.remove(session, [ReportExport.id == export_id])
+    return deleted

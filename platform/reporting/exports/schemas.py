@@ -1,0 +1,67 @@
+"""What can be asked of ``/v1/usage/exports``, and how an export is shown."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, model_validator
+
+from fairserve.platform.db.schemas import FieldError, Page
+from fairserve.platform.reporting.usage.schemas import InteractionState, UsageRequest
+
+ExportKind = Literal["usage", "interactions"]
+ExportState = Literal["queued", "running", "ready", "failed", "expired"]
+
+
+class ExportRequest(UsageRequest):
+    """A report, or with ``kind=interactions`` all single interactions of its days and filters."""
+
+    kind: ExportKind = "usage"
+    state: InteractionState | None = None
+    """Of interactions; they are exported as JSON lines, CSV or Parquet."""
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if self.kind == "usage":
+            if self.state is not None:
+                raise FieldError("state", "state is for kind=interactions")
+            return self
+        if self.format == "html":
+            raise FieldError("format", "interactions are exported as json, csv or parquet")
+        given = self.model_fields_set & {"group_by", "model", "limit", "offset"}
+        if given:
+            name = min(given)
+            raise FieldError(name, f"{name} is not for kind=interactions, which lists all of them")
+        return self
+
+
+class ExportOut(BaseModel):
+    """An export. What is not known yet is null."""
+
+    object: str = "usage.export"
+    id: str
+    kind: ExportKind
+    format: str
+    asked_by: Literal["app", "tenant", "operator"]
+    tenant: str | None
+    """Whose usage; null is that of all."""
+    app: str | None
+    user: str | None
+    query: dict[str, Any]
+    """The other parameters as they were given."""
+    state: ExportState
+    progress: float | None
+    """Between 0 and 1."""
+    size_bytes: int | None
+    sha256: str | None
+    error: str | None
+    """Why it failed."""
+    created_at: datetime
+    finished_at: datetime | None
+    expires_at: datetime | None
+    """The file can be downloaded until then."""
+
+
+class ExportPage(Page[ExportOut]):
+    """A part of the exports, newest first."""

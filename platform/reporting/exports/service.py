@@ -1,0 +1,191 @@
+"""What can be done with exports at the request's edge: ask, look, download, delete.
+
+Everything that can be told to be wrong is refused when an export is asked for. Functions take the
+request's session and leave the commit to it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.errors import ConflictError, GoneError, NotFoundError, RateLimitedError
+from fairserve.platform.db import audit
+from fairserve.platform.db.base import new_id, utc_now
+from fairserve.platform.db.exports import ReportExport
+from fairserve.platform.db.identity import Tenant
+from fairserve.platform.reporting.exports import repository
+from fairserve.platform.reporting.exports.repository import Viewer
+from fairserve.platform.reporting.exports.schemas import ExportOut, ExportRequest
+from fairserve.platform.reporting.usage import reports
+from fairserve.platform.reporting.usage.formats import require_extras
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.tenancy.auth import Principal
+
+MAX_LISTED = 1_000
+"""Exports of one tenant, those that have failed or expired included until they are forgotten."""
+_RETRY_AFTER_S = 60
+
+
+class Exports:
+    """The exports that one request may reach."""
+
+    def __init__(
+        self, session: Session, principal: Principal, viewer: Viewer, settings: Settings
+    ) -> None:
+        self._session = session
+        self._principal = principal
+        self._viewer = viewer
+        self._settings = settings
+
+    def create(self, query: ExportRequest, *, app_id: str | None) -> ReportExport:
+        """Ask for an export, within an app that the viewer may read. Raises InvalidRequestError for
+        what cannot be made, and RateLimitedError where too many wait or too much is kept.
+        """
+        viewer = self._viewer
+        tenant_id = query.tenant if viewer.asks_as == "operator" else viewer.tenant_id
+        require_extras(query.format)
+        reports.check(self._session, query, tenant_id=tenant_id)
+        self._require_room()
+        export = ReportExport(
+            id=new_id("exp"),
+            asked_by=viewer.asks_as,
+            tenant_id=tenant_id,
+            app_id=app_id,
+            user_id=query.user,
+            names_users=_names_users(query),
+            kind=query.kind,
+            format=query.format,
+            query=query.model_dump(
+                mode="json",
+                by_alias=True,
+                exclude={"kind", "format", "user"},
+                exclude_unset=True,
+            ),
+            state="queued",
+            attempt=0,
+            lost=0,
+            size_bytes=0,
+            error="",
+            created_at=utc_now(),
+        )
+        self._session.add(export)
+        self._audit("export.create", export)
+        return export
+
+    def page(self, tenant_id: str | None, limit: int, offset: int) -> tuple[list[ExportOut], int]:
+        """A part of the exports, newest first, and their number."""
+        found, total = repository.page(
+            self._session, self._viewer, tenant_id, limit=limit, offset=offset
+        )
+        return [describe(export) for export in found], total
+
+    def get(self, export_id: str, *, lock: bool = False) -> ReportExport:
+        """One export. Raises NotFoundError, also for one that is somebody else's."""
+        export = repository.get(self._session, self._viewer, export_id, lock=lock)
+        if export is None:
+            raise NotFoundError("there is no such export", param="export_id")
+        return export
+
+    def finished(self, export_id: str) -> ReportExport:
+        """One whose file can be read. Raises ConflictError, and GoneError where it has expired."""
+        export = self.get(export_id)
+        shown = describe(export)
+        if shown.state == "expired":
+            raise GoneError("the export has expired; ask for a new one", code="expired")
+        if shown.state != "ready":
+            why = f": {shown.error}" if shown.error else ""
+            raise ConflictError(
+                f"the export is {shown.state}{why}; a file is there once it is ready",
+                code="not_ready",
+                details={"state": shown.state},
+            )
+        return export
+
+    def delete(self, export_id: str) -> None:
+        """Delete an export with its file; one that waits, or is being made, is cancelled."""
+        export = self.get(export_id, lock=True)
+        repository.remove(self._session, [ReportExport.id == export.id])
+        self._audit("export.delete", export)
+
+    def _require_room(self) -> None:
+        viewer, settings = self._viewer, self._settings
+        if viewer.asks_as != "operator":
+            locked = select(Tenant.id).where(Tenant.id == viewer.tenant_id)
+            if self._session.scalar(locked.with_for_update(key_share=True)) is None:
+                raise NotFoundError("there is no such tenant", param="tenant")
+        own = viewer.shares_bounds()
+        waiting = ReportExport.state.in_(repository.UNFINISHED)
+        if repository.count(self._session, [*own, waiting]) >= settings.export_max_unfinished:
+            raise _too_many(
+                f"{settings.export_max_unfinished} exports are waiting or being made; wait for one"
+                " of them, or delete one"
+            )
+        if repository.count(self._session, own) >= MAX_LISTED:
+            raise _too_many(f"there are {MAX_LISTED} exports; delete some")
+        if repository.kept_bytes(self._session, own) >= settings.export_max_bytes_per_tenant:
+            raise _too_many(
+                f"the files of exports fill their {settings.export_max_bytes_per_tenant:,} bytes;"
+                " delete some"
+            )
+        if repository.kept_bytes(self._session) >= settings.export_max_bytes:
+            raise _too_many("there is no room for files of exports at present; try again later")
+
+    def _audit(self, action: str, export: ReportExport) -> None:
+        # Without the user that it may be about: an erasure looks for users elsewhere.
+        told: dict[str, Any] = {
+            "kind": export.kind,
+            "format": export.format,
+            "app": export.app_id,
+            "names_users": export.names_users,
+        }
+        before, after = (told, None) if action == "export.delete" else (None, told)
+        audit.record(
+            self._session,
+            self._principal,
+            action,
+            export.id,
+            tenant_id=export.tenant_id,
+            before=before,
+            after=after,
+        )
+
+
+def describe(export: ReportExport, now: datetime | None = None) -> ExportOut:
+    """An export as the API shows it; ``now`` is the present time if not given."""
+    over = repository.is_over(export, utc_now() if now is None else now)
+    state = "expired" if over else export.state
+    finished = state in ("ready", "expired")
+    return ExportOut(
+        id=export.id,
+        kind=export.kind,
+        format=export.format,
+        asked_by=export.asked_by,
+        tenant=export.tenant_id,
+        app=export.app_id,
+        user=export.user_id,
+        query=export.query,
+        state=state,
+        progress=export.progress,
+        size_bytes=export.size_bytes if state == "ready" else None,
+        sha256=export.sha256 if finished else None,
+        error=export.error or None,
+        created_at=export.created_at,
+        finished_at=export.finished_at,
+        expires_at=export.expires_at,
+    )
+
+
+def _names_users(query: ExportRequest) -> bool:
+    # A page shows bars by user where nothing else is left to show.
+    shown = query.kind == "interactions" or query.format == "html" or "user" in query.group_by
+    return shown or query.user is not None
+
+
+def _too_many(message: str) -> RateLimitedError:
+    return RateLimitedError(
+        message, code="too_many_exports", headers={"Retry-After": str(_RETRY_AFTER_S)}
+    )

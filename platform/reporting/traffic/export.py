@@ -1,0 +1,213 @@
+"""From a recording to a trace: runs, what waited for what, gaps, and small chained block ids.
+
+A call depends on its parents, named by its client or found by the tracker; one that was recorded before
+parents were, on the calls of the stage before that had ended when it came. The gap is from the end of
+the last of these to its arrival. Calls that generated nothing (withdrawn, failed before the first token)
+are no load that could be replayed: they are left out, and what waited for them waits for what they
+waited for.
+
+Runs are left out whole if they began before the asked time, or if a call of theirs is missing: it was
+deleted with its segment, or never written. A call's stage tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCall
+from fairserve.platform.reporting.traffic.lines import Keys, RecordedCall
+
+Runs = tuple[tuple[int, int], ...]
+"""Block ids as runs: first id, number of ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A trace, and what is not in it."""
+
+    trace: Trace
+    begin_at: float
+    """The epoch second that is 0 in the trace."""
+    incomplete_runs: int
+    """Runs of which calls are missing."""
+    empty_calls: int
+    """Calls without output."""
+
+
+def export(calls: Sequence[RecordedCall], block_tokens: int, since_at: float) -> Export:
+    """The trace of all runs that began since. ``calls`` are in the order of their segments' lines."""
+    by_run: dict[str, list[RecordedCall]] = {}
+    for call in calls:
+        if call.opened_at >= since_at:
+            by_run.setdefault(call.run, []).append(call)
+    runs: list[tuple[list[RecordedCall], dict[str, list[str]]]] = []
+    incomplete = empty = 0
+    for own in by_run.values():
+        own.sort(key=lambda call: (call.begin_at, call.stage))
+        deps = _dependencies(own)
+        if deps is None:
+            incomplete += 1
+            continue
+        left = [call for call in own if call.output_tokens > 0]
+        empty += len(own) - len(left)
+        if left:
+            runs.append((left, deps))
+    runs.sort(key=lambda run: run[0][0].begin_at)
+    begin_at = runs[0][0][0].begin_at if runs else since_at
+    blocks = _blocks([call for run, _ in runs for call in run])
+    interactions = [_interaction(run, deps, blocks, block_tokens, begin_at) for run, deps in runs]
+    trace = Trace("traffic", block_tokens, ()).with_interactions(interactions)
+    return Export(trace, begin_at, incomplete, empty)
+
+
+def _interaction(
+    run: list[RecordedCall],
+    deps: dict[str, list[str]],
+    blocks: dict[int, Runs],
+    block_tokens: int,
+    begin_at: float,
+) -> Interaction:
+    first = run[0]
+    names = {call.call: str(number) for number, call in enumerate(run, start=1)}
+    ends = {call.call: call.end_at for call in run}
+    calls = []
+    for call in run:
+        before = _without_empty(call.call, deps, names)
+        ready_at = max((ends[dep] for dep in before), default=first.begin_at)
+        calls.append(
+            TraceCall(
+                call_id=names[call.call],
+                agent="default" if call.agent is None else f"agent-{call.agent}",
+                deps=tuple(names[dep] for dep in before),
+                gap_s=round(max(0.0, call.begin_at - ready_at), 6),
+                input_tokens=call.prompt_tokens - call.system_tokens,
+                system_tokens=call.system_tokens,
+                output_tokens=-(-call.output_tokens // call.samples),
+                samples=call.samples,
+                blocks=_first_blocks(blocks[id(call)], call.prompt_tokens // block_tokens),
+            )
+        )
+    return Interaction(
+        interaction_id=first.run,
+        tenant=first.tenant,
+        app=first.app,
+        user=f"user-{first.user}",
+        arrival_s=round(first.begin_at - begin_at, 6),
+        calls=tuple(_in_order(calls)),
+    )
+
+
+# --- who waited for whom --------------------------------------------------------------------------
+
+
+def _dependencies(run: Sequence[RecordedCall]) -> dict[str, list[str]] | None:
+    """By call, what it waited for; None if a call is missing. ``run`` is in order of begin."""
+    stages = {call.call: call.stage for call in run}
+    begun: dict[int, list[RecordedCall]] = {}  # by stage
+    deps: dict[str, list[str]] = {}
+    for call in run:
+        if call.deps is not None:
+            own = list(dict.fromkeys(call.deps))
+            if any(dep not in stages for dep in own):
+                return None
+        else:
+            before = begun.get(call.stage - 1, ())
+            own = [other.call for other in before if other.end_at <= call.begin_at]
+        if call.stage != 1 + max((stages[dep] for dep in own), default=0):
+            return None
+        begun.setdefault(call.stage, []).append(call)
+        deps[call.call] = own
+    return deps
+
+
+def _without_empty(call: str, deps: dict[str, list[str]], kept: dict[str, str]) -> list[str]:
+    """What it waited for; in place of calls that are left out, what those waited for."""
+    found: dict[str, None] = {}
+    seen: set[str] = set()
+    todo = list(reversed(deps[call]))
+    while todo:
+        dep = todo.pop()
+        if dep in seen:
+            continue
+        seen.add(dep)
+        if dep in kept:
+            found[dep] = None
+        else:
+            todo += reversed(deps[dep])
+    return list(found)
+
+
+def _in_order(calls: list[TraceCall]) -> list[TraceCall]:
+    """Dependencies first: a named parent may have been under way still when its child came."""
+    by_id = {call.call_id: call for call in calls}
+    placed: dict[str, TraceCall] = {}
+    for call in calls:
+        todo = [call]
+        while todo:
+            last = todo[-1]
+            missing = [by_id[dep] for dep in last.deps if dep not in placed]
+            if missing:
+                todo += missing
+            else:
+                placed.setdefault(last.call_id, todo.pop())
+    return list(placed.values())
+
+
+# --- block ids ------------------------------------------------------------------------------------
+
+
+def _blocks(calls: Sequence[RecordedCall]) -> dict[int, Runs]:
+    """Ids of each call's full blocks by the call's ``id()``: from 1 on, in order of appearance."""
+    needed: dict[int, RecordedCall] = {}
+    for call in calls:
+        chain = []
+        node: RecordedCall | None = call
+        while node is not None and id(node) not in needed:
+            chain.append(node)
+            node = node.like
+        for link in reversed(chain):  # what a call refers to stands before it
+            needed[id(link)] = link
+    if not needed:
+        return {}
+    keys: Keys = np.concatenate([call.own_keys for call in needed.values()])
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(1, len(first) + 1)
+    ids = rank[inverse]
+    blocks: dict[int, Runs] = {}
+    begin = 0
+    for name, call in needed.items():
+        own = ids[begin : begin + len(call.own_keys)]
+        begin += len(call.own_keys)
+        shared = () if call.like is None else _first_blocks(blocks[id(call.like)], call.like_blocks)
+        blocks[name] = _joined(shared, _runs(own))
+    return blocks
+
+
+def _runs(ids: npt.NDArray[np.int64]) -> Runs:
+    """Consecutive ids together."""
+    if not len(ids):
+        return ()
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(ids) != 1) + 1])
+    counts = np.diff(np.append(starts, len(ids)))
+    return tuple(zip(ids[starts].tolist(), counts.tolist(), strict=True))
+
+
+def _joined(first: Runs, then: Runs) -> Runs:
+    if first and then and first[-1][0] + first[-1][1] == then[0][0]:
+        return (*first[:-1], (first[-1][0], first[-1][1] + then[0][1]), *then[1:])
+    return first + then
+
+
+def _first_blocks(runs: Runs, blocks: int) -> Runs:
+    found: list[tuple[int, int]] = []
+    for start, count in runs:
+        if blocks <= 0:
+            break
+        found.append((start, min(count, blocks)))
+        blocks -= count
+    return tuple(found)

@@ -1,0 +1,139 @@
+"""Turns live traffic into a recording: control tells of every call that ended, a thread writes it.
+
+The event loop pays for one tuple a call. Block keys are those that the router matched by, so nothing is
+hashed twice; hashing names, encoding and writing happen in the thread. Whatever goes wrong, the call
+does not notice: what cannot be kept in memory or written is dropped, counted and logged.
+
+What is recorded: accepted calls, completed or not. Refused calls are not: nobody knows what they would
+have generated, and a flood of them must not push out the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fairserve.platform.monitoring.live import LiveCall
+from fairserve.platform.reporting.traffic.lines import EndedCall
+from fairserve.platform.reporting.traffic.segments import SegmentWriter
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING_CALLS = 20_000
+MAX_PENDING_BLOCKS = 4_000_000
+"""Keys of calls that are not written yet: 32 MB."""
+WRITE_S = 1.0
+"""Calls are written so often, all together: the event loop wakes nobody."""
+PRUNE_S = 600.0
+
+
+class TrafficRecorder:
+    """``ended`` belongs to the event loop, the files to a thread. ``start`` and ``close`` once each."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_bytes: int,
+        retention_s: float,
+        block_tokens: int,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._writer = SegmentWriter(
+            folder,
+            max_bytes=max_bytes,
+            retention_s=retention_s,
+            block_tokens=block_tokens,
+            wall=wall,
+        )
+        self._began_at = wall() - clock()
+        """What makes a wall time of a monotonic one: steps of the wall clock bend no run."""
+        self._lock = threading.Lock()
+        self._pending: list[EndedCall] = []
+        self._pending_blocks = 0
+        self._dropped = 0
+        self._stopping = threading.Event()
+        self._failing = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread = threading.Thread(target=self._write_all, name="traffic", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Write what is pending and stop. May be repeated."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def ended(self, live: LiveCall, now_s: float) -> None:
+        """A call ended, at this time of the monotonic clock. Raises nothing."""
+        try:
+            self._take(self._call(live, now_s))
+        except Exception:
+            logger.exception("a call was not recorded")
+
+    def _call(self, live: LiveCall, now_s: float) -> EndedCall:
+        call, usage = live.call, live.usage
+        told = usage.prompt_tokens > 0  # by the worker, whose count is the ledger's
+        return EndedCall(
+            run=call.interaction_id,
+            opened_at=live.run_opened_at,
+            call=call.call_id,
+            deps=call.parents or (),
+            stage=call.stage,
+            tenant=call.tenant,
+            app=call.app,
+            user=call.user,
+            agent=call.agent,
+            begin_at=self._began_at + live.submitted_s,
+            end_at=self._began_at + now_s,
+            prompt_tokens=usage.prompt_tokens if told else call.prompt_tokens,
+            system_tokens=usage.system_tokens if told else call.system_tokens,
+            output_tokens=usage.output_tokens,
+            samples=call.samples,
+            keys=live.block_keys,
+        )
+
+    def _take(self, call: EndedCall) -> None:
+        with self._lock:
+            full = len(self._pending) >= MAX_PENDING_CALLS
+            if full or self._pending_blocks + len(call.keys) > MAX_PENDING_BLOCKS:
+                self._dropped += 1
+                return
+            self._pending.append(call)
+            self._pending_blocks += len(call.keys)
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        stopping = False
+        prune_s = 0.0
+        while not stopping:
+            stopping = self._stopping.wait(WRITE_S)
+            with self._lock:
+                calls, self._pending = self._pending, []
+                self._pending_blocks = 0
+                dropped, self._dropped = self._dropped, 0
+            if dropped:
+                logger.warning("%d calls were not recorded: the disk is too slow", dropped)
+            prune_s -= WRITE_S
+            if calls or prune_s <= 0:
+                prune_s = PRUNE_S
+                self._safely(calls)
+
+    def _safely(self, calls: list[EndedCall]) -> None:
+        """Write and prune; an error is logged when it begins."""
+        try:
+            self._writer.write(calls)
+            self._failing = False
+        except Exception as error:
+            if not self._failing:
+                logger.warning("the traffic is not recorded: %s", error)
+            self._failing = True

@@ -1,0 +1,83 @@
+"""``/v1/usage`` for apps and tenants, ``/admin/usage`` for operators; below, single interactions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from fairserve.platform.db.session import ReadSession
+from fairserve.platform.reporting.usage import interactions, reports
+from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, MEDIA_TYPES, Ask, document
+from fairserve.platform.reporting.usage.readers import Reader, asked_app, refuse_tenant_groups
+from fairserve.platform.reporting.usage.schemas import (
+    Group,
+    InteractionPage,
+    InteractionQuery,
+    UsageReport,
+    UsageRequest,
+)
+from fairserve.platform.reporting.usage.slots import ReportSlots
+from fairserve.platform.tenancy.auth import require_admin
+
+router = APIRouter()
+
+_FORMATS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {media_type.split(";")[0]: {} for media_type in MEDIA_TYPES.values()}}
+}
+
+
+@router.get("/v1/usage", response_model=UsageReport, responses=_FORMATS)
+def read_usage(
+    session: ReadSession,
+    principal: Reader,
+    request: Request,
+    query: Annotated[UsageRequest, Query()],
+) -> Response:
+    """An app key reads its app's usage, a tenant key that of all its apps."""
+    refuse_tenant_groups(query)
+    app_id = asked_app(session, principal, query)
+    settings = request.app.state.settings
+    ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)
+    return _answer(request, query, ask, "user" if app_id else "app", principal.tenant_id)
+
+
+@router.get(
+    "/admin/usage",
+    dependencies=[Depends(require_admin)],
+    response_model=UsageReport,
+    responses=_FORMATS,
+)
+def read_all_usage(
+    session: ReadSession, request: Request, query: Annotated[UsageRequest, Query()]
+) -> Response:
+    """Usage of all tenants, or of one."""
+    settings = request.app.state.settings
+    ask = reports.reporter(session, settings, tenant_id=query.tenant, app_id=query.app)
+    return _answer(request, query, ask, "app" if query.tenant else "tenant", None)
+
+
+@router.get("/v1/usage/interactions")
+def read_interactions(
+    session: ReadSession, principal: Reader, query: Annotated[InteractionQuery, Query()]
+) -> InteractionPage:
+    """Single interactions of an app, or of a tenant's apps, newest first."""
+    app_id = asked_app(session, principal, query)
+    return interactions.page(session, query, tenant_id=principal.tenant_id, app_id=app_id)
+
+
+@router.get("/admin/usage/interactions", dependencies=[Depends(require_admin)])
+def read_all_interactions(
+    session: ReadSession, query: Annotated[InteractionQuery, Query()]
+) -> InteractionPage:
+    """Single interactions of all tenants, or of one."""
+    return interactions.page(session, query, tenant_id=query.tenant, app_id=query.app)
+
+
+def _answer(
+    request: Request, query: UsageRequest, ask: Ask, default_group: Group, tenant_id: str | None
+) -> Response:
+    slots: ReportSlots = request.app.state.report_slots
+    with slots.one(tenant_id):
+        found = document(query, query.format, ask, default_group, MAX_ANSWERED_ROWS)
+    return Response(found.content, media_type=found.media_type, headers=dict(found.headers))

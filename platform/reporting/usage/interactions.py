@@ -1,0 +1,156 @@
+"""Single interactions with what they used, newest first, from the ledger's rows while those are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, func, or_, select, tuple_
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.ledger import Interaction, LedgerCall
+from fairserve.platform.reporting.usage.levels import TOKENS
+from fairserve.platform.reporting.usage.schemas import (
+    InteractionPage,
+    InteractionQuery,
+    InteractionUsage,
+)
+from fairserve.platform.reporting.usage.zones import day_bounds, zone_named
+
+_NEWEST = (
+    Interaction.opened_at.desc(),
+    Interaction.id,
+    Interaction.app_id,
+    Interaction.tenant_id,
+)
+
+
+def page(
+    session: Session, query: InteractionQuery, *, tenant_id: str | None, app_id: str | None
+) -> InteractionPage:
+    """A part of the ended interactions within a tenant and an app; None is all of them.
+
+    Days are those on which an interaction was opened.
+    """
+    where = _where(query, tenant_id, app_id)
+    runs = session.scalars(
+        select(Interaction).where(*where).order_by(*_NEWEST).limit(query.limit).offset(query.offset)
+    ).all()
+    return InteractionPage(
+        items=_items(session, runs),
+        total=_count(session, where),
+        limit=query.limit,
+        offset=query.offset,
+    )
+
+
+def count(
+    session: Session, query: InteractionQuery, *, tenant_id: str | None, app_id: str | None
+) -> int:
+    """How many there are."""
+    return _count(session, _where(query, tenant_id, app_id))
+
+
+def after(
+    session: Session,
+    query: InteractionQuery,
+    last: InteractionUsage | None,
+    *,
+    tenant_id: str | None,
+    app_id: str | None,
+    rows: int,
+) -> list[InteractionUsage]:
+    """The next ``rows`` after the last one of before, in the order of :func:`page`; None begins.
+
+    It costs the same at any depth. ``limit`` and ``offset`` of the query do not matter.
+    """
+    where = _where(query, tenant_id, app_id)
+    if last is not None:
+        names = tuple_(Interaction.id, Interaction.app_id, Interaction.tenant_id)
+        same_time = Interaction.opened_at == last.opened_at
+        where += [
+            Interaction.opened_at <= last.opened_at,  # this one uses the index
+            or_(
+                Interaction.opened_at < last.opened_at,
+                and_(same_time, names > (last.interaction, last.app, last.tenant)),
+            ),
+        ]
+    runs = session.scalars(select(Interaction).where(*where).order_by(*_NEWEST).limit(rows)).all()
+    return _items(session, runs)
+
+
+def _where(
+    query: InteractionQuery, tenant_id: str | None, app_id: str | None
+) -> list[ColumnElement[bool]]:
+    begin_s, end_s = day_bounds(query.first_day, query.last_day, zone_named(query.zone))
+    where: list[ColumnElement[bool]] = []
+    for column, value in (
+        (Interaction.tenant_id, tenant_id),
+        (Interaction.app_id, app_id),
+        (Interaction.user_id, query.user),
+        (Interaction.state, query.state),
+    ):
+        if value is not None:
+            where.append(column == value)
+    if begin_s is not None:
+        where.append(Interaction.opened_at >= datetime.fromtimestamp(begin_s, UTC))
+    if end_s is not None:
+        where.append(Interaction.opened_at < datetime.fromtimestamp(end_s, UTC))
+    return where
+
+
+def _count(session: Session, where: Sequence[ColumnElement[bool]]) -> int:
+    return session.scalar(select(func.count()).select_from(Interaction).where(*where)) or 0
+
+
+def _items(session: Session, runs: Sequence[Interaction]) -> list[InteractionUsage]:
+    used = _used(session, runs)
+    return [
+        InteractionUsage(
+            tenant=run.tenant_id,
+            app=run.app_id,
+            interaction=run.id,
+            user=run.user_id,
+            state=run.state,
+            opened_at=run.opened_at,
+            ended_at=run.ended_at,
+            calls=run.calls,
+            wasted_tokens=run.wasted_tokens,
+            waste_cause=run.waste_cause or None,
+            **used.get((run.tenant_id, run.app_id, run.id), {}),
+        )
+        for run in runs
+    ]
+
+
+def _used(
+    session: Session, runs: Sequence[Interaction]
+) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Tokens, service and cost of the charged calls of each run."""
+    key = (LedgerCall.tenant_id, LedgerCall.app_id, LedgerCall.interaction_id)
+    charged = LedgerCall.charged
+    sums = [
+        func.sum(case((charged, getattr(LedgerCall, name)), else_=0))
+        for name in (*TOKENS, "service", "cost")
+    ]
+    used = {}
+    wanted = [(run.tenant_id, run.app_id, run.id) for run in runs]
+    for begin in range(0, len(wanted), 200):
+        some = wanted[begin : begin + 200]
+        ids = [interaction_id for _, _, interaction_id in some]
+        found = session.execute(
+            select(*key, *sums)
+            .where(and_(LedgerCall.interaction_id.in_(ids), tuple_(*key).in_(some)))
+            .group_by(*key)
+        )
+        for tenant, app, interaction_id, *tokens, service, cost in found:
+            counts = {name: int(count) for name, count in zip(TOKENS, tokens, strict=True)}
+            counts["input_tokens"] += counts["system_tokens"]  # rows keep a prompt's parts apart
+            used[tenant, app, interaction_id] = {
+                **counts,
+                "service": float(service),
+                "cost": Decimal(int(cost)).scaleb(-9),
+            }
+    return used

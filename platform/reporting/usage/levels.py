@@ -1,0 +1,121 @@
+"""The levels of the rollups, their tables as data, and how rows of a level make those of a coarser one.
+
+Folding is the same for every table: sums are added, digests merged in the order of the rows, and the
+keys that a level sums over are empty. The same rows in the same order give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Table
+
+from fairserve.platform.db.base import Base
+from fairserve.platform.db.usage import UsageCalls, UsageRefusals, UsageRuns
+from fairserve.platform.reporting.usage.digests import merged
+
+QUARTER_S = 900
+DAY_S = 86_400
+
+Span = Literal["quarter", "day"]
+Detail = Literal["user", "app", "tenant"]
+Row = dict[str, Any]
+
+SPANS: Mapping[Span, int] = {"quarter": QUARTER_S, "day": DAY_S}
+DETAILS: tuple[Detail, ...] = ("user", "app", "tenant")
+_SUMMED_OVER: Mapping[Detail, tuple[str, ...]] = {
+    "user": (),
+    "app": ("user_id",),
+    "tenant": ("app_id", "user_id", "model"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RollupTable:
+    """One of the tables, with the columns that a fold treats alike."""
+
+    model: type[Base]
+    keys: tuple[str, ...]
+    """Beside level, tenant and start."""
+    sums: tuple[str, ...]
+    digests: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> Table:
+        """The table itself."""
+        table = self.model.__table__
+        assert isinstance(table, Table)
+        return table
+
+
+TOKENS = ("input_tokens", "system_tokens", "cached_tokens", "extend_tokens", "output_tokens")
+OUTCOMES = ("completed", "refused", "cancelled", "failed", "expired")
+STATES = ("complete", "aborted", "cancelled", "expired")
+WASTE_CAUSES = ("throttled", "cancelled", "failed", "expired")
+
+CALLS = RollupTable(
+    UsageCalls,
+    ("app_id", "user_id", "model"),
+    (
+        "calls",
+        *OUTCOMES,
+        "uncharged_calls",
+        *TOKENS,
+        "service",
+        "wasted_tokens",
+        "cost",
+        "unpriced_calls",
+        "queue_delay_count",
+        "ttft_count",
+    ),
+    ("queue_delay_digest", "ttft_digest"),
+)
+RUNS = RollupTable(
+    UsageRuns,
+    ("app_id", "user_id"),
+    (*STATES, "run_calls", *(f"wasted_{cause}" for cause in WASTE_CAUSES)),
+)
+REFUSALS = RollupTable(UsageRefusals, ("app_id", "user_id", "reason"), ("count", "mid_run"))
+TABLES = (CALLS, RUNS, REFUSALS)
+
+
+def level(span: Span, detail: Detail) -> str:
+    """The value of the column ``level``."""
+    return f"{span}_{detail}"
+
+
+LEVELS = tuple(level(span, detail) for span in SPANS for detail in DETAILS)
+
+
+def fold(
+    table: RollupTable,
+    rows: Iterable[Row],
+    span: Span,
+    detail: Detail,
+    merge: Callable[[Iterable[Any]], Any] = merged,
+) -> list[Row]:
+    """Rows of a finer level as rows of this one, in the order in which their keys are met first.
+
+    ``merge`` makes one digest of several.
+    """
+    length_s = SPANS[span]
+    dropped = {name for name in _SUMMED_OVER[detail] if name in table.keys}
+    kept = tuple(name for name in table.keys if name not in dropped)
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        start_s = row["start_s"] // length_s * length_s
+        key = (row["tenant_id"], start_s, *(row[name] for name in kept))
+        groups.setdefault(key, []).append(row)
+    empty: Row = {"level": level(span, detail), **dict.fromkeys(dropped, "")}
+    folded = []
+    for (_, start_s, *_), members in groups.items():
+        row = members[0] | empty | {"start_s": start_s}
+        if len(members) > 1:
+            for name in table.sums:
+                row[name] = sum([member[name] for member in members])
+            for name in table.digests:
+                row[name] = merge(member[name] for member in members)
+        folded.append(row)
+    return folded

@@ -1,0 +1,67 @@
+"""What is to be rolled up: the ledger marks the quarter hours of an app whenever it writes their rows.
+
+It does so in the transaction that writes them, so that there is no row without its mark. A run that goes
+on after its end is written again with a later end: then both quarter hours are marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Table, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.upsert import fitting
+from fairserve.platform.db.usage import UsageDirty
+from fairserve.platform.reporting.usage.levels import QUARTER_S, Row
+
+_ROWS = 500
+
+
+def quarter_of(time: datetime) -> int:
+    """The UTC epoch second at which the quarter hour of a time begins."""
+    return int(time.timestamp()) // QUARTER_S * QUARTER_S
+
+
+def mark_rows(session: Session, rows: Iterable[Row], time: str) -> None:
+    """Mark the quarter hours of ledger rows by their column ``time``. The caller commits."""
+    mark(session, {(row["tenant_id"], row["app_id"], quarter_of(row[time])) for row in rows})
+
+
+def mark_ends_until_now(session: Session, rows: Sequence[Row]) -> None:
+    """Mark where runs that are about to be written again ended before."""
+    keys = [(row["tenant_id"], row["app_id"], row["id"]) for row in rows]
+    columns = (Interaction.tenant_id, Interaction.app_id, Interaction.id)
+    ends: list[Row] = []
+    for begin in range(0, len(keys), _ROWS):
+        found = session.execute(
+            select(Interaction.tenant_id, Interaction.app_id, Interaction.ended_at).where(
+                tuple_(*columns).in_(keys[begin : begin + _ROWS])
+            )
+        )
+        ends += [dict(row._mapping) for row in found]
+    mark_rows(session, ends, "ended_at")
+
+
+def mark(session: Session, quarters: Iterable[tuple[str, str, int]]) -> None:
+    """Mark (tenant, app, start) as changed, in one order, so that no two writers wait in a ring."""
+    table = UsageDirty.__table__
+    assert isinstance(table, Table)
+    rows: list[dict[str, Any]] = [
+        fitting(table, {"tenant_id": tenant, "app_id": app, "start_s": start_s, "marks": 1})
+        for tenant, app, start_s in sorted(quarters)
+    ]
+    if not rows:
+        return
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    statement = insert(table)
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=list(table.primary_key), set_={"marks": table.c.marks + 1}
+        ),
+        rows,
+    )

@@ -1,0 +1,185 @@
+"""The ledger's raw rows as rows of the finest level: quarter hours by user.
+
+The database adds up; only durations are read one by one, for their digests.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, get_args
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    String,
+    and_,
+    case,
+    cast,
+    false,
+    func,
+    or_,
+    select,
+)
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.reporting.usage.digests import digest_of
+from fairserve.platform.reporting.usage.levels import QUARTER_S, STATES, TOKENS, WASTE_CAUSES, Row
+from fairserve.scheduling.events import CallOutcome
+
+
+class Window(NamedTuple):
+    """Some apps of a tenant within quarter hours of one UTC day."""
+
+    tenant_id: str
+    app_ids: Sequence[str]
+    begin_s: int
+    end_s: int
+
+
+SERVED_MODEL = func.coalesce(func.nullif(LedgerCall.served_model, ""), LedgerCall.model)
+"""The model that a call counts for."""
+_SPENT = LedgerCall.input_tokens + LedgerCall.system_tokens + LedgerCall.output_tokens
+_READ_ROWS = 5000
+
+
+def calls(session: Session, window: Window) -> list[Row]:
+    """Rows of ``usage_calls``, in the order of their keys."""
+    groups = _groups(session, LedgerCall, LedgerCall.accepted_at, SERVED_MODEL.label("model"))
+    where = _within(LedgerCall, LedgerCall.accepted_at, window)
+    found = session.execute(select(*groups, *_call_sums()).where(where).group_by(*groups))
+    rows = [_row(window.tenant_id, row._asdict()) for row in found]
+    durations = _durations(session, groups, where)
+    for row in rows:
+        key = (row["app_id"], row["start_s"], row["user_id"], row["model"])
+        delays, ttfts = durations.get(key, ((), ()))
+        row["queue_delay_digest"], row["ttft_digest"] = digest_of(delays), digest_of(ttfts)
+        row["queue_delay_count"], row["ttft_count"] = len(delays), len(ttfts)
+    return _ordered(rows, "model")
+
+
+def runs(session: Session, window: Window) -> list[Row]:
+    """Rows of ``usage_runs``, in the order of their keys."""
+    groups = _groups(session, Interaction, Interaction.ended_at)
+    sums = [
+        *(_count(Interaction.state == state).label(state) for state in STATES),
+        func.sum(Interaction.calls).label("run_calls"),
+        *(
+            func.sum(
+                case((Interaction.waste_cause == cause, Interaction.wasted_tokens), else_=0)
+            ).label(f"wasted_{cause}")
+            for cause in WASTE_CAUSES
+        ),
+    ]
+    where = _within(Interaction, Interaction.ended_at, window)
+    found = session.execute(select(*groups, *sums).where(where).group_by(*groups))
+    return _ordered([_row(window.tenant_id, row._asdict()) for row in found])
+
+
+def refusals(session: Session, window: Window) -> list[Row]:
+    """Rows of ``usage_refusals``, in the order of their keys."""
+    event = ThrottlingEvent
+    groups = _groups(session, event, event.at, event.reason.label("reason"))
+    sums = [func.count().label("count"), _count(event.mid_run).label("mid_run")]
+    where = _within(event, event.at, window)
+    found = session.execute(select(*groups, *sums).where(where).group_by(*groups))
+    return _ordered([_row(window.tenant_id, row._asdict()) for row in found], "reason")
+
+
+def epoch_quarter(session: Session, time: InstrumentedAttribute[datetime]) -> ColumnElement[int]:
+    """The epoch second at which a time's quarter hour begins, as the database computes it."""
+    if session.get_bind().dialect.name == "postgresql":
+        quarter = func.floor(func.extract("epoch", time) / QUARTER_S)
+        return cast(quarter, BigInteger) * QUARTER_S
+    # SQLite keeps times as text, 2026-01-31 23:59:59.999999, and would round the fraction.
+    second = cast(func.strftime("%s", func.substr(cast(time, String), 1, 19)), Integer)
+    return second // QUARTER_S * QUARTER_S
+
+
+def _groups(
+    session: Session,
+    table: type[LedgerCall | Interaction | ThrottlingEvent],
+    time: InstrumentedAttribute[datetime],
+    *more: ColumnElement[str],
+) -> list[ColumnElement[Any]]:
+    start = epoch_quarter(session, time).label("start_s")
+    return [table.app_id.label("app_id"), start, table.user_id.label("user_id"), *more]
+
+
+def _within(
+    table: type[LedgerCall | Interaction | ThrottlingEvent],
+    time: InstrumentedAttribute[datetime],
+    window: Window,
+) -> ColumnElement[bool]:
+    return and_(
+        table.tenant_id == window.tenant_id,
+        table.app_id.in_(window.app_ids),
+        time >= datetime.fromtimestamp(window.begin_s, UTC),
+        time < datetime.fromtimestamp(window.end_s, UTC),
+    )
+
+
+def _call_sums() -> list[ColumnElement[Any]]:
+    charged = LedgerCall.charged
+    unpriced = charged & LedgerCall.price_id.is_(None) & (_SPENT > 0)
+    return [
+        _count(charged).label("calls"),
+        *(
+            _count(charged & (LedgerCall.outcome == outcome)).label(outcome)
+            for outcome in get_args(CallOutcome)
+        ),
+        _count(charged == false()).label("uncharged_calls"),
+        *(
+            func.sum(case((charged, getattr(LedgerCall, name)), else_=0)).label(name)
+            for name in TOKENS
+        ),
+        func.sum(case((charged, LedgerCall.service), else_=0.0)).label("service"),
+        func.sum(case((charged & LedgerCall.wasted, _SPENT), else_=0)).label("wasted_tokens"),
+        func.sum(case((charged, LedgerCall.cost), else_=0)).label("cost"),
+        _count(unpriced).label("unpriced_calls"),
+    ]
+
+
+def _count(condition: ColumnElement[bool] | InstrumentedAttribute[bool]) -> ColumnElement[int]:
+    return func.sum(case((condition, 1), else_=0))
+
+
+def _durations(
+    session: Session, groups: Sequence[ColumnElement[Any]], where: ColumnElement[bool]
+) -> dict[tuple[Any, ...], tuple[list[float], list[float]]]:
+    """Queue delays and times to the first token of charged calls, by key."""
+    durations: dict[tuple[Any, ...], tuple[list[float], list[float]]] = defaultdict(
+        lambda: ([], [])
+    )
+    measured = or_(LedgerCall.queue_delay_s.is_not(None), LedgerCall.ttft_s.is_not(None))
+    found = session.execute(
+        select(*groups, LedgerCall.queue_delay_s, LedgerCall.ttft_s)
+        .where(where, LedgerCall.charged, measured)
+        .execution_options(yield_per=_READ_ROWS)
+    )
+    for *key, delay_s, ttft_s in found:
+        delays, ttfts = durations[tuple(key)]
+        if delay_s is not None:
+            delays.append(delay_s)
+        if ttft_s is not None:
+            ttfts.append(ttft_s)
+    return durations
+
+
+def _row(tenant_id: str, found: Mapping[str, Any]) -> Row:
+    """PostgreSQL's sums of big integers are decimals."""
+    row: Row = {"level": "quarter_user", "tenant_id": tenant_id}
+    for name, value in found.items():
+        if name == "service":
+            row[name] = float(value)
+        else:
+            row[name] = value if isinstance(value, str) else int(value)
+    return row
+
+
+def _ordered(rows: list[Row], *last: str) -> list[Row]:
+    keys = ("start_s", "app_id", "user_id", *last)
+    return sorted(rows, key=lambda row: [row[name] for name in keys])

@@ -1,0 +1,359 @@
+"""Usage reports from the rollups, never from raw rows.
+
+One statement sums a page of groups and counts them all; further ones read what does not add up: the
+digests of the page's groups, refusals by reason, fairness over all groups. Groups are ordered by bytes,
+whatever the database's own collation is, so that pages do not overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import partial
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    Subquery,
+    collate,
+    func,
+    literal,
+    select,
+    tuple_,
+    union_all,
+)
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.db.identity import App, Tenant
+from fairserve.platform.db.usage import UsageState
+from fairserve.platform.reporting.usage.digests import merged, quantiles
+from fairserve.platform.reporting.usage.fairness import Measure, add_fairness, division, measure_of
+from fairserve.platform.reporting.usage.levels import (
+    CALLS,
+    DAY_S,
+    REFUSALS,
+    RUNS,
+    STATES,
+    WASTE_CAUSES,
+    RollupTable,
+)
+from fairserve.platform.reporting.usage.schemas import (
+    Group,
+    InteractionCounts,
+    Quantiles,
+    Sums,
+    Usage,
+    UsageQuery,
+    UsageReport,
+    UsageRow,
+    WastedByCause,
+)
+from fairserve.platform.reporting.usage.selection import Selection
+from fairserve.platform.reporting.usage.table import MAX_ROWS
+from fairserve.platform.reporting.usage.zones import day_bounds, local_day, offsets, zone_named
+from fairserve.platform.server.settings import Settings
+
+MAX_HOURS_DAYS = 100
+"""Of a report by hours."""
+_RANKS = (0.5, 0.9, 0.99)
+_DIGESTS = {"queue_delay_s": "queue_delay", "ttft_s": "ttft"}
+
+Key = tuple[Any, ...]
+
+
+def report(
+    session: Session,
+    query: UsageQuery,
+    *,
+    tenant_id: str | None,
+    app_id: str | None,
+    currency: str = "USD",
+    measure: Measure = Measure(),
+    max_groups: int | None = None,
+) -> UsageReport:
+    """The report that ``query`` asks for, within a tenant and an app; None is all of them.
+
+    ``measure`` is what fairness is measured by. Raises InvalidRequestError for an unknown zone, for
+    hours over too long a time, and where there are more than ``max_groups``.
+    """
+    zone = zone_named(query.zone)
+    selection = _selection(session, query, zone, tenant_id, app_id)
+    sums = _sums_of_all(session, selection)
+    divided = division(session, selection, measure)
+    if selection.groups:
+        total, page = _page(session, selection, query.limit, query.offset)
+        if max_groups is not None and total > max_groups:
+            raise InvalidRequestError(
+                f"the report has {total:,} rows, and {max_groups:,} are allowed in this format;"
+                " narrow it by from, to or other filters, or ask for it as an export, which may have"
+                f" {MAX_ROWS:,}",
+                param="format",
+            )
+        items = [UsageRow(**_named(selection, key, zone), **usage) for key, usage in page]
+        keys = [key for key, _ in page]
+        _add_details(session, selection, keys, items)
+        if divided is not None:
+            add_fairness(session, selection, measure, divided, keys, items)
+    else:
+        total, items = 1, [UsageRow(**sums.model_dump())][query.offset :]
+    rolled_up_s = session.scalar(select(UsageState.rolled_up_s))
+    return UsageReport(
+        group_by=list(selection.groups),
+        zone=query.zone,
+        currency=currency,
+        as_of=datetime.fromtimestamp(rolled_up_s, UTC) if rolled_up_s else None,
+        items=items,
+        total=total,
+        limit=query.limit,
+        offset=query.offset,
+        sums=sums,
+        jain_index=None if divided is None else divided.jain_index,
+        names=_names(session, items),
+    )
+
+
+def reporter(
+    session: Session, settings: Settings, *, tenant_id: str | None, app_id: str | None
+) -> partial[UsageReport]:
+    """:func:`report` as this server makes it, within a tenant and an app, to be asked a query."""
+    return partial(
+        report,
+        session,
+        tenant_id=tenant_id,
+        app_id=app_id,
+        currency=settings.currency,
+        measure=measure_of(session, settings),
+    )
+
+
+def check(session: Session, query: UsageQuery, *, tenant_id: str | None) -> None:
+    """Raise InvalidRequestError where :func:`report` would, unless it is for too many groups."""
+    _selection(session, query, zone_named(query.zone), tenant_id, query.app)
+
+
+def knows_app(session: Session, tenant_id: str, app_id: str) -> bool:
+    """Whether the tenant has, or in the rollups had, this app."""
+    present = select(App.id).where(App.id == app_id, App.tenant_id == tenant_id)
+    column = CALLS.table.c
+    past = select(column.app_id).where(
+        column.level == "day_app", column.tenant_id == tenant_id, column.app_id == app_id
+    )
+    return session.scalar(present) is not None or session.scalar(past.limit(1)) is not None
+
+
+def _selection(
+    session: Session,
+    query: UsageQuery,
+    zone: ZoneInfo,
+    tenant_id: str | None,
+    app_id: str | None,
+) -> Selection:
+    groups = list(query.group_by)
+    if tenant_id is None and "user" in groups and "tenant" not in groups:
+        groups.insert(0, "tenant")  # two tenants' users of one name are two users
+    begin_s, end_s = day_bounds(query.first_day, query.last_day, zone)
+    held_from_s, held_until_s = _held(session, tenant_id)
+    first_s = held_from_s if begin_s is None else max(begin_s, held_from_s)
+    last_s = max(first_s, held_until_s if end_s is None else min(end_s, held_until_s))
+    if "hour" in groups and last_s - first_s > MAX_HOURS_DAYS * DAY_S:
+        raise InvalidRequestError(
+            f"a report by hours covers at most {MAX_HOURS_DAYS} days; narrow it by from and to",
+            param="from",
+        )
+    return Selection(
+        groups=tuple(groups),
+        tenant_id=tenant_id,
+        app_id=app_id,
+        user_id=query.user,
+        model=query.model,
+        begin_s=begin_s,
+        end_s=end_s,
+        offsets=offsets(zone, first_s, last_s),
+    )
+
+
+def _held(session: Session, tenant_id: str | None) -> tuple[int, int]:
+    """From when until when there are rollups."""
+    begins, ends = [], []
+    for table in (CALLS, RUNS):
+        column = table.table.c
+        found = select(func.min(column.start_s), func.max(column.start_s)).where(
+            column.level == "day_tenant",
+            *(() if tenant_id is None else (column.tenant_id == tenant_id,)),
+        )
+        first_s, last_s = session.execute(found).one()
+        if first_s is not None:
+            begins.append(first_s)
+            ends.append(last_s + DAY_S)
+    return min(begins, default=0), max(ends, default=0)
+
+
+def _page(
+    session: Session, selection: Selection, limit: int, offset: int
+) -> tuple[int, list[tuple[Key, dict[str, Any]]]]:
+    """How many groups there are, and of a part of them the key and the sums."""
+    found = _all_sums(selection)
+    keys = _ordered(session, [found.c[group] for group in selection.groups])
+    sums = [column for column in found.c if column.name not in selection.groups]
+    count = func.count().over().label("groups_in_all")
+    totals = [func.sum(column).label(column.name) for column in sums]
+    grouped = select(*keys, *totals, count).group_by(*keys)
+    rows = session.execute(grouped.order_by(*keys).limit(limit).offset(offset)).all()
+    if not rows and offset:
+        distinct = select(*keys).group_by(*keys).subquery()
+        return session.scalar(select(func.count()).select_from(distinct)) or 0, []
+    size = len(selection.groups)
+    return (
+        int(rows[0].groups_in_all) if rows else 0,
+        [(tuple(row[:size]), _usage(row._asdict())) for row in rows],
+    )
+
+
+def _all_sums(selection: Selection) -> Subquery:
+    """Sums by group, of calls and of runs apart: a group has one row or two."""
+    tables = (CALLS,) if selection.by_model else (CALLS, RUNS)
+    names = [(table, name) for table in tables for name in table.sums]
+    parts = []
+    for table in tables:
+        keys = selection.keys(table)
+        sums = [
+            (func.sum(table.table.c[name]) if of is table else literal(0, Integer)).label(
+                _label(of, name)
+            )
+            for of, name in names
+        ]
+        part = select(*keys, *sums).where(*selection.where(table))
+        parts.append(part.group_by(*keys) if keys else part)
+    return union_all(*parts).subquery()
+
+
+def _label(table: RollupTable, name: str) -> str:
+    """Calls and runs may both be cancelled."""
+    return f"run_{name}" if table is RUNS else name
+
+
+def _ordered(session: Session, keys: Sequence[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
+    """Keys that compare by bytes; SQLite's do."""
+    if session.get_bind().dialect.name != "postgresql":
+        return list(keys)
+    return [
+        collate(key, "C").label(key.name) if key.name not in ("day", "hour") else key
+        for key in keys
+    ]
+
+
+def _usage(found: dict[str, Any]) -> dict[str, Any]:
+    """Sums over no rows are null, and PostgreSQL's sums of big integers are decimals."""
+    usage: dict[str, Any] = {
+        name: float(found[name] or 0) if name == "service" else int(found[name] or 0)
+        for name in Sums.model_fields
+    }
+    usage["input_tokens"] += usage["system_tokens"]  # rows keep the parts of a prompt apart
+    usage["cost"] = Decimal(int(found["cost"] or 0)).scaleb(-9)
+    usage["unpriced_calls"] = int(found["unpriced_calls"] or 0)
+    for field, name in _DIGESTS.items():
+        usage[field] = Quantiles(count=int(found[f"{name}_count"] or 0))
+    if "run_complete" in found:
+        usage["interactions"] = InteractionCounts(
+            **{state: int(found[f"run_{state}"] or 0) for state in STATES}
+        )
+        usage["wasted_by_cause"] = WastedByCause(
+            **{cause: int(found[f"run_wasted_{cause}"] or 0) for cause in WASTE_CAUSES}
+        )
+    return usage
+
+
+def _sums_of_all(session: Session, selection: Selection) -> Usage:
+    """The sums over all groups, from the coarsest level."""
+    everything = selection.grouped()
+    found = _all_sums(everything)
+    row = session.execute(select(*(func.sum(column).label(column.name) for column in found.c)))
+    usage = Usage(**_usage(row.one()._asdict()))
+    _add_details(session, everything, [()], [usage])
+    return usage
+
+
+def _add_details(
+    session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage]
+) -> None:
+    """Quantiles and refusals of a page's groups, whose keys are in order."""
+    if not items:
+        return
+    digests: dict[Key, dict[str, list[bytes | None]]] = {
+        key: {name: [] for name in CALLS.digests} for key in keys
+    }
+    size = len(selection.groups)
+    column = CALLS.table.c
+    order = [column[name] for name in ("start_s", "tenant_id", *CALLS.keys)]
+    for row in session.execute(
+        select(*selection.keys(CALLS), *(column[name] for name in CALLS.digests))
+        .where(*selection.where(CALLS), *_of_page(session, selection, CALLS, keys))
+        .where(column.queue_delay_count + column.ttft_count > 0)
+        .order_by(*order)
+    ):
+        of_group = digests[tuple(row[:size])]
+        for name, digest in zip(CALLS.digests, row[size:], strict=True):
+            of_group[name].append(digest)
+    for key, usage in zip(keys, items, strict=True):
+        for field, name in _DIGESTS.items():
+            found = quantiles(merged(digests[key][f"{name}_digest"]), _RANKS)
+            if found is not None:
+                count = getattr(usage, field).count
+                p50, p90, p99 = found
+                setattr(usage, field, Quantiles(p50=p50, p90=p90, p99=p99, count=count))
+    if not selection.by_model:
+        _add_refusals(session, selection, keys, items)
+
+
+def _add_refusals(
+    session: Session, selection: Selection, keys: Sequence[Key], items: Sequence[Usage]
+) -> None:
+    by_key = dict(zip(keys, items, strict=True))
+    for usage in items:
+        usage.refusals = {}
+    column = REFUSALS.table.c
+    groups = [*selection.keys(REFUSALS), column.reason]
+    for *key, reason, count in session.execute(
+        select(*groups, func.sum(column["count"]))
+        .where(*selection.where(REFUSALS), *_of_page(session, selection, REFUSALS, keys))
+        .group_by(*groups)
+        .order_by(column.reason)
+    ):
+        refusals = by_key[tuple(key)].refusals
+        assert refusals is not None
+        refusals[reason] = int(count)
+
+
+def _of_page(
+    session: Session, selection: Selection, table: RollupTable, keys: Sequence[Key]
+) -> list[ColumnElement[bool]]:
+    """A page's groups lie between its first and its last."""
+    if not selection.groups:
+        return []
+    columns = tuple_(*_ordered(session, selection.keys(table)))
+    return [columns >= keys[0], columns <= keys[-1]]
+
+
+def _named(selection: Selection, key: Key, zone: ZoneInfo) -> dict[Group, Any]:
+    named: dict[Group, Any] = dict(zip(selection.groups, key, strict=True))
+    if "day" in named:
+        named["day"] = local_day(int(named["day"]))
+    if "hour" in named:
+        named["hour"] = datetime.fromtimestamp(int(named["hour"]), zone)
+    return named
+
+
+def _names(session: Session, items: Sequence[UsageRow]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for table, ids in (
+        (Tenant, {row.tenant for row in items}),
+        (App, {row.app for row in items}),
+    ):
+        some = sorted(id for id in ids if id is not None)
+        found = session.execute(select(table.id, table.name).where(table.id.in_(some)))
+        names.update((row.id, row.name) for row in found)
+    return names

@@ -1,0 +1,200 @@
+"""The ledger: writing what the journal tells, exactly once per call, and forgetting it in time.
+
+Writing the same records again changes nothing, so the journal may be replayed from any point. Texts
+that clients chose are cut to their columns, because a row that the database refuses would stop the
+journal for ever. The caller commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Table, delete, or_, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from fairserve.platform.control.record import CallRecord, InteractionRecord, OpenInteractionRecord
+from fairserve.platform.db.erasures import Erasure
+from fairserve.platform.db.identity import ApiKey
+from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteraction, ThrottlingEvent
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.upsert import fitting, upsert
+from fairserve.platform.reporting.usage.marks import mark_ends_until_now, mark_rows
+from fairserve.scheduling.circumstances import Circumstances
+
+REFUSAL_INPUTS = (
+    *(field.name for field in fields(Circumstances)),
+    "budget_limit",
+    "budget_spent",
+    "budget_held",
+    "call_cost",
+)
+"""What a refusal was decided on beside its limit: keys of a record's ``refusal_inputs``, and columns."""
+DELETED_AT_ONCE = 500
+"""Rows that one statement deletes by their keys: databases bound the parameters of a statement."""
+
+
+def upsert_calls(session: Session, records: Sequence[CallRecord]) -> None:
+    """Write calls, and the throttling event of each refused one. A repeated id: the last wins."""
+    calls = [_call(record) for record in records]
+    upsert(session, LedgerCall, calls)
+    mark_rows(session, calls, "accepted_at")  # a refusal's time is its call's
+    refused = [_event(record) for record in records if record.outcome == "refused"]
+    upsert(session, ThrottlingEvent, refused)
+
+
+def upsert_interactions(session: Session, records: Sequence[InteractionRecord]) -> None:
+    """Write ended interactions. A repeated id of the same app: the last wins."""
+    table = Interaction.__table__
+    assert isinstance(table, Table)
+    runs = [fitting(table, _interaction(record)) for record in records]
+    mark_ends_until_now(session, runs)
+    upsert(session, Interaction, runs)
+    mark_rows(session, runs, "ended_at")
+
+
+def save_open_interactions(
+    session: Session,
+    ended: Sequence[InteractionRecord],
+    opened: Sequence[OpenInteractionRecord],
+) -> None:
+    """Write the interactions that are open now, and forget those that have ended."""
+    table = OpenInteraction.__table__
+    assert isinstance(table, Table)
+    key = (OpenInteraction.tenant_id, OpenInteraction.app_id, OpenInteraction.id)
+    over = [
+        tuple(fitting(table, dict(zip(("tenant_id", "app_id", "id"), each, strict=True))).values())
+        for each in ((run.tenant, run.app, run.interaction_id) for run in ended)
+    ]
+    for start in range(0, len(over), DELETED_AT_ONCE):
+        keys = over[start : start + DELETED_AT_ONCE]
+        session.execute(delete(table).where(tuple_(*key).in_(keys)))
+    upsert(session, OpenInteraction, map(_open_interaction, opened))
+
+
+def delete_before(session: Session, time: datetime, *, max_rows: int = 10_000) -> int:
+    """Delete what is older than ``time``: calls, refusals, interactions, audit, erasures, ended keys.
+
+    At most ``max_rows`` of each, so that no transaction is long. Returns how many were deleted;
+    call it again, in a new transaction, until that is 0.
+    """
+    ended_keys = or_(ApiKey.revoked_at < time, ApiKey.expires_at < time)
+    old = (
+        (LedgerCall.call_id, LedgerCall.accepted_at < time),
+        (ThrottlingEvent.call_id, ThrottlingEvent.at < time),
+        (AuditEntry.id, AuditEntry.at < time),
+        (Erasure.pseudonym, Erasure.erased_at < time),
+        (ApiKey.id, (ApiKey.scope != "admin") & ended_keys),
+    )
+    deleted = sum(_delete(session, key, condition, max_rows) for key, condition in old)
+    keys = session.execute(
+        select(Interaction.tenant_id, Interaction.app_id, Interaction.id)
+        .where(Interaction.ended_at < time)
+        .limit(max_rows)
+    ).all()
+    for tenant_id, app_id, interaction_id in keys:
+        session.execute(
+            delete(Interaction).where(
+                Interaction.tenant_id == tenant_id,
+                Interaction.app_id == app_id,
+                Interaction.id == interaction_id,
+            )
+        )
+    return deleted + len(keys)
+
+
+def _delete(session: Session, key: InstrumentedAttribute[str], condition: Any, rows: int) -> int:
+    ids = select(key).where(condition).limit(rows).scalar_subquery()
+    result = session.execute(
+        delete(key.class_).where(key.in_(ids)), execution_options={"synchronize_session": False}
+    )
+    return int(getattr(result, "rowcount", 0))
+
+
+def _open_interaction(record: OpenInteractionRecord) -> dict[str, Any]:
+    return {
+        "tenant_id": record.tenant,
+        "app_id": record.app,
+        "id": record.interaction_id,
+        "user_id": record.user,
+        "opened_at": _time(record.opened_at),
+        "sink": record.sink,
+        "closing": record.closing,
+    }
+
+
+def _time(epoch_s: float) -> datetime:
+    return datetime.fromtimestamp(epoch_s, UTC)
+
+
+def _call(record: CallRecord) -> dict[str, Any]:
+    return {
+        "call_id": record.call_id,
+        "tenant_id": record.tenant,
+        "app_id": record.app,
+        "user_id": record.user,
+        "model": record.model,
+        "interaction_id": record.interaction_id,
+        "stage": record.stage,
+        "agent": record.agent,
+        "outcome": record.outcome,
+        "accepted_at": _time(record.accepted_at),
+        "ended_at": _time(record.ended_at),
+        "input_tokens": record.input_tokens,
+        "system_tokens": record.system_tokens,
+        "cached_tokens": record.cached_tokens,
+        "extend_tokens": record.extend_tokens,
+        "output_tokens": record.output_tokens,
+        "expected_output_tokens": record.expected_output_tokens,
+        "service": record.service,
+        "queue_delay_s": record.queue_delay_s,
+        "ttft_s": record.ttft_s,
+        "duration_s": record.duration_s,
+        "worker": record.worker,
+        "served_model": record.served_model or None,
+        "name": record.name or None,
+        "parents": list(record.parents),
+        "wasted": record.wasted,
+        "charged": record.charged,
+        "cost": record.cost,
+        "price_id": record.price_id or None,
+        "error": record.error,
+    }
+
+
+def _event(record: CallRecord) -> dict[str, Any]:
+    inputs = record.refusal_inputs or {}
+    return {
+        "call_id": record.call_id,
+        "at": _time(record.accepted_at),
+        "tenant_id": record.tenant,
+        "app_id": record.app,
+        "user_id": record.user,
+        "interaction_id": record.interaction_id,
+        "reason": record.refusal_reason,
+        "scope": record.refusal_scope,
+        "limit_count": record.refusal_limit,
+        "count": record.refusal_count,
+        "window_s": record.refusal_window_s,
+        "retry_after_s": record.refusal_retry_after_s,
+        "mid_run": record.mid_run,
+        **{name: inputs.get(name) for name in REFUSAL_INPUTS},
+    }
+
+
+def _interaction(record: InteractionRecord) -> dict[str, Any]:
+    return {
+        "tenant_id": record.tenant,
+        "app_id": record.app,
+        "id": record.interaction_id,
+        "user_id": record.user,
+        "state": record.state,
+        "opened_at": _time(record.opened_at),
+        "ended_at": _time(record.ended_at),
+        "calls": record.calls,
+        "tokens": record.tokens,
+        "wasted_tokens": record.wasted_tokens,
+        "waste_cause": record.waste_cause,
+    }

@@ -1,0 +1,49 @@
+"""How long raw rows and rollups are kept.
+
+Raw rows go by whole UTC days, and only those that have been rolled up: a quarter hour is never summed
+from rows of which some are gone.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.usage import UsageDirty, UsageState
+from fairserve.platform.reporting.usage.levels import DAY_S, LEVELS, TABLES
+
+
+def raw_rows_from(session: Session, wanted: datetime) -> datetime:
+    """Let go of the raw rows before ``wanted``; returns before when they may be deleted.
+
+    That is a UTC midnight, earlier where marks are left. Commit before deleting: from then on nobody
+    sums those rows.
+    """
+    state = session.scalars(select(UsageState).with_for_update()).one()
+    oldest_s = session.scalar(
+        select(func.min(UsageDirty.start_s)).where(UsageDirty.start_s >= state.raw_from_s)
+    )
+    until_s = wanted.timestamp() if oldest_s is None else min(wanted.timestamp(), oldest_s)
+    state.raw_from_s = max(state.raw_from_s, int(until_s) // DAY_S * DAY_S)
+    return datetime.fromtimestamp(state.raw_from_s, UTC)
+
+
+def delete_rollups_before(session: Session, time: datetime) -> int:
+    """Delete the oldest day of each level that is over before ``time``; returns how many rows.
+
+    The caller commits, and calls again until it is 0.
+    """
+    before_s = int(time.timestamp()) // DAY_S * DAY_S
+    deleted = 0
+    for table in (rollup.table for rollup in TABLES):
+        for level in LEVELS:
+            of_level = table.c.level == level
+            oldest_s = session.scalar(select(func.min(table.c.start_s)).where(of_level))
+            if oldest_s is None or oldest_s >= before_s:
+                continue
+            until_s = oldest_s // DAY_S * DAY_S + DAY_S
+            result = session.execute(delete(table).where(of_level, table.c.start_s < until_s))
+            deleted += int(getattr(result, "rowcount", 0))
+    return deleted

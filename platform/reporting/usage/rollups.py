@@ -1,0 +1,209 @@
+"""Keeping the rollups true to the ledger: what was marked is summed anew from raw rows, wholly.
+
+A step takes the marks of a few quarter hours of one tenant's day, writes their rows at the finest level
+from raw rows, folds those into the coarser levels, and removes the marks, in one short transaction. So a
+step that is cut off has not happened, and one that is repeated changes nothing. Quarter hours of which
+raw rows may have been deleted are never summed again.
+
+Steps of several processes exclude each other by the lock of the row in ``usage_state``. The ledger does
+not take it: what it marks while a step runs is marked still when the step has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, and_, bindparam, delete, insert, select, tuple_
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.usage import UsageDirty, UsageState
+from fairserve.platform.reporting.usage import raw_rows
+from fairserve.platform.reporting.usage.levels import (
+    CALLS,
+    DAY_S,
+    LEVELS,
+    QUARTER_S,
+    REFUSALS,
+    RUNS,
+    RollupTable,
+    Row,
+    fold,
+)
+from fairserve.platform.reporting.usage.raw_rows import Window
+
+MAX_MARKS = 400
+"""Of one step."""
+MAX_GAP_S = 16 * QUARTER_S
+"""Marks so near each other are rolled up together, with what is between them."""
+_KEYS = 200
+"""Of one condition: SQLite bounds the depth of an expression."""
+
+RAW: Sequence[tuple[RollupTable, Callable[[Session, Window], list[Row]]]] = (
+    (CALLS, raw_rows.calls),
+    (RUNS, raw_rows.runs),
+    (REFUSALS, raw_rows.refusals),
+)
+_MARK = ("tenant_id", "app_id", "start_s", "marks")
+_UNMARK = delete(UsageDirty).where(
+    *(getattr(UsageDirty, name) == bindparam(name) for name in _MARK)
+)
+
+
+class Mark(NamedTuple):
+    """A quarter hour to be rolled up, and how often it was marked when that was read."""
+
+    tenant_id: str
+    app_id: str
+    start_s: int
+    marks: int
+
+
+def roll_up(sessions: SessionFactory, *, stopping: Callable[[], bool] = lambda: False) -> bool:
+    """Roll up everything that is marked now, each step in a transaction of its own.
+
+    Returns False if it stopped early: ``stopping`` said so, or another process is at it.
+    """
+    began_s = time.time()
+    with sessions() as session:
+        days = marked_days(session)
+    for tenant_id, day_s in days:
+        after: tuple[int, str] | None = (day_s, "")
+        while after is not None:
+            if stopping():
+                return False
+            with sessions.begin() as session:
+                state = lock_state(session)
+                if state is None:
+                    return False
+                after = roll_up_some(session, state, tenant_id, after)
+    with sessions.begin() as session:
+        state = lock_state(session)
+        if state is None:
+            return False
+        state.rolled_up_s = max(state.rolled_up_s, began_s)
+    return True
+
+
+def roll_up_all(session: Session) -> None:
+    """Roll up everything in the session's transaction. The caller commits."""
+    state = lock_state(session)
+    assert state is not None
+    for tenant_id, day_s in marked_days(session):
+        after: tuple[int, str] | None = (day_s, "")
+        while after is not None:
+            after = roll_up_some(session, state, tenant_id, after)
+    state.rolled_up_s = time.time()
+
+
+def lock_state(session: Session) -> UsageState | None:
+    """The state, locked until the transaction ends; None if another process has it."""
+    return session.scalars(
+        select(UsageState)
+        .with_for_update(skip_locked=True)
+        .execution_options(populate_existing=True)
+    ).one_or_none()
+
+
+def marked_days(session: Session) -> list[tuple[str, int]]:
+    """The tenants and days with marks, oldest day first."""
+    day = (UsageDirty.start_s // DAY_S * DAY_S).label("day")
+    found = session.execute(
+        select(UsageDirty.tenant_id, day)
+        .group_by(UsageDirty.tenant_id, day)
+        .order_by(day, UsageDirty.tenant_id)
+    )
+    return [(tenant_id, int(day_s)) for tenant_id, day_s in found]
+
+
+def roll_up_some(
+    session: Session, state: UsageState, tenant_id: str, after: tuple[int, str]
+) -> tuple[int, str] | None:
+    """One step: marks of a tenant's day beyond (start, app). Returns how far; None at its end."""
+    day_end_s = after[0] // DAY_S * DAY_S + DAY_S
+    found = session.execute(
+        select(UsageDirty.tenant_id, UsageDirty.app_id, UsageDirty.start_s, UsageDirty.marks)
+        .where(
+            UsageDirty.tenant_id == tenant_id,
+            tuple_(UsageDirty.start_s, UsageDirty.app_id) > after,
+            UsageDirty.start_s < day_end_s,
+        )
+        .order_by(UsageDirty.start_s, UsageDirty.app_id)
+        .limit(MAX_MARKS)
+    )
+    marks = _near_each_other([Mark(*row) for row in found])
+    if not marks:
+        return None
+    if marks[0].start_s >= state.raw_from_s:
+        apps = sorted({mark.app_id for mark in marks})
+        window = Window(tenant_id, apps, marks[0].start_s, marks[-1].start_s + QUARTER_S)
+        for table, read in RAW:
+            _rewrite(session, table, window, read(session, window))
+    session.connection().execute(_UNMARK, [mark._asdict() for mark in marks])
+    return marks[-1].start_s, marks[-1].app_id
+
+
+def _near_each_other(marks: list[Mark]) -> list[Mark]:
+    """The first of them, until a gap that is too long to be summed along."""
+    for number, (one, next_one) in enumerate(pairwise(marks), start=1):
+        if next_one.start_s - one.start_s > MAX_GAP_S:
+            return marks[:number]
+    return marks
+
+
+def _rewrite(session: Session, table: RollupTable, window: Window, rows: list[Row]) -> None:
+    """Replace the window's rows of the finest level, and all coarser rows that contain them."""
+    column = table.table.c
+    day_s = window.begin_s // DAY_S * DAY_S
+    of_tenant = column.tenant_id == window.tenant_id
+    in_day = and_(of_tenant, column.start_s >= day_s, column.start_s < day_s + DAY_S)
+    of_apps = column.app_id.in_(window.app_ids)
+    in_quarters = and_(of_tenant, column.start_s >= window.begin_s, column.start_s < window.end_s)
+    changed = and_(in_quarters, of_apps)
+    keys = [column[name] for name in table.keys]
+    at = {name: column.level == name for name in LEVELS}
+
+    found = session.execute(select(*keys).where(at["quarter_user"], changed))
+    before: set[tuple[str, ...]] = {tuple(row) for row in found}
+    _delete(session, table, at["quarter_user"], changed)
+    _insert(session, table, rows)
+    _delete(session, table, at["quarter_app"], changed)
+    _insert(session, table, fold(table, rows, "quarter", "app"))
+
+    per_app = _read(session, table, at["quarter_app"], in_quarters)
+    _delete(session, table, at["quarter_tenant"], in_quarters)
+    _insert(session, table, fold(table, per_app, "quarter", "tenant"))
+
+    touched = tuple_(*keys).in_(select(*keys).where(at["quarter_user"], changed))
+    gone = sorted(before - {tuple(row[name] for name in table.keys) for row in rows})
+    parts = [gone[begin : begin + _KEYS] for begin in range(0, len(gone), _KEYS)]
+    for users in (touched, *(tuple_(*keys).in_(part) for part in parts)):
+        per_quarter = _read(session, table, at["quarter_user"], in_day, users)
+        _delete(session, table, at["day_user"], in_day, users)
+        _insert(session, table, fold(table, per_quarter, "day", "user"))
+
+    per_app = _read(session, table, at["quarter_app"], in_day, of_apps)
+    _delete(session, table, at["day_app"], in_day, of_apps)
+    _insert(session, table, fold(table, per_app, "day", "app"))
+    per_app = _read(session, table, at["day_app"], in_day)
+    _delete(session, table, at["day_tenant"], in_day)
+    _insert(session, table, fold(table, per_app, "day", "tenant"))
+
+
+def _read(session: Session, table: RollupTable, *where: ColumnElement[bool]) -> list[Row]:
+    column = table.table.c
+    order = [column.start_s, *(column[name] for name in table.keys)]
+    found = session.execute(select(table.table).where(*where).order_by(*order))
+    return [dict(row) for row in found.mappings()]
+
+
+def _delete(session: Session, table: RollupTable, *where: ColumnElement[bool]) -> None:
+    session.execute(delete(table.table).where(*where))
+
+
+def _insert(session: Session, table: RollupTable, rows: list[Row]) -> None:
+    if rows:
+        session.execute(insert(table.table), rows)

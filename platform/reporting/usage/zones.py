@@ -1,0 +1,81 @@
+"""Days and hours of a time zone as ranges of UTC epoch seconds.
+
+A zone is a step function: from a second on, its clocks are ahead of UTC by so much. Steps and offsets
+are multiples of quarter hours nearly everywhere since 1972, so that a local hour consists of quarter
+hours of UTC. Where a clock was set at another minute (Newfoundland until 2011, at 00:01) the quarter
+hour counts as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.reporting.usage.levels import DAY_S
+
+
+class Offset(NamedTuple):
+    """From ``start_s`` on, local clocks are ``seconds`` ahead of UTC."""
+
+    start_s: int
+    seconds: int
+
+
+def zone_named(name: str) -> ZoneInfo:
+    """The zone. Raises InvalidRequestError for a name that is not in the IANA database."""
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise InvalidRequestError(
+            "there is no such time zone; write an IANA name such as Europe/Berlin", param="zone"
+        ) from None
+
+
+def day_bounds(
+    first: date | None, last: date | None, zone: ZoneInfo
+) -> tuple[int | None, int | None]:
+    """The second at which ``first`` begins, and that at which ``last`` is over; None is open."""
+    begin_s = None if first is None else _midnight(first, zone)
+    if last is None or last >= date.max - timedelta(days=1):
+        return begin_s, None
+    return begin_s, _midnight(last + timedelta(days=1), zone)
+
+
+def _midnight(day: date, zone: ZoneInfo) -> int:
+    """The first moment of the day, also where clocks skip midnight or show it twice."""
+    if day <= date.min + timedelta(days=1):
+        return 0
+    return int(datetime.combine(day, time(), zone).timestamp())
+
+
+def offsets(zone: ZoneInfo, begin_s: int, end_s: int) -> Sequence[Offset]:
+    """The zone between two seconds; at least one entry, the first at ``begin_s``."""
+    found = [Offset(begin_s, _offset(zone, begin_s))]
+    at_s = begin_s
+    while at_s < end_s:
+        next_s = min(at_s + DAY_S, end_s)
+        if _offset(zone, next_s) != found[-1].seconds:
+            before_s, after_s = at_s, next_s
+            while after_s - before_s > 1:
+                middle_s = (before_s + after_s) // 2
+                if _offset(zone, middle_s) == found[-1].seconds:
+                    before_s = middle_s
+                else:
+                    after_s = middle_s
+            found.append(Offset(after_s, _offset(zone, after_s)))
+        at_s = next_s
+    return found
+
+
+def _offset(zone: ZoneInfo, at_s: int) -> int:
+    offset = datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds())
+
+
+def local_day(number: int) -> date:
+    """The day from the days since 1970-01-01."""
+    return date(1970, 1, 1) + timedelta(days=number)

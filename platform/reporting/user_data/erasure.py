@@ -1,0 +1,224 @@
+"""Erases one end user: what is about the person goes, what was used stays under a pseudonym.
+
+First the erasure is stored, so that calls under way, and a journal that is read again, come under
+the pseudonym (:func:`~fairserve.platform.reporting.user_data.pseudonyms.under_pseudonyms`); then the
+rows that are there change, in short transactions. An erasure that was cut off is finished by asking
+again.
+
+Weakness: a run that goes on during its user's erasure is one run before it and another one after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Table, bindparam, delete, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from fairserve.platform.background.webhooks.events import anonymous_data
+from fairserve.platform.db import audit
+from fairserve.platform.db.base import Base, utc_now
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.erasures import Erasure
+from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
+from fairserve.platform.db.operations import AuditEntry
+from fairserve.platform.db.upsert import upsert
+from fairserve.platform.db.webhooks import WebhookEvent
+from fairserve.platform.reporting.exports.erasure import forget_user
+from fairserve.platform.reporting.usage.marks import mark_rows
+from fairserve.platform.reporting.usage.renaming import rename_user
+from fairserve.platform.reporting.user_data.pseudonyms import Replacement, new_erasure, user_hashes
+from fairserve.platform.reporting.user_data.repository import (
+    AUDIT,
+    CALLS,
+    CONTRACTS,
+    EXPORTS,
+    INTERACTIONS,
+    OPEN_INTERACTIONS,
+    PROGRAMS,
+    REFUSALS,
+    SETTINGS,
+    WEBHOOK_EVENTS,
+    Kind,
+    pages,
+)
+from fairserve.platform.tenancy.auth import Principal
+
+BATCH_ROWS = 5_000
+"""Of one transaction."""
+PROGRAM_ROWS = 100
+
+Write = Callable[[Session, Sequence[Any]], None]
+
+
+def begin(session: Session, hasher: KeyHasher, principal: Principal, user: str) -> Erasure:
+    """Store that a user is erased as of now, with an entry in the audit log. The caller commits.
+
+    Raises IntegrityError if the same was done at the same time, or there is no such tenant.
+    """
+    assert principal.tenant_id is not None
+    hashes = user_hashes(hasher, user)
+    erasure = session.scalars(
+        select(Erasure)
+        .where(Erasure.tenant_id == principal.tenant_id, Erasure.user_hash.in_(hashes))
+        .with_for_update()
+    ).first()
+    if erasure is None:
+        erasure = new_erasure(principal.tenant_id, hashes[0], utc_now())
+        session.add(erasure)
+    erasure.user_hash = hashes[0]
+    erasure.erased_at = utc_now()
+    audit.record(session, principal, "user.erase", erasure.pseudonym, tenant_id=principal.tenant_id)
+    session.flush()
+    return erasure
+
+
+class Rewriting:
+    """The rows of one erased user, made anonymous or deleted."""
+
+    def __init__(self, sessions: SessionFactory, erasure: Erasure, user: str) -> None:
+        self._sessions = sessions
+        self._tenant_id = erasure.tenant_id
+        self._user = user
+        self._until = erasure.erased_at
+        self._new = Replacement(erasure.pseudonym, erasure.id_key)
+
+    def delete_settings(self) -> dict[str, int]:
+        """Delete what operators set for the user; returns how much, by kind."""
+        return {
+            SETTINGS.name: self._in_batches(SETTINGS, _delete),
+            CONTRACTS.name: self._in_batches(CONTRACTS, _delete),
+        }
+
+    def rewrite(self) -> dict[str, int]:
+        """Everything else; returns how many rows it was, by kind."""
+        counts = {
+            AUDIT.name: self._in_batches(AUDIT, self._audit),
+            PROGRAMS.name: self._in_batches(PROGRAMS, _delete, PROGRAM_ROWS),
+            OPEN_INTERACTIONS.name: self._in_batches(OPEN_INTERACTIONS, _delete),
+            REFUSALS.name: self._in_batches(REFUSALS, self._refusals),
+            INTERACTIONS.name: self._in_batches(INTERACTIONS, self._interactions),
+            CALLS.name: self._in_batches(CALLS, self._calls),
+            WEBHOOK_EVENTS.name: self._in_batches(WEBHOOK_EVENTS, self._webhook_events),
+        }
+        rename_user(self._sessions, self._tenant_id, self._user, self._new.pseudonym)
+        counts[EXPORTS.name] = forget_user(self._sessions, self._tenant_id, self._user)
+        return counts
+
+    def _in_batches(self, kind: Kind, write: Write, rows: int = BATCH_ROWS) -> int:
+        count = 0
+        for page in pages(
+            self._sessions, kind, self._tenant_id, self._user, until=self._until, rows=rows
+        ):
+            with self._sessions.begin() as session:
+                write(session, page)
+            count += len(page)
+        return count
+
+    def _audit(self, session: Session, page: Sequence[AuditEntry]) -> None:
+        changes = [
+            {
+                "id": row.id,
+                "target": self._new.pseudonym,
+                "before": None if _tells(row.before, self._user) else row.before,
+                "after": None if _tells(row.after, self._user) else row.after,
+            }
+            for row in page
+        ]
+        _update(session, AuditEntry, changes)
+
+    def _refusals(self, session: Session, page: Sequence[ThrottlingEvent]) -> None:
+        changes = [
+            {
+                "call_id": row.call_id,
+                "user_id": self._new.pseudonym,
+                "interaction_id": self._new.run(row.app_id, row.interaction_id),
+            }
+            for row in page
+        ]
+        _update(session, ThrottlingEvent, changes)
+        mark_rows(session, map(_plain, page), "at")
+
+    def _interactions(self, session: Session, page: Sequence[Interaction]) -> None:
+        # A journal that was read again may have written the new rows already.
+        changed = [
+            _plain(row) | {"id": self._new.run(row.app_id, row.id), "user_id": self._new.pseudonym}
+            for row in page
+        ]
+        upsert(session, Interaction, changed)
+        _delete(session, page)
+        mark_rows(session, changed, "ended_at")
+
+    def _calls(self, session: Session, page: Sequence[LedgerCall]) -> None:
+        changes = []
+        for row in page:
+            texts = self._new.texts(
+                row.app_id, row.interaction_id, row.call_id, row.name, row.parents or ()
+            )
+            changes.append(
+                {"call_id": row.call_id, "user_id": self._new.pseudonym}
+                | texts
+                | {"parents": None if row.parents is None else list(texts["parents"])}
+            )
+        _update(session, LedgerCall, changes)
+        mark_rows(session, map(_plain, page), "accepted_at")
+
+    def _webhook_events(self, session: Session, page: Sequence[WebhookEvent]) -> None:
+        changes = [
+            {
+                "id": row.id,
+                "user_id": self._new.pseudonym,
+                "payload": row.payload
+                | {"data": anonymous_data(row.payload["data"], self._new.pseudonym, self._new.run)},
+            }
+            for row in page
+        ]
+        _update(session, WebhookEvent, changes)
+
+
+def _update(session: Session, model: type[Base], changes: Sequence[Mapping[str, Any]]) -> None:
+    """Change rows by their key, which is one column; rows that have gone stay so."""
+    table = _table(model)
+    (key,) = table.primary_key
+    names = [name for name in changes[0] if name != key.name]
+    statement = (
+        update(table)
+        .where(key == bindparam(f"of_{key.name}"))
+        .values({name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names})
+    )
+    session.connection().execute(
+        statement,
+        [
+            {f"of_{key.name}": change[key.name]} | {f"new_{name}": change[name] for name in names}
+            for change in changes
+        ],
+    )
+
+
+def _delete(session: Session, page: Sequence[Any]) -> None:
+    table = _table(type(page[0]))
+    key = list(table.primary_key)
+    values = [tuple(getattr(row, column.key) for column in key) for row in page]
+    for start in range(0, len(values), 500):
+        session.execute(delete(table).where(tuple_(*key).in_(values[start : start + 500])))
+
+
+def _table(model: type[Base]) -> Table:
+    table = model.__table__
+    assert isinstance(table, Table)
+    return table
+
+
+def _plain(row: Base) -> dict[str, Any]:
+    return {column.name: getattr(row, column.key) for column in row.__table__.columns}
+
+
+def _tells(value: object, user: str) -> bool:
+    """Whether a plain value names the user anywhere."""
+    if isinstance(value, Mapping):
+        return any(_tells(part, user) for pair in value.items() for part in pair)
+    if isinstance(value, list):
+        return any(_tells(part, user) for part in value)
+    return isinstance(value, str) and user in value

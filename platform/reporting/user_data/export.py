@@ -1,0 +1,62 @@
+"""Everything kept about one end user as one JSON document, written page by page.
+
+Each kind of row is a list under its name; a program has its steps. A document that was cut off is not
+JSON, so nobody takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from fairserve.platform.db.base import Base, utc_now
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.reporting.user_data.repository import KINDS, PROGRAMS, pages, steps
+
+PROGRAM_ROWS = 10
+"""Of a page; a declaration can be long."""
+
+
+def export(sessions: SessionFactory, tenant_id: str, user: str) -> Iterator[bytes]:
+    """The document in parts. Raises OperationalError if the database goes away."""
+    head = {
+        "object": "user_data",
+        "tenant_id": tenant_id,
+        "user": user,
+        "exported_at": utc_now(),
+    }
+    yield orjson.dumps(head)[:-1]
+    for kind in KINDS:
+        yield b',"%s":[' % kind.name.encode()
+        if kind is PROGRAMS:
+            found = pages(sessions, kind, tenant_id, user, rows=PROGRAM_ROWS)
+            yield from _joined(_program(sessions, row) for page in found for row in page)
+        else:
+            found = pages(sessions, kind, tenant_id, user)
+            yield from _joined(_written(page) for page in found)
+        yield b"]"
+    yield b"}\n"
+
+
+def _program(sessions: SessionFactory, program: Any) -> Iterator[bytes]:
+    yield orjson.dumps(_plain(program))[:-1]
+    yield b',"steps":['
+    yield from _joined(_written(page) for page in steps(sessions, program))
+    yield b"]}"
+
+
+def _joined(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    for number, item in enumerate(items):
+        if number:
+            yield b","
+        yield from item
+
+
+def _written(page: Sequence[Base]) -> Iterator[bytes]:
+    yield b",".join(orjson.dumps(_plain(row)) for row in page)
+
+
+def _plain(row: Base) -> dict[str, Any]:
+    return {column.name: getattr(row, column.key) for column in row.__table__.columns}

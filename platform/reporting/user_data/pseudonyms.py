@@ -1,0 +1,142 @@
+"""What stands for an erased user: a pseudonym, and for each id that clients chose another one.
+
+The replacements are keyed hashes under a random key of the erasure, so that calls still group into runs
+and name their parents, the journal may tell of them again, and nobody without the key can tell which id
+was meant. What is not needed for that is cleared: agents, and what errors said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from fairserve.platform.control.ledger import Rows
+from fairserve.platform.control.record import CallRecord, InteractionRecord, OpenInteractionRecord
+from fairserve.platform.db.base import NAME_CHARS
+from fairserve.platform.db.erasures import Erasure
+from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.db.ledger import WIDE_ID_CHARS
+from fairserve.platform.db.upsert import fitting_text
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Of the ids and texts of one erased user. The same ids give the same, at every time."""
+
+    pseudonym: str
+    id_key: str
+
+    def run(self, app_id: str, run_id: str) -> str:
+        """In place of an interaction's id."""
+        return self._token("run", app_id, run_id)
+
+    def call(self, app_id: str, run_id: str, name: str) -> str:
+        """In place of a call's name; ``run_id`` is the client's."""
+        return self._token("call", app_id, run_id, name)
+
+    def texts(
+        self, app_id: str, run_id: str, call_id: str, name: str | None, parents: Iterable[str]
+    ) -> dict[str, Any]:
+        """What becomes of the texts of a call; the fields of ``CallRecord``, and of its row."""
+        return {
+            "interaction_id": self.run(app_id, run_id),
+            "agent": None,
+            # Where it has no name its own id is what others call it.
+            "name": self.call(app_id, run_id, name or call_id),
+            "parents": tuple(self.call(app_id, run_id, parent) for parent in parents),
+            "error": "",
+        }
+
+    def _token(self, *parts: str) -> str:
+        fitting = (fitting_text(part, WIDE_ID_CHARS) for part in parts)
+        digest = hmac.new(bytes.fromhex(self.id_key), "\0".join(fitting).encode(), hashlib.sha256)
+        return f"erased-{digest.hexdigest()[:32]}"
+
+
+def new_erasure(tenant_id: str, user_hash: str, erased_at: datetime) -> Erasure:
+    """An erasure with a pseudonym and a key of its own."""
+    return Erasure(
+        tenant_id=tenant_id,
+        user_hash=user_hash,
+        pseudonym=f"erased-{secrets.token_hex(16)}",
+        id_key=secrets.token_hex(32),
+        erased_at=erased_at,
+    )
+
+
+def user_hashes(hasher: KeyHasher, user: str) -> list[str]:
+    """The hashes under which a user may be in ``erasures``, the present secret's first."""
+    return hasher.candidates(fitting_text(user, NAME_CHARS))
+
+
+def under_pseudonyms(session: Session, hasher: KeyHasher, rows: Rows) -> Rows:
+    """Records to write, with those of erased users from before their erasure made anonymous.
+
+    Their open interactions are left out: nobody continues a run under a pseudonym. One look-up, of what
+    was erased since the earliest of them: as a rule that is nothing.
+    """
+    runs: tuple[InteractionRecord | OpenInteractionRecord, ...] = (*rows.ended, *rows.opened)
+    times = [call.accepted_at for call in rows.calls] + [run.opened_at for run in runs]
+    if not times:
+        return rows
+    tenants = {call.tenant for call in rows.calls} | {run.tenant for run in runs}
+    erasures = session.scalars(
+        select(Erasure).where(
+            Erasure.tenant_id.in_(tenants),
+            Erasure.erased_at >= datetime.fromtimestamp(min(times), UTC),
+        )
+    ).all()
+    if not erasures:
+        return rows
+    erased = _Erased({(row.tenant_id, row.user_hash): row for row in erasures}, hasher)
+    return Rows(
+        [erased.call(call) for call in rows.calls],
+        [erased.run(run) for run in rows.ended],
+        [run for run in rows.opened if not erased.has(run)],
+    )
+
+
+class _Erased:
+    """The erasures that a batch of records may be about."""
+
+    def __init__(self, rows: Mapping[tuple[str, str], Erasure], hasher: KeyHasher) -> None:
+        self._rows = rows
+        self._hasher = hasher
+        self._found: dict[tuple[str, str], Erasure | None] = {}
+
+    def call(self, record: CallRecord) -> CallRecord:
+        known = self._of(record.tenant, record.user, record.accepted_at)
+        if known is None:
+            return record
+        texts = known.texts(
+            record.app, record.interaction_id, record.call_id, record.name, record.parents
+        )
+        return replace(record, user=known.pseudonym, **texts)
+
+    def run(self, record: InteractionRecord) -> InteractionRecord:
+        known = self._of(record.tenant, record.user, record.opened_at)
+        if known is None:
+            return record
+        run_id = known.run(record.app, record.interaction_id)
+        return replace(record, user=known.pseudonym, interaction_id=run_id)
+
+    def has(self, record: OpenInteractionRecord) -> bool:
+        return self._of(record.tenant, record.user, record.opened_at) is not None
+
+    def _of(self, tenant: str, user: str, at: float) -> Replacement | None:
+        if (tenant, user) not in self._found:
+            hashes = user_hashes(self._hasher, user)
+            rows = (self._rows.get((tenant, each)) for each in hashes)
+            self._found[tenant, user] = next((row for row in rows if row is not None), None)
+        row = self._found[tenant, user]
+        if row is None or datetime.fromtimestamp(at, UTC) > row.erased_at:
+            return None
+        return Replacement(row.pseudonym, row.id_key)

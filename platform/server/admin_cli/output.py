@@ -1,0 +1,88 @@
+"""What the admin commands print: tables for people, the raw answer with ``--json``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairserve.platform.base.text_table import aligned
+
+EMPTY = "-"
+
+
+def print_json(answer: Any) -> None:
+    """The raw answer."""
+    print(json.dumps(answer, indent=2, ensure_ascii=False))
+
+
+def print_one(answer: Mapping[str, Any]) -> None:
+    """One object, a field a line; limits that there are not are left out."""
+    rows = list(_flat(answer))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name.ljust(width)}  {_text(value)}")
+
+
+def print_page(page: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """A page of a list as a table; on stderr, how to see the rest."""
+    rows = [[_cell(item, column) for column in columns] for item in page["items"]]
+    left = tuple(range(len(columns)))
+    print(aligned([column.replace("_", " ") for column in columns], rows, left=left))
+    shown = page["offset"] + len(rows)
+    if shown < page["total"]:
+        more = f"{len(rows)} of {page['total']}; --offset {shown} shows more"
+        print(more, file=sys.stderr)
+
+
+def state_of(item: Mapping[str, Any]) -> str:
+    """Whether a tenant or an app is deleted, suspended, or neither."""
+    for name in ("deleted", "suspended"):
+        if item.get(f"{name}_at"):
+            return name
+    return "active"
+
+
+def _cell(item: Mapping[str, Any], column: str) -> str:
+    if column == "state":
+        return state_of(item)
+    value = item[column]
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_text(v)}" for name, v in _limits(value)) or EMPTY
+    return _text(value)
+
+
+def _flat(answer: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in answer.items():
+        if isinstance(value, Mapping):
+            inner = dict(_limits(value)) if "soft_end" in value else value
+            found.extend(_flat(inner, f"{prefix}{name}."))
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            for number, item in enumerate(value, start=1):
+                found.extend(_flat(item, f"{prefix}{name}.{number}."))
+        else:
+            found.append((prefix + name, value))
+    return found
+
+
+def _limits(contract: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The limits that there are."""
+    return [
+        (name, value)
+        for name, value in contract.items()
+        if value is not None and not (name == "soft_end" and contract.get("soft_budget") is None)
+    ]
+
+
+def _text(value: Any) -> str:
+    if value is None or value in ("", []):
+        return EMPTY
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.9f}".rstrip("0").rstrip(".")
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "".join(char if char.isprintable() else "?" for char in str(value))

@@ -1,0 +1,211 @@
+"""The FastAPI application: routers, errors in one shape, a log line per request.
+
+The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` gathers streams. What the endpoints
+need is put on ``app.state`` by :mod:`fairserve.platform.server.wiring`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairserve.platform.background.jobs import endpoints as jobs
+from fairserve.platform.background.webhooks import endpoints as webhooks
+from fairserve.platform.base.errors import (
+    FairServeError,
+    InvalidRequestError,
+    NotFoundError,
+)
+from fairserve.platform.console.errors import error_page, is_console
+from fairserve.platform.console.router import router as console
+from fairserve.platform.console.security_headers import ConsoleHeaders
+from fairserve.platform.console.state import ConsoleState
+from fairserve.platform.control import endpoints as live
+from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, FieldError
+from fairserve.platform.fleet import endpoints as cluster
+from fairserve.platform.fleet import fleet_endpoints as fleet
+from fairserve.platform.reporting.exports import endpoints as exports
+from fairserve.platform.reporting.usage import endpoints as usage
+from fairserve.platform.reporting.usage.slots import ReportSlots
+from fairserve.platform.reporting.user_data import endpoints as user_data
+from fairserve.platform.server.http.intake import Intake
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.completions import endpoints as completions
+from fairserve.platform.serving.completions.limit_headers import LimitHeaders
+from fairserve.platform.serving.interactions import admin_endpoints as all_interactions
+from fairserve.platform.serving.interactions import endpoints as interactions
+from fairserve.platform.tenancy.apps import endpoints as apps
+from fairserve.platform.tenancy.audit import endpoints as audit
+from fairserve.platform.tenancy.keys import endpoints as admin_keys
+from fairserve.platform.tenancy.prices import endpoints as prices
+from fairserve.platform.tenancy.profiles import endpoints as profiles
+from fairserve.platform.tenancy.tenants import endpoints as tenants
+from fairserve.platform.tenancy.tenants import users
+from fairserve.platform.tuning import endpoints as throttling
+from fairserve.platform.tuning.preview import Previews
+
+logger = logging.getLogger(__name__)
+access_log = logging.getLogger("fairserve.access")
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+MANAGEMENT = (
+    admin_keys,
+    all_interactions,
+    apps,
+    audit,
+    cluster,
+    exports,
+    fleet,
+    jobs,
+    live,
+    prices,
+    profiles,
+    tenants,
+    throttling,
+    usage,
+    user_data,
+    users,
+    webhooks,
+)
+"""What has the endpoints for operators and tenants."""
+
+
+def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
+    """The application. ``lifespan`` puts what the endpoints need on ``app.state``."""
+    docs = "/docs" if settings.api_docs else None
+    app = FastAPI(
+        title="FairServe",
+        version=_version(),
+        lifespan=lifespan,
+        docs_url=docs,
+        redoc_url=None,
+        openapi_url="/openapi.json" if settings.api_docs else None,
+    )
+    app.state.settings = settings
+    app.state.previews = Previews()
+    app.state.report_slots = ReportSlots()
+    for module in (completions, interactions, *MANAGEMENT):
+        app.include_router(module.router)
+    if settings.console:
+        app.state.console = ConsoleState(settings)
+        app.include_router(console)
+    app.add_exception_handler(FairServeError, _answer_error)
+    app.add_exception_handler(RequestValidationError, _answer_validation)
+    app.add_exception_handler(DataError, _answer_unfit)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(ClientDisconnect, _answer_nobody)
+    app.add_exception_handler(Exception, _answer_bug)
+    app.add_middleware(Intake, settings=settings, answer=_answer)
+    app.add_middleware(LimitHeaders)
+    app.add_middleware(ConsoleHeaders)
+    app.add_middleware(RequestLog)
+    return app
+
+
+def error_response(error: FairServeError) -> JSONResponse:
+    """The answer to a request that failed before anything was sent."""
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers)
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FairServeError)
+    return _answer(request, error)
+
+
+async def _answer_validation(request: Request, error: Exception) -> Response:
+    """FastAPI's own validation, of bodies, queries and paths: the first problem, with its field."""
+    assert isinstance(error, RequestValidationError)
+    problem = error.errors()[0]
+    # The first part says where: body, query, path. A JSON error has the position as the second.
+    field = ".".join(str(part) for part in problem["loc"][1:])
+    if problem["type"] == "json_invalid":
+        return _answer(request, InvalidRequestError("the body is not JSON", code="malformed_json"))
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    context = problem.get("ctx", {})
+    if isinstance(cause := context.get("error"), FieldError):
+        param = f"{field}.{cause.field}" if field else cause.field
+        return _answer(request, InvalidRequestError(text, param=param))
+    if context.get("pattern") == NO_CONTROL_CHARACTERS:
+        text = "control characters are not allowed"
+    code = "unknown_parameter" if problem["type"] == "extra_forbidden" else None
+    message = f"{field}: {text}" if field else text
+    return _answer(request, InvalidRequestError(message, param=field or None, code=code))
+
+
+async def _answer_unfit(request: Request, error: Exception) -> Response:
+    """PostgreSQL holds no NUL in a text, so nothing has such an id or name."""
+    problem = InvalidRequestError("a value is one that the database cannot hold")
+    return _answer(request, problem)
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    """Starlette's own errors: no such path, wrong method."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return _answer(request, NotFoundError(f"there is no {request.url.path}"))
+    answer = InvalidRequestError(str(error.detail), code="invalid_request")
+    if error.status_code == 405:
+        allowed = ", ".join(v for k, v in (error.headers or {}).items() if k.lower() == "allow")
+        answer.message = f"{request.url.path} does not take {request.method}; allowed: {allowed}"
+        answer.code = "method_not_allowed"
+    answer.status = error.status_code
+    answer.headers = dict(error.headers or {})
+    return _answer(request, answer)
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    """The client left before its body was there."""
+    return Response(status_code=499)
+
+
+async def _answer_bug(request: Request, error: Exception) -> Response:
+    return _answer(request, FairServeError("internal error"))  # Starlette logs it with its trace
+
+
+def _answer(request: Request, error: FairServeError) -> Response:
+    return error_page(request, error) if is_console(request) else error_response(error)
+
+
+class RequestLog:
+    """One line per request: method, path, status, time. Never a query, a header or a body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http" or not access_log.isEnabledFor(logging.DEBUG):
+            await self._app(scope, receive, send)
+            return
+        began_s = time.perf_counter()
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            took_ms = (time.perf_counter() - began_s) * 1000
+            access_log.debug("%s %s %d %.1f ms", scope["method"], scope["path"], status, took_ms)
+
+
+def _version() -> str:
+    try:
+        return version("fairserve")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,79 @@
+"""Memory for the bodies of requests in progress: a budget for the server, and a share for each tenant.
+
+A body is reserved before it is read, by its declared length or as it arrives, and released with the
+request that it belongs to: the body of a waiting call stays in memory as long as the call does.
+
+Weakness: bytes are counted as they arrive; what is made of them (parsed JSON, token ids) takes several
+times as much.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fairserve.platform.base.errors import RateLimitedError, UnavailableError
+
+RETRY_S = "5"
+RESERVATION = "body_reservation"
+"""Name of a request's reservation in its state."""
+
+
+class BodyMemory:
+    """Bytes in use, in all and by owner (a tenant, or what is not a tenant's). O(1) for each change.
+
+    One body always fits an owner's share, and one owner's share the budget.
+    """
+
+    def __init__(self, max_bytes: int, owner_share: float, max_body_bytes: int) -> None:
+        self.max_bytes = max(max_bytes, max_body_bytes)
+        self.owner_bytes = max(int(self.max_bytes * owner_share), max_body_bytes)
+        self.used_bytes = 0
+        self._by_owner: Counter[str] = Counter()
+
+    def reserve(self, owner: str, size_bytes: int) -> None:
+        """Take bytes for an owner. Raises RateLimitedError or UnavailableError, and takes nothing."""
+        used = self._by_owner[owner]
+        if used + size_bytes > self.owner_bytes:
+            raise RateLimitedError(
+                f"requests of this tenant in progress have bodies of {used} bytes, and this one would"
+                f" add {size_bytes}; allowed: {self.owner_bytes}. Retry when some have ended",
+                code="body_share_full",
+                headers={"Retry-After": RETRY_S},
+            )
+        if self.used_bytes + size_bytes > self.max_bytes:
+            raise UnavailableError(
+                "the server has no memory left for the bodies of more requests; retry later",
+                code="body_memory_full",
+                headers={"Retry-After": RETRY_S},
+            )
+        self._by_owner[owner] += size_bytes
+        self.used_bytes += size_bytes
+
+    def release(self, owner: str, size_bytes: int) -> None:
+        """Return bytes that were reserved."""
+        self.used_bytes -= size_bytes
+        self._by_owner[owner] -= size_bytes
+        if not self._by_owner[owner]:
+            del self._by_owner[owner]
+
+
+class BodyReservation:
+    """The bytes of one request. It has one holder: the request, or the call that outlives it."""
+
+    def __init__(self, memory: BodyMemory, owner: str) -> None:
+        self._memory, self._owner = memory, owner
+        self.size_bytes = 0
+        self.held_by_call = False
+        """Whether a call has taken it over, and releases it when it ends."""
+
+    def grow(self, size_bytes: int) -> None:
+        """Reserve up to this size. Raises as :meth:`BodyMemory.reserve` does."""
+        if size_bytes > self.size_bytes:
+            self._memory.reserve(self._owner, size_bytes - self.size_bytes)
+            self.size_bytes = size_bytes
+
+    def release(self) -> None:
+        """Return the bytes; once more is nothing."""
+        if self.size_bytes:
+            self._memory.release(self._owner, self.size_bytes)
+            self.size_bytes = 0

@@ -1,0 +1,180 @@
+"""Checks before a body is read: drain, key, limit of the body, memory for it.
+
+Routes under ``/v1`` and ``/admin`` need a key. Where a request has a body, the key is checked here,
+because FastAPI reads and parses the body before it looks at any dependency: a stranger's body is never
+read. The route's own dependency then says which kind of key it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, UnavailableError
+from fairserve.platform.server.http.bodies import RESERVATION, BodyMemory, BodyReservation
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.tenancy.auth import Principal, current_principal, require_admin
+
+KEYLESS_BODY_BYTES = 256 * 1024
+"""Largest body where no key comes with the request: the console's forms."""
+MANAGEMENT_BODY_BYTES = 1024 * 1024
+"""Largest body of the endpoints for operators and tenants, which FastAPI parses on the event loop."""
+DRAIN_RETRY_S = "5"
+
+Answer = Callable[[Request, FairServeError], Response]
+
+
+class Intake:
+    """ASGI middleware. Costs a lookup in the cache of keys, and a few additions for each message."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, answer: Answer) -> None:
+        """``answer`` makes the response of a rejected request."""
+        self._app = app
+        self._max_body_bytes = settings.max_body_bytes
+        self._answer = answer
+        self._memory = BodyMemory(
+            settings.max_body_memory_bytes, settings.max_tenant_share, settings.max_body_bytes
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        size_bytes = _body_bytes(scope)
+        body = None
+        try:
+            _check_drain(request)
+            if size_bytes is not None:
+                principal = await _principal(request)
+                max_bytes = self._limit(request, principal)
+                body = _Body(receive, send, max_bytes, self._reserve(principal))
+                body.expect(size_bytes)
+        except FairServeError as error:
+            await self._reject(request, error, receive, send)
+            return
+        if body is None:
+            await self._app(scope, receive, send)
+            return
+        scope.setdefault("state", {})[RESERVATION] = body.reservation
+        try:
+            await self._app(scope, body.receive, body.send)
+        except FairServeError as error:
+            if error is not body.rejected:
+                raise
+        finally:
+            if not body.reservation.held_by_call:
+                body.reservation.release()
+        if body.rejected is not None and not body.answered:
+            await self._reject(request, body.rejected, receive, send)
+
+    async def _reject(
+        self, request: Request, error: FairServeError, receive: Receive, send: Send
+    ) -> None:
+        """Answer, and end the connection: the rest of the body is not wanted."""
+        response = self._answer(request, error)
+        response.headers["connection"] = "close"
+        await response(request.scope, receive, send)
+
+    def _reserve(self, principal: Principal | None) -> BodyReservation:
+        owner = "" if principal is None else principal.tenant_id or principal.scope
+        return BodyReservation(self._memory, owner)
+
+    def _limit(self, request: Request, principal: Principal | None) -> int:
+        path = request.scope["path"]
+        if principal is None:
+            own_bytes = KEYLESS_BODY_BYTES
+        elif path in ("/v1/chat/completions", "/v1/completions"):
+            service: Completions = request.app.state.completions
+            limit = service.max_body_bytes(principal)
+            own_bytes = self._max_body_bytes if limit is None else limit
+        elif path == "/v1/interactions":  # programs
+            own_bytes = self._max_body_bytes
+        else:
+            own_bytes = MANAGEMENT_BODY_BYTES
+        return min(own_bytes, self._max_body_bytes)
+
+
+class _Body:
+    """The body of one request: counted, reserved, and rejected once it is over the limit.
+
+    FastAPI makes a 400 of whatever goes wrong while it reads. So the answer that it makes after a
+    rejection is dropped, and the caller sends the right one.
+    """
+
+    def __init__(
+        self, receive: Receive, send: Send, max_bytes: int, reservation: BodyReservation
+    ) -> None:
+        self._receive, self._send = receive, send
+        self._max_bytes = max_bytes
+        self._received_bytes = 0
+        self.reservation = reservation
+        self.rejected: FairServeError | None = None
+        self.answered = False
+
+    def expect(self, size_bytes: int) -> None:
+        """Reserve a size that the client declares, or that has arrived. Raises a FairServeError."""
+        if size_bytes > self._max_bytes:
+            raise BodyTooLargeError(
+                f"the body has {size_bytes} bytes or more; allowed here: {self._max_bytes}"
+            )
+        self.reservation.grow(size_bytes)
+
+    async def receive(self) -> Message:
+        """The next part. Raises what rejects the request."""
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._received_bytes += len(message.get("body", b""))
+            try:
+                self.expect(self._received_bytes)
+            except FairServeError as error:
+                self.rejected = error
+                raise
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer, unless the request was rejected before its first part."""
+        if self.rejected is not None and not self.answered:
+            return
+        self.answered = True
+        await self._send(message)
+
+
+def _check_drain(request: Request) -> None:
+    """Raise UnavailableError for requests of apps and tenants while the server drains."""
+    if _top(request) == "v1" and request.app.state.draining.is_set():
+        raise UnavailableError(
+            "the server is stopping; send the request to another one, or again later",
+            code="draining",
+            headers={"Retry-After": DRAIN_RETRY_S},
+        )
+
+
+async def _principal(request: Request) -> Principal | None:
+    """Return whose key it is; None where no key is needed. Raises a FairServeError."""
+    top = _top(request)
+    if top not in ("v1", "admin"):
+        return None
+    principal = await current_principal(request)
+    return await require_admin(principal) if top == "admin" else principal
+
+
+def _top(request: Request) -> str:
+    path: str = request.scope["path"]
+    return path.split("/", 2)[1] if path.startswith("/") else ""
+
+
+def _body_bytes(scope: Mapping[str, Any]) -> int | None:
+    """Return the declared size of the body; 0 if it is sent in chunks, None if there is no body."""
+    chunked = False
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit():
+            return int(value) or None
+        chunked = chunked or name == b"transfer-encoding"
+    return 0 if chunked else None

@@ -1,0 +1,357 @@
+"""uvicorn's HTTP protocol with the limits that uvicorn has no settings for.
+
+One instance serves one connection. A client has a time limit for the head of a request (also for the
+first one, so that an idle connection ends), and for its body a time limit that grows with what has
+arrived. A head has at most 64 KiB. Connections are counted
+(:mod:`fairserve.platform.server.http.connections`). What is rejected here never reaches the
+application.
+
+An answer may be complete before the body has arrived (401, 413). The rest is then read and discarded
+within limits: a socket that is closed with unread data resets the connection, and the client may lose
+the answer.
+
+Cost per request: two timers. Weakness: a head or a trailer that begins in the same 64 KiB as the end of
+the request before it may be twice as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from fairserve.platform.base.client_address import client_address, is_trusted
+from fairserve.platform.base.errors import (
+    FairServeError,
+    HeadTooLargeError,
+    InvalidRequestError,
+    RequestTimeoutError,
+)
+from fairserve.platform.server.http.connections import Connections
+
+MAX_HEAD_BYTES = 64 * 1024
+MIN_BODY_BYTES_PER_S = 64 * 1024
+"""A body's time limit grows by a second for each so many bytes that have arrived."""
+MAX_DISCARDED_BYTES = 16 * 1024 * 1024
+"""Bytes that are read and thrown away after an answer that ends the connection."""
+MAX_PIPELINED = 32
+"""Requests that wait on one connection for the answer before them."""
+
+
+@dataclass(slots=True)
+class RequestLimits:
+    """Limits of every connection; a change holds for whatever arrives after it."""
+
+    head_timeout_s: float
+    body_timeout_s: float
+    max_body_bytes: int
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """Serves one connection within limits."""
+
+    def __init__(
+        self, *, connections: Connections, limits: RequestLimits, **uvicorn_arguments: Any
+    ) -> None:
+        super().__init__(**uvicorn_arguments)
+        self._open_connections = connections
+        self._limits = limits
+        self._peer: str | None = None
+        """Address that this connection is counted for; None while it is not counted."""
+        self._clients: deque[str] = deque()
+        """Clients that the requests in progress are counted for, on a proxy's connection."""
+        self._requests = 0
+        self._in_head = True
+        self._head_begun = False
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._body_bytes = 0
+        self._body_began_s = 0.0
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._bytes_without_body = 0
+        """Bytes of chunk headers and trailers since the last byte of a body."""
+        self._bytes_to_discard = 0
+        """Bytes that may still arrive after an answer that ends the connection."""
+
+    # --- the connection ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection, or answer at once why it is rejected."""
+        super().connection_made(transport)
+        peer = "" if self.client is None else self.client[0]
+        rejected = self._open_connections.connect(peer)
+        if rejected is not None:
+            self._close_with(rejected)
+            return
+        self._peer = peer
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers and the counting."""
+        self._stop_timers()
+        if self._peer is not None:
+            self._open_connections.disconnect(self._peer)
+            self._peer = None
+        while self._clients:
+            self._request_ends()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn leaves it running after an error
+
+    def _close_with(self, error: FairServeError) -> None:
+        """Answer with an error and close, or only close while another answer is being sent."""
+        self._stop_timers()
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_response(error))
+        self.transport.close()
+
+    def _end_with(self, error: FairServeError) -> None:
+        """Answer with an error while the client still sends, unless another answer is being sent."""
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_response(error))
+            self.close_in_peace()
+        else:
+            self._close_with(error)
+
+    def close_in_peace(self) -> None:
+        """Close, but first discard what the client still sends, for a while."""
+        self._stop_timers()
+        if self.transport.is_closing() or self._bytes_to_discard:
+            return
+        self.transport.write_eof()
+        self._bytes_to_discard = MAX_DISCARDED_BYTES
+        self._head_timer = self.loop.call_later(self._limits.head_timeout_s, self.transport.abort)
+        self.flow.resume_reading()
+
+    def _discard(self, data: bytes) -> None:
+        self._bytes_to_discard -= len(data)
+        if self._bytes_to_discard <= 0:
+            self._stop_timers()
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer in the API's shape what the parser cannot read."""
+        self._end_with(InvalidRequestError(msg, code="malformed_request"))
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: any stranger can ask for an upgrade."""
+
+    # --- what arrives -----------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser in pieces, none of which reaches beyond the limit of a head."""
+        if self._bytes_to_discard:
+            self._discard(data)
+            return
+        position = 0
+        while position < len(data):
+            size = MAX_HEAD_BYTES - self._head_bytes if self._in_head else MAX_HEAD_BYTES
+            piece = data[position : position + size]
+            position += len(piece)
+            requests, was_in_head, body_bytes = self._requests, self._in_head, self._body_bytes
+            super().data_received(piece)
+            if self.parser is None or self.transport.is_closing() or self._bytes_to_discard:
+                return
+            if self._in_head:
+                whole = was_in_head and requests == self._requests
+                self._head_bytes = self._head_bytes + len(piece) if whole else 0
+                too_long = self._head_bytes >= MAX_HEAD_BYTES
+            elif body_bytes == self._body_bytes:
+                self._bytes_without_body += len(piece)
+                too_long = self._bytes_without_body >= MAX_HEAD_BYTES
+            else:
+                self._bytes_without_body, too_long = 0, False
+            if too_long:
+                self._end_with(
+                    HeadTooLargeError(
+                        f"the head of the request is too long; allowed: {MAX_HEAD_BYTES} bytes"
+                    )
+                )
+                return
+            if len(self.pipeline) > MAX_PIPELINED or self._discards_too_much():
+                self._stop_timers()
+                self.transport.close()
+                return
+        self._watch()
+
+    def _watch(self) -> None:
+        """Set the timer for what is to arrive next."""
+        if not self._in_head:
+            # Before the application runs, and only where something may be left unread.
+            self.cycle.transport = _AnswerTransport(self)  # type: ignore[assignment] # its methods
+            if self._body_timer is None:
+                self._body_timer = self.loop.call_later(
+                    self._limits.body_timeout_s, self._body_overdue
+                )
+        elif self._head_begun or self._head_bytes:
+            self._await_head()
+        elif self.cycle is not None and self.cycle.response_complete:
+            # uvicorn stops its own timer whenever something arrives, also a rest that is discarded.
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_message_begin(self) -> None:
+        """The first byte of a head is here."""
+        self._head_begun = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Count a proxied request for its client, and start it."""
+        self._requests += 1
+        self._in_head, self._head_begun, self._head_bytes = False, False, 0
+        self._stop_timers()
+        self._body_bytes, self._bytes_without_body = 0, 0
+        self._body_began_s = self.loop.time()
+        app = self.app
+        proxies = self._open_connections.trusted_proxies
+        if self._peer is not None and is_trusted(self._peer, proxies):
+            client = client_address(self.scope, proxies)
+            rejected = self._open_connections.begin(client)
+            if rejected is None:
+                self._clients.append(client)
+            else:
+                self._clients.append("")
+                self.app = _rejecting(rejected)
+        try:
+            super().on_headers_complete()
+        finally:
+            self.app = app
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; ignore trailers, which nobody has checked."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Count a part of the body."""
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request has arrived as a whole."""
+        self._in_head, self._head_bytes = True, 0
+        self._stop_timers()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """A proxied request no longer counts for its client."""
+        if self._clients:
+            self._request_ends()
+        if not self._bytes_to_discard:
+            super().on_response_complete()
+
+    def _request_ends(self) -> None:
+        client = self._clients.popleft()
+        if client:  # else it was rejected
+            self._open_connections.end(client)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also if its client never read the last answer."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    @property
+    def awaits_body(self) -> bool:
+        """Whether a part of the last request's body is still to come."""
+        return not self._in_head
+
+    # --- timers -----------------------------------------------------------------------------------
+
+    def _await_head(self) -> None:
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self._limits.head_timeout_s, self._head_overdue)
+
+    def _head_overdue(self) -> None:
+        self._head_timer = None
+        if self.flow.read_paused:  # an answer before it is being sent: the client is not late
+            self._await_head()
+        elif self._head_begun:
+            self._close_with(self._timed_out("head", self._limits.head_timeout_s))
+        else:  # a browser's spare connection
+            self.transport.close()
+
+    def _body_overdue(self) -> None:
+        if self.flow.read_paused:  # the server does not read: the client is not late
+            self._body_began_s = self.loop.time()
+        waited_s = self.loop.time() - self._body_began_s
+        allowed_s = self._limits.body_timeout_s + self._body_bytes / MIN_BODY_BYTES_PER_S
+        if waited_s < allowed_s:
+            left_s = allowed_s - waited_s
+            self._body_timer = self.loop.call_later(left_s, self._body_overdue)
+            return
+        self._body_timer = None
+        if not (self.cycle.response_started or self.pipeline):
+            self.transport.write(_response(self._timed_out("body", allowed_s)))
+        self.transport.close()
+
+    def _stop_timers(self) -> None:
+        for timer in (self._head_timer, self._body_timer):
+            if timer is not None:
+                timer.cancel()
+        self._head_timer = self._body_timer = None
+
+    def _discards_too_much(self) -> bool:
+        """Whether the rest of a body that was answered already is longer than any may be."""
+        answered = self.cycle is not None and self.cycle.response_complete
+        return not self._in_head and answered and self._body_bytes > self._limits.max_body_bytes
+
+    @staticmethod
+    def _timed_out(what: str, allowed_s: float) -> RequestTimeoutError:
+        return RequestTimeoutError(
+            f"the {what} of the request did not arrive within {allowed_s:g} s; send it again"
+        )
+
+
+class _AnswerTransport:
+    """The connection as the answer to a request sees it whose body has not arrived yet."""
+
+    def __init__(self, protocol: LimitedProtocol) -> None:
+        self._protocol = protocol
+
+    def write(self, data: bytes) -> None:
+        self._protocol.transport.write(data)
+
+    def is_closing(self) -> bool:
+        return self._protocol.transport.is_closing()
+
+    def close(self) -> None:
+        """Close at once only if the whole body has arrived, or the answer broke off."""
+        if self._protocol.awaits_body and self._protocol.cycle.response_complete:
+            self._protocol.close_in_peace()
+        else:
+            self._protocol.transport.close()
+
+
+def _rejecting(error: FairServeError) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """Return an application that answers with the error and reads nothing."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        body = orjson.dumps(error.body())
+        headers = {"content-type": "application/json", "content-length": str(len(body))}
+        headers |= {name.lower(): value for name, value in error.headers.items()}
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": error.status, "headers": raw})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+def _response(error: FairServeError) -> bytes:
+    """Return a whole answer that ends the connection."""
+    body = orjson.dumps(error.body())
+    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    headers |= {name.lower(): value for name, value in error.headers.items()}
+    headers["connection"] = "close"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    reason = http.HTTPStatus(error.status).phrase
+    return f"HTTP/1.1 {error.status} {reason}\r\n{lines}\r\n".encode("latin-1") + body

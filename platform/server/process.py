@@ -1,0 +1,353 @@
+"""What belongs to the server's process: the locks of its data, its socket, its signals, its banner.
+
+One control writes one database (:mod:`fairserve.platform.control.lease`): a second server is refused
+before it touches anything. After the first SIGINT or SIGTERM the port stays open and new calls
+answer 503, until those in progress have ended or ``drain_timeout_s`` is over; a second signal exits
+at once, and the next start closes what was open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import functools
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+import uvicorn
+from sqlalchemy import Engine
+from starlette.types import Scope
+
+from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
+from fairserve.platform.control.lease import Lease
+from fairserve.platform.db.engine import connect
+from fairserve.platform.db.secret_key import SecretKeyError
+from fairserve.platform.fleet.supervisor import WorkersFailedError
+from fairserve.platform.server.http.connections import Connections
+from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
+from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.wiring import Platform, build_app, prepare_database
+
+logger = logging.getLogger(__name__)
+
+TAKEN_OVER = "another server has taken over the database"
+AFTER_DRAIN_S = 5
+"""How long answers may take to reach their clients after the drain."""
+SWITCH_S = 0.0005
+
+
+class StartError(Exception):
+    """The server cannot start here. The message says why, and what to do."""
+
+
+class ServerProcess:
+    """One run of ``fairserve serve``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._open = contextlib.ExitStack()
+        """Closes the locks, the socket and the database, also if the server cannot start."""
+        self._admin_key: str | None = None
+        self._port = 0
+
+    def run(self) -> int:
+        """Lock, bind, serve. Raises StartError, SchemaError or SQLAlchemyError before it serves."""
+        settings = self._settings
+        logging.basicConfig(
+            level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
+        )
+        logging.getLogger("alembic").setLevel(logging.WARNING)
+        # The loop shares the interpreter with the ledger's thread: it must not wait for 5 ms.
+        sys.setswitchinterval(SWITCH_S)
+        with self._open as stack:
+            stack.callback(_detach_broken_outputs)
+            self._lock_file(settings.data_dir / "serve.lock", f"data folder {settings.data_dir}")
+            listener = stack.enter_context(self._bind())
+            self._port = listener.getsockname()[1]
+            engine = self._connect()
+            lease = self._lease(engine)
+            try:
+                self._admin_key = prepare_database(settings, engine, lease)
+            except (SecretKeyError, ValueError, OSError) as error:
+                raise StartError(str(error)) from error
+            lease.start()
+            platform = Platform(settings, engine=engine, lease=lease, on_ready=self._on_ready)
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                return runner.run(self._serve(platform, lease, listener))
+
+    async def _serve(self, platform: Platform, lease: Lease, listener: socket.socket) -> int:
+        settings = self._settings
+        app = build_app(settings, platform)
+        config = uvicorn.Config(
+            app,
+            http=_limited_protocol(settings),  # type: ignore[arg-type] # it is called, no more
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # client_address believes trusted_proxies, and nobody by default
+            timeout_graceful_shutdown=AFTER_DRAIN_S,
+            timeout_keep_alive=settings.keep_alive_timeout_s,
+        )
+        server = _Server(config, platform)
+        app.state.abort_connection = server.abort
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        failed: asyncio.Task[str] = asyncio.create_task(_first_failure(platform, lease))
+        try:
+            await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
+            problem = failed.result() if failed.done() and not serving.done() else ""
+            if problem:
+                server.should_exit = True
+                _print(f"fairserve: {problem}", sys.stderr)
+            await serving
+        finally:
+            failed.cancel()
+            await asyncio.gather(failed, return_exceptions=True)
+        return 1 if problem or not server.started else 0
+
+    # --- what may be used once ----------------------------------------------------------------------
+
+    def _lock_file(self, path: Path, what: str) -> None:
+        try:
+            file = path.open("a+")
+        except OSError as error:
+            raise StartError(f"{path} cannot be written: {error.strerror}") from error
+        self._open.enter_context(file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            pid = file.read().strip()
+            who = f"process {pid}" if pid else "another process"
+            raise StartError(
+                f"the {what} is in use by another FairServe server ({who});"
+                " stop it, or choose another one"
+            ) from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+
+    def _connect(self, **options: Any) -> Engine:
+        try:
+            engine = connect(self._settings.effective_database_url, **options)
+        except (ValueError, OSError) as error:
+            raise StartError(f"the database: {error}") from error
+        self._open.callback(engine.dispose)
+        return engine
+
+    def _lease(self, engine: Engine) -> Lease:
+        """The lease of the database, not taken yet; closed with the process.
+
+        Its guard is the lock that proves the death of the server before: of a SQLite file the one beside
+        it, else that of the data folder.
+        """
+        if engine.dialect.name == "sqlite":
+            path = Path(str(engine.url.database))
+            self._lock_file(path.with_name(path.name + ".lock"), f"database {path}")
+            guard = "lock of the database file"
+        else:
+            guard = f"data folder {_folder_id(self._settings.data_dir)}"
+        lease = Lease(
+            self._connect(pool_size=1),
+            lease_s=self._settings.database_lease_s,
+            holder=f"{socket.gethostname()}, process {os.getpid()}",
+            guard=guard,
+        )
+        self._open.callback(lease.close)
+        return lease
+
+    def _bind(self) -> socket.socket:
+        host, port = self._settings.host, self._settings.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            return socket.create_server((host, port), family=family, backlog=2048)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise StartError(
+                    f"port {port} is in use; choose another one with --port (0 takes a free one)"
+                ) from error
+            raise StartError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+
+    # --- what people see ------------------------------------------------------------------------------
+
+    def _on_ready(self, platform: Platform) -> None:
+        """Called once, when the first call could be served."""
+        # What the start made lives as long as the process. Without this, each full collection of garbage
+        # goes through all of it, and every call waits for 160 ms.
+        gc.collect()
+        gc.freeze()
+        self._show_banner(platform)
+
+    def _show_banner(self, platform: Platform) -> None:
+        settings = self._settings
+        host = "127.0.0.1" if settings.host in ("0.0.0.0", "") else settings.host  # noqa: S104
+        host = f"[{host}]" if ":" in host else host
+        name = ", ".join(model.names[0] for model in platform.models.served())
+        if name == BUILTIN_MODEL_NAME:
+            name += "  (built-in, random weights: the text is noise, the serving is real)"
+        lines = [
+            f"FairServe is ready at http://{host}:{self._port}",
+            f"  model   {name}",
+            f"  workers {len(platform.pool.members())}, system {settings.system}",
+            f"  data    {settings.data_dir}",
+        ]
+        if settings.console:
+            lines.append(f"  console http://{host}:{self._port}/console")
+        if settings.api_docs:
+            lines.append(f"  docs    http://{host}:{self._port}/docs")
+        if self._admin_key is not None:
+            lines.append(f"  admin key (shown once, keep it): {self._admin_key}")
+            self._admin_key = None
+        _print("\n".join(lines), sys.stdout)
+
+
+class _Server(uvicorn.Server):
+    """Drains control before it closes the port, and leaves the exit code to us."""
+
+    def __init__(self, config: uvicorn.Config, platform: Platform) -> None:
+        super().__init__(config)
+        self._platform = platform
+
+    def abort(self, scope: Scope) -> None:
+        """Drop the connection of a request under way, with what its client has not read."""
+        for connection in self.server_state.connections:
+            cycle = getattr(connection, "cycle", None)
+            if cycle is not None and cycle.scope is scope:
+                connection.transport.abort()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain with an open port, so that new requests get an answer: 503 and when to retry."""
+        in_progress = set(self.server_state.tasks)
+        await self._platform.drain()
+        if in_progress:
+            # A call has ended in control before its last bytes have reached its client.
+            await asyncio.wait(in_progress, timeout=self.config.timeout_graceful_shutdown)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """As uvicorn does, but a stop that was asked for is no failure: nothing is raised again."""
+        before = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            # As safe as any crash: the journal has what the ledger lacks, workers follow us.
+            os._exit(128 + number)
+        # First of all: whatever follows may fail, and must not keep the server from stopping.
+        self.should_exit = True
+        _print("\nFairServe stops when the calls in progress have ended", sys.stderr)
+
+
+async def _first_failure(platform: Platform, lease: Lease) -> str:
+    """Why this process must end: its workers never became ready, or it lost the lease; else waits."""
+    loop = asyncio.get_running_loop()
+    ending: asyncio.Future[str] = loop.create_future()
+
+    def end(problem: str) -> None:
+        if not ending.done():
+            ending.set_result(problem)
+
+    lease.call_when_lost(lambda: loop.call_soon_threadsafe(end, TAKEN_OVER))
+    await platform.started.wait()
+    workers = asyncio.create_task(_workers_failure(platform))
+    workers.add_done_callback(lambda task: None if task.cancelled() else end(task.result()))
+    try:
+        return await ending
+    finally:
+        lease.call_when_lost(lambda: None)
+        workers.cancel()
+        await asyncio.gather(workers, return_exceptions=True)
+
+
+async def _workers_failure(platform: Platform) -> str:
+    """Why the workers never became ready; waits for ever if they do."""
+    if platform.supervisor is None:
+        await asyncio.Event().wait()
+    assert platform.supervisor is not None
+    try:
+        await platform.supervisor.failed
+    except WorkersFailedError as error:
+        return str(error)
+    return ""
+
+
+def _folder_id(folder: Path) -> str:
+    """An id of a data folder that a copy of it does not share."""
+    path = folder / "server.id"
+    if not path.exists():
+        path.write_text(uuid.uuid4().hex)
+    return f"{path.read_text().strip()}-{path.stat().st_ino}"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not on Windows
+        return None
+    return uvloop.new_event_loop
+
+
+def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
+    """Return uvicorn's protocol within the limits of the settings and of this process."""
+    descriptors = raise_descriptor_limit()
+    total, per_address = settings.max_connections, settings.max_connections_per_address
+    possible = connections_within(descriptors)
+    if possible < total:
+        total, per_address = possible, min(per_address, max(1, possible // 2))
+        logger.warning(
+            "%d open files are allowed: %d client connections at a time, %d of one address; raise the"
+            " hard limit (ulimit -Hn) for the %d of max_connections",
+            descriptors,
+            total,
+            per_address,
+            settings.max_connections,
+        )
+    return functools.partial(
+        LimitedProtocol,
+        connections=Connections(total, per_address, settings.proxy_networks),
+        limits=RequestLimits(
+            head_timeout_s=settings.request_head_timeout_s,
+            body_timeout_s=settings.request_body_timeout_s,
+            max_body_bytes=settings.max_body_bytes,
+        ),
+    )
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Print, or nothing where nobody reads any more: a log collector may be gone."""
+    # RuntimeError: a signal handler may print in the middle of another print.
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        print(text, file=stream, flush=True)
+
+
+def _detach_broken_outputs() -> None:
+    """Point outputs that nobody reads to the null device, or Python would exit with an error."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+        except ValueError:  # closed
+            continue

@@ -1,0 +1,284 @@
+"""How an answer reaches its client: directly, or through a buffer that can be replayed.
+
+A producer (:mod:`fairserve.platform.serving.completions.producer`) writes to a :class:`Sink`.
+Directly, the sink is the connection, and a client that disconnects cancels the producer, whatever it
+is doing at that moment. With an ``Idempotency-Key`` the sink is a buffer: the producer belongs to
+the server, and any number of connections read along, from the beginning.
+
+A client that reads slowly must not hold the worker and the lease of its call: a bounded buffer stands
+between the two, and a client that makes its call wait for too long loses its connection, which cancels
+the call (:class:`ConnectionSink`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+Produce = Callable[["Sink"], Coroutine[Any, Any, None]]
+
+PIECE_BYTES = 64 * 1024
+"""So much is handed to a connection at a time: the time limit of a write is for no more than that."""
+ABORT_S = 5.0
+"""A connection that was aborted is waited for so long at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Bounds how far a client may lag behind its answer; see the settings of the same names."""
+
+    client_buffer_bytes: int = 256 * 1024
+    client_write_timeout_s: float = 30.0
+
+
+class SlowClientError(Exception):
+    """The client reads too slowly: nothing more is written for it."""
+
+
+class Sink(Protocol):
+    """Where an answer is written."""
+
+    lost: str
+    """Why its reader was given up; empty: it was not."""
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """The head, once, before anything else."""
+        ...
+
+    async def write(self, body: bytes) -> None:
+        """More of the body; waits while the client lags too far behind.
+
+        Raises SlowClientError if it does for too long.
+        """
+        ...
+
+
+class ConnectionSink:
+    """The client's connection behind a bounded buffer, which :meth:`run` empties.
+
+    A client is given up if it takes none of ``PIECE_BYTES`` for ``client_write_timeout_s``, or if its
+    full buffer has made the writer wait for so long in all: a client that reads a little now and then
+    would otherwise hold its worker for as long as it likes.
+    """
+
+    def __init__(
+        self, send: Send, limits: ClientLimits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.lost = ""
+        self._send = send
+        self._limits = limits
+        self._clock = clock
+        self._waiting_left_s = limits.client_write_timeout_s
+        self._head: Message | None = None
+        self._parts: deque[bytes] = deque()
+        self._buffered_bytes = 0
+        self._finished = False
+        self._to_send, self._has_room = asyncio.Event(), asyncio.Event()
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Send the head."""
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        self._head = {"type": "http.response.start", "status": status, "headers": raw}
+        self._to_send.set()
+
+    async def write(self, body: bytes) -> None:
+        """Keep a part until it is sent; see :class:`Sink`."""
+        if self._buffered_bytes >= self._limits.client_buffer_bytes:
+            await self._wait_for_room()
+        self._parts.append(body)
+        self._buffered_bytes += len(body)
+        self._to_send.set()
+
+    async def _wait_for_room(self) -> None:
+        began_s = self._clock()
+        try:
+            async with asyncio.timeout(self._waiting_left_s):
+                while self._buffered_bytes >= self._limits.client_buffer_bytes:
+                    self._has_room.clear()
+                    await self._has_room.wait()
+        except TimeoutError:
+            raise self._give_up() from None
+        finally:
+            self._waiting_left_s = max(0.0, self._waiting_left_s - (self._clock() - began_s))
+
+    def finish(self) -> None:
+        """The answer is complete: :meth:`run` ends once it is sent."""
+        self._finished = True
+        self._to_send.set()
+
+    async def run(self) -> None:
+        """Send what is written until the answer is complete. Raises SlowClientError."""
+        while True:
+            if self._head is not None:
+                head, self._head = self._head, None
+                await self._send_now(head)
+            elif self._parts:
+                await self._send_now(_body(self._next_piece(), more=True))
+                self._has_room.set()
+            elif self._finished:
+                await self._send_now(_body(b"", more=False))
+                return
+            else:
+                self._to_send.clear()
+                await self._to_send.wait()
+
+    async def _send_now(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._limits.client_write_timeout_s):
+                await self._send(message)
+        except TimeoutError:
+            raise self._give_up() from None
+
+    def _next_piece(self) -> bytes:
+        """Take up to ``PIECE_BYTES`` out of the buffer, as a rule all that is in it."""
+        taken: list[bytes] = []
+        left = PIECE_BYTES
+        while self._parts and left > 0:
+            part = self._parts.popleft()
+            if len(part) > left:
+                self._parts.appendleft(part[left:])
+                part = part[:left]
+            taken.append(part)
+            left -= len(part)
+        piece = b"".join(taken)
+        self._buffered_bytes -= len(piece)
+        return piece
+
+    def _give_up(self) -> SlowClientError:
+        self.lost = (
+            f"the client did not read its answer for {self._limits.client_write_timeout_s:g} s"
+        )
+        return SlowClientError(self.lost)
+
+
+def _body(body: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+class AnswerBuffer:
+    """An answer that is kept. Readers wait for what has not been written yet."""
+
+    def __init__(self) -> None:
+        self.lost = ""
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.size_bytes = 0
+        self.finished = False
+        self._parts: list[bytes] = []
+        self._changed: asyncio.Future[None] | None = None
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Keep the head."""
+        self.status, self.headers = status, headers
+        self._notify()
+
+    async def write(self, body: bytes) -> None:
+        """Keep a part."""
+        self._parts.append(body)
+        self.size_bytes += len(body)
+        self._notify()
+
+    def finish(self) -> None:
+        """Nothing more comes; later readers get it in one piece."""
+        self.finished = True
+        self._parts = [b"".join(self._parts)]
+        self._notify()
+
+    async def replay(self, sink: ConnectionSink, extra_headers: dict[str, str]) -> None:
+        """Write all of it to a connection, following the producer until it finishes."""
+        while not self.status:
+            if self.finished:
+                raise RuntimeError("the answer's producer ended without an answer")
+            await self._change()
+        await sink.start(self.status, self.headers | extra_headers)
+        async for part in self._read():
+            await sink.write(part)
+
+    async def _read(self) -> AsyncIterator[bytes]:
+        sent_bytes = 0
+        while True:
+            position = 0
+            for part in list(self._parts):
+                # Parts may have been joined since the last look: positions count bytes.
+                if position + len(part) > sent_bytes:
+                    yield part[max(0, sent_bytes - position) :]
+                    sent_bytes = position + len(part)
+                position += len(part)
+            if self.finished and sent_bytes == self.size_bytes:
+                return
+            if sent_bytes == self.size_bytes:
+                await self._change()
+
+    def _notify(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        self._changed = None
+
+    async def _change(self) -> None:
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
+
+
+class ProducedResponse(Response):
+    """Runs ``produce`` while it watches the connection; a disconnect cancels it, and a slow client."""
+
+    def __init__(
+        self,
+        produce: Callable[[ConnectionSink], Awaitable[None]],
+        limits: ClientLimits = ClientLimits(),
+    ) -> None:
+        super().__init__()
+        self._produce = produce
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI application that this response is."""
+        sink = ConnectionSink(send, self._limits)
+        producing = asyncio.ensure_future(self._produce(sink))
+        sending = asyncio.create_task(sink.run())
+        leaving = asyncio.create_task(_disconnected(receive))
+        try:
+            await _first_of(producing, sending, leaving)
+            if producing.done() and not sending.done():
+                producing.result()
+                sink.finish()
+                await _first_of(sending, leaving)
+            if sending.done():
+                sending.result()
+        except SlowClientError:
+            await _ended(producing)
+            _abort(scope)
+            await asyncio.wait({leaving}, timeout=ABORT_S)
+        finally:
+            # Waited for, so that the call has ended in control when this request has.
+            await _ended(producing, sending, leaving)
+
+
+async def _first_of(*tasks: asyncio.Future[None]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _ended(*tasks: asyncio.Future[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _abort(scope: Scope) -> None:
+    """Drop the connection with what is not sent: closed as usual, it would wait for the client."""
+    abort = getattr(scope["app"].state, "abort_connection", None) if "app" in scope else None
+    if abort is not None:
+        abort(scope)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,48 @@
+"""``x-ratelimit-*`` on every answer to an app key, whatever it asked for and however it went.
+
+Answers to calls bring their own, of the call's user. On all others, errors before the user is known
+included, they are those of calls that name no user.
+"""
+
+from __future__ import annotations
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.serving.completions.headers import limit_headers
+from fairserve.platform.tenancy.auth import Principal
+
+_FIRST = "x-ratelimit-"
+
+
+class LimitHeaders:
+    """Adds the headers where they are missing. O(holders of limits) for each answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def added(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._add(scope, message)
+            await send(message)
+
+        await self._app(scope, receive, added)
+
+    @staticmethod
+    def _add(scope: Scope, message: Message) -> None:
+        principal: Principal | None = scope.get("state", {}).get("principal")
+        if principal is None or principal.app_id is None or principal.tenant_id is None:
+            return
+        headers = MutableHeaders(scope=message)
+        if any(name.startswith(_FIRST) for name in headers):
+            return
+        control: ControlPort = scope["app"].state.control
+        app = principal.app_id
+        headers.update(limit_headers(control.limits_in_use(principal.tenant_id, app, app)))

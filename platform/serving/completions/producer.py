@@ -1,0 +1,143 @@
+"""Writes the answer of one call: as a stream of events, as one JSON object, or as an error.
+
+When do the headers go out? A client wants to see a refusal as a status and the worker in a header,
+but also a sign of life while its call is queued. So the head is held back until the first token or
+the final error, and for a streaming call at most until the first keep-alive interval has passed;
+what is not known by then (worker, queue time) is missing from it, and an error after it is an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+
+import orjson
+
+from fairserve.platform.base.errors import FairServeError
+from fairserve.platform.serving.completions.answer import Sink, SlowClientError
+from fairserve.platform.serving.completions.headers import call_headers
+from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
+from fairserve.scheduling.admission import LimitsInUse
+
+logger = logging.getLogger(__name__)
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+
+class Producer:
+    """Produces one answer. ``succeeded`` tells afterwards whether it is complete."""
+
+    def __init__(self, relay: Relay, limits: Callable[[], LimitsInUse], keepalive_s: float) -> None:
+        self._relay = relay
+        self._limits = limits
+        self._keepalive_s = keepalive_s
+        self._started = False
+        self.succeeded = False
+
+    async def produce(self, sink: Sink) -> None:
+        """Write the answer to ``sink``; raises nothing but cancellation and SlowClientError."""
+        self._relay.why_left = lambda: sink.lost or "client disconnected"
+        try:
+            if self._relay.prepared.stream:
+                await self._stream(sink)
+            else:
+                await self._whole(sink)
+            self.succeeded = True
+        except FairServeError as error:
+            await self._fail(sink, error)
+        except SlowClientError:
+            raise
+        except Exception:
+            logger.exception("a call failed")
+            await self._fail(sink, FairServeError("internal error"))
+
+    def _headers(self, content_type: str) -> dict[str, str]:
+        prepared = self._relay.prepared
+        headers = call_headers(
+            prepared.record_id,
+            prepared.run_id,
+            prepared.call_id,
+            prepared.call,
+            self._relay.grant,
+            self._relay.queue_s,
+            self._limits(),
+        )
+        return {"content-type": content_type, **headers}
+
+    async def _start_stream(self, sink: Sink) -> None:
+        if not self._started:
+            self._started = True
+            headers = self._headers(EVENT_STREAM)
+            # The second header tells nginx and its like not to gather the stream.
+            await sink.start(
+                200, headers | {"cache-control": "no-cache", "x-accel-buffering": "no"}
+            )
+
+    async def _stream(self, sink: Sink) -> None:
+        prepared = self._relay.prepared
+        writer = ChunkWriter(
+            prepared.answer_id,
+            prepared.answer_name,
+            include_usage=prepared.include_usage,
+            continuous_usage=prepared.continuous_usage,
+        )
+        waiting: asyncio.Task[None] | None = asyncio.create_task(self._keep_alive(sink))
+        try:
+            async with aclosing(self._relay.chunks()) as chunks:
+                async for chunk in chunks:
+                    if waiting is not None:
+                        await _ended(waiting)
+                        waiting = None
+                        await self._start_stream(sink)
+                        self._relay.delivered = True
+                    event = writer.event(chunk)
+                    if event:
+                        await sink.write(event)
+        finally:
+            if waiting is not None:
+                await _ended(waiting)
+        await self._start_stream(sink)
+        await sink.write(writer.end(self._relay.meter.answer()))
+
+    async def _keep_alive(self, sink: Sink) -> None:
+        while True:
+            await asyncio.sleep(self._keepalive_s)
+            await self._start_stream(sink)
+            await sink.write(KEEP_ALIVE)
+
+    async def _whole(self, sink: Sink) -> None:
+        async with aclosing(self._relay.chunks()) as chunks:
+            async for _ in chunks:
+                pass
+        merger = self._relay.merger
+        assert merger is not None, "the relay merges what is not streamed"
+        prepared = self._relay.prepared
+        usage = self._relay.meter.answer()
+        answer = merger.answer(prepared.answer_id, prepared.answer_name, usage)
+        body = orjson.dumps(answer)
+        self._started = True
+        headers = self._headers(JSON)
+        await sink.start(200, headers | {"content-length": str(len(body))})
+        await sink.write(body)
+
+    async def _fail(self, sink: Sink, error: FairServeError) -> None:
+        if self._started:
+            await sink.write(error_event(error))
+            return
+        self._started = True
+        body = orjson.dumps(error.body())
+        headers = self._headers(JSON) | {name.lower(): v for name, v in error.headers.items()}
+        await sink.start(error.status, headers | {"content-length": str(len(body))})
+        await sink.write(body)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancel a helper task and wait until it writes no more."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

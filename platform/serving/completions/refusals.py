@@ -1,0 +1,140 @@
+"""Refusals and worker errors, as the answers that clients of the OpenAI API understand.
+
+A refusal tells which kind of limit it was (the contract's, or the throttle's, which binds under overload
+only), whose, how full, and what waiting helps: ``certain`` where only this user uses the limit,
+``best_effort`` where others may take what becomes free, ``no`` where the money is spent.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from fairserve.engine.base import WorkerRejectedError
+from fairserve.platform.base.errors import (
+    FairServeError,
+    InsufficientQuotaError,
+    InvalidRequestError,
+    PermissionDeniedError,
+    RateLimitedError,
+)
+from fairserve.platform.control.messages import RefuseCall
+from fairserve.throttling.base import Decision
+
+RETRY_HEADER = "x-fairserve-retry"
+_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
+
+_SPENT = {
+    "contract_budget": "the budget of this {scope} is spent",
+    "contract_soft_budget": "the budget of this {scope} has passed its soft end, and no new run begins",
+}
+_TEXTS = {
+    "contract_rpm": "call number {count} of this {scope} within {window} s; allowed: {limit}",
+    "overloaded_new_users_limit": "new user number {count} of this {scope} within {window} s; allowed:"
+    " {limit} while the workers are overloaded",
+    "contract_tpm": "{count} tokens of this {scope} within {window} s, with the longest answer to this"
+    " call; allowed: {limit}",
+    "contract_parallel": "call number {count} of this {scope} at a time; allowed: {limit}",
+    "contract_budget_held": "what is left of the budget of this {scope} is held by calls under way",
+    "contract_too_many_users": "too many users have a budget in this period",
+}
+
+
+class PassedOnError(FairServeError):
+    """A worker refused the request itself (an unsupported field, say): its answer, as it came."""
+
+    def __init__(self, rejected: WorkerRejectedError) -> None:
+        error = rejected.error
+        super().__init__(
+            str(error.get("message") or "the worker refused the call"),
+            param=_name(error.get("param")),
+            code=_name(error.get("code")) or InvalidRequestError.code,
+        )
+        self.status = rejected.status
+        self.type = _name(error.get("type")) or InvalidRequestError.type
+
+
+def refusal(refused: RefuseCall) -> FairServeError:
+    """Why, which limit, the window, and when to come back."""
+    decision = refused.decision
+    match decision.reason:
+        case "user_blocked":
+            return PermissionDeniedError("an operator has blocked this user", code="user_blocked")
+        case "model_not_allowed":
+            return PermissionDeniedError(
+                "the contract does not allow this model; GET /v1/models lists those allowed",
+                param="model",
+                code="model_not_allowed",
+            )
+        case "contract_call_too_large":
+            return InvalidRequestError(
+                f"prompt and longest answer have {decision.count} tokens; a minute of this"
+                f" {decision.scope} allows {decision.limit}",
+                param="max_tokens",
+                code="tokens_over_limit",
+            )
+    if decision.reason in _SPENT:
+        return _quota_spent(decision)
+    overloaded = decision.reason.startswith("overloaded")
+    retry_s = max(1, math.ceil(decision.retry_after_s or 1.0))
+    return RateLimitedError(
+        f"Refused ({decision.reason}){_what(decision, overloaded)}. Retry after {retry_s} s.",
+        code="overloaded" if overloaded else "rate_limit_exceeded",
+        headers=_headers(decision, retry_s, "certain" if decision.certain else "best_effort"),
+        details=_details(decision, retry_s, "certain" if decision.certain else "best_effort"),
+    )
+
+
+def _quota_spent(decision: Decision) -> InsufficientQuotaError:
+    """Not to be tried again, as the header of OpenAI's libraries says; ``Retry-After`` is the end of
+    the budget's period all the same.
+    """
+    retry_s = max(1, math.ceil(decision.retry_after_s or 1.0))
+    text = _SPENT[decision.reason].format(scope=decision.scope)
+    return InsufficientQuotaError(
+        f"Refused ({decision.reason}): {text}. The next period begins in {retry_s} s.",
+        headers=_headers(decision, retry_s, "no") | {"x-should-retry": "false"},
+        details=_details(decision, retry_s, "no"),
+    )
+
+
+def _what(decision: Decision, overloaded: bool) -> str:
+    scope = decision.scope or "caller"
+    if decision.reason in _TEXTS:
+        window = f"{decision.window_s:g}" if decision.window_s is not None else ""
+        return ": " + _TEXTS[decision.reason].format(
+            scope=scope, count=decision.count, limit=decision.limit, window=window
+        )
+    if decision.limit is None or decision.window_s is None:
+        return ""
+    return (
+        f": call number {decision.count} of this {scope} within {decision.window_s:g} s; allowed:"
+        f" {decision.limit}{' while the workers are overloaded' if overloaded else ''}"
+    )
+
+
+def _headers(decision: Decision, retry_s: int, retry: str) -> dict[str, str]:
+    return {
+        "Retry-After": str(retry_s),
+        "x-fairserve-refusal": decision.reason,
+        RETRY_HEADER: retry,
+    }
+
+
+def _details(decision: Decision, retry_s: int, retry: str) -> dict[str, Any]:
+    return {
+        "kind": "contract" if decision.reason.startswith("contract_") else "throttle",
+        "reason": decision.reason,
+        "scope": decision.scope,
+        "limit": decision.limit,
+        "count": decision.count,
+        "window_s": decision.window_s,
+        "retry_after_s": retry_s,
+        "retry": retry,
+    }
+
+
+def _name(value: Any) -> str | None:
+    """A name in a worker's error: of a field, a code or a type; nothing else is passed on."""
+    return value if isinstance(value, str) and _NAME.fullmatch(value) else None

@@ -1,0 +1,318 @@
+"""What a completion request may look like, checked before anything is queued.
+
+Values are checked here, with bounds for all that costs a worker more than its tokens. Which fields
+there are, and which kind of worker gets them, is the table of :mod:`fairserve.engine.request_fields`.
+The models validate; the original JSON is passed on, as far as the table allows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
+
+from fairserve.engine.request_fields import FieldDemand
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.base.user_ids import normal_user_id
+from fairserve.platform.serving.completions.output_schema import schema_problem
+
+MAX_SAMPLES = 128
+MAX_METADATA_KEYS = 16
+MAX_TOKENS_LIMIT = 1 << 31
+MAX_STOPS = 16
+MAX_STOP_CHARS = 1_000
+MAX_LISTED_TOKENS = 1_024
+MAX_BAD_WORDS = 128
+MAX_TOOLS = 128
+MAX_CHOICES = 1_000
+MAX_CHOICE_CHARS = 1_000
+MEDIA_PARTS = ("image_url", "video_url", "audio_url")
+
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS_LIMIT)]
+TokenId = Annotated[int, Field(ge=0, lt=1 << 32)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Effort = Annotated[str, Field(min_length=1, max_length=20)]
+Choice = Annotated[str, Field(min_length=1, max_length=MAX_CHOICE_CHARS)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class StreamOptions(BaseModel):
+    """``stream_options``; a field that nobody would honour is refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """vLLM's: the running usage in every chunk; without ``include_usage`` it asks for nothing."""
+
+
+class StructuredOutputs(BaseModel):
+    """Checks vLLM's ``structured_outputs``. What a client could use to hold up a worker is not allowed:
+    regular expressions and grammars of its own.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    json_: dict[str, Any] | None = Field(None, alias="json")
+    json_object: bool | None = None
+    choice: Annotated[list[Choice], Field(min_length=1, max_length=MAX_CHOICES)] | None = None
+
+
+class TemplateOptions(BaseModel):
+    """Checks ``chat_template_kwargs``: only the options of common templates that switch thinking."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+
+
+class JsonSchema(BaseModel):
+    """Checks ``response_format.json_schema``."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """Checks ``response_format``."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+def _user(text: str) -> str:
+    """The one spelling of the user's id; an empty text names nobody."""
+    return normal_user_id(text) if text else text
+
+
+class CompletionBody(BaseModel):
+    """What both kinds of requests have in common."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    _demands: list[FieldDemand] = PrivateAttr(default_factory=list)
+
+    model: NonEmpty
+    max_tokens: Tokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Annotated[str, AfterValidator(_user)] | None = None
+    metadata: Annotated[dict[str, Any], Field(max_length=MAX_METADATA_KEYS)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS_LIMIT)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LISTED_TOKENS)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    allowed_token_ids: (
+        Annotated[list[TokenId], Field(min_length=1, max_length=MAX_LISTED_TOKENS)] | None
+    ) = None
+    bad_words: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=200)]],
+            Field(max_length=MAX_BAD_WORDS),
+        ]
+        | None
+    ) = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    add_special_tokens: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
+    response_format: ResponseFormat | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+
+    @model_validator(mode="after")
+    def _check_together(self) -> CompletionBody:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options|needs stream to be true")
+        if self.response_format is not None:
+            self._check_schema_of(self.response_format)
+        wanted = self.structured_outputs
+        if wanted is not None and (problem := schema_problem(wanted.json_)):
+            raise ValueError(f"structured_outputs.json|{problem}")
+        return self
+
+    @staticmethod
+    def _check_schema_of(wanted: ResponseFormat) -> None:
+        inner = wanted.json_schema
+        if (inner is not None) != (wanted.type == "json_schema"):
+            needs = "is needed with" if inner is None else "is only for"
+            raise ValueError(f"response_format.json_schema|{needs} type json_schema")
+        if inner is not None and (problem := schema_problem(inner.schema_)):
+            raise ValueError(f"response_format.json_schema.schema|{problem}")
+
+    @property
+    def demands(self) -> list[FieldDemand]:
+        """The fields that not every kind of worker honours."""
+        return self._demands
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """The output limit that the client named."""
+        return self.max_tokens
+
+    @property
+    def asked_field(self) -> str:
+        """The field that names the output limit."""
+        return "max_tokens"
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the stream ends with the usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk of that stream has the running usage."""
+        return self.include_usage and bool(
+            self.stream_options and self.stream_options.continuous_usage_stats
+        )
+
+
+class Message(BaseModel):
+    """A chat message; what a role needs besides is the chat template's and the worker's matter."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    role: NonEmpty
+    content: str | list[dict[str, Any]] | None = None
+
+
+class ChatBody(CompletionBody):
+    """``/v1/chat/completions``."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Tokens | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
+    verbosity: Effort | None = None
+    include_reasoning: bool | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> ChatBody:
+        both = (self.max_tokens, self.max_completion_tokens)
+        if None not in both and both[0] != both[1]:
+            raise ValueError("max_tokens|differs from max_completion_tokens; give one of them")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs|needs logprobs to be true")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> ChatBody:
+        for number, tool in enumerate(self.tools or ()):
+            function = tool.get("function")
+            parameters = function.get("parameters") if isinstance(function, dict) else None
+            if problem := schema_problem(parameters):
+                raise ValueError(f"tools[{number}].function.parameters|{problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_media(self) -> ChatBody:
+        """Workers would fetch an address, and stand where clients must not reach."""
+        for number, message in enumerate(self.messages):
+            parts = message.content if isinstance(message.content, list) else ()
+            for index, part in enumerate(parts):
+                for name in MEDIA_PARTS:
+                    media = part.get(name)
+                    url = media.get("url") if isinstance(media, dict) else media
+                    if media is not None and not (isinstance(url, str) and url[:5] == "data:"):
+                        where = f"messages[{number}].content[{index}].{name}"
+                        raise ValueError(f"{where}|must have a data: URL; workers fetch nothing")
+        return self
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """The output limit that the client named."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def asked_field(self) -> str:
+        """The field that names the output limit."""
+        return "max_completion_tokens" if self.max_completion_tokens else "max_tokens"
+
+
+class TextBody(CompletionBody):
+    """``/v1/completions``. One prompt a call: several prompts are several calls."""
+
+    prompt: NonEmpty | Annotated[list[TokenId | str | list[TokenId]], Field(min_length=1)]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @model_validator(mode="after")
+    def _one_prompt(self) -> TextBody:
+        if isinstance(self.prompt, str) or all(isinstance(part, int) for part in self.prompt):
+            return self
+        if len(self.prompt) > 1:
+            raise ValueError("prompt|has several prompts; send one call for each")
+        if not self.prompt[0]:
+            raise ValueError("prompt|is empty")
+        return self
+
+    @property
+    def only_prompt(self) -> str | list[int]:
+        """The prompt itself, out of a list that holds nothing else."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        first = self.prompt[0]
+        if isinstance(first, int):
+            return [part for part in self.prompt if isinstance(part, int)]
+        return first
+
+
+def invalid(error: ValidationError) -> InvalidRequestError:
+    """The first problem of a body, naming its field as a client writes it: ``messages[0].role``."""
+    problem = error.errors(include_url=False)[0]
+    kind, text = problem["type"], problem["msg"]
+    if kind == "value_error":
+        text = text.removeprefix("Value error, ")
+        param, bar, rest = text.partition("|")
+        if bar:
+            return InvalidRequestError(f"{param}: {rest}", param=param)
+    location: list[str | int] = []
+    for part in problem["loc"]:
+        # Pydantic adds the names of union members ("constrained-str", "list[...]"): not fields.
+        if isinstance(part, str) and location and not part.isidentifier():
+            continue
+        if isinstance(part, str) and part in ("str", "int", "float", "bool", "dict", "list"):
+            continue
+        location.append(part)
+    param = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in location).lstrip(".")
+    code = "missing_required_parameter" if kind == "missing" else None
+    if kind == "extra_forbidden":
+        code = "unknown_parameter"
+    value = problem["input"]
+    # A number tells what was wrong with it; any other value may be long, or nobody else's business.
+    given = f" is {value}" if isinstance(value, int | float) and param else ""
+    return InvalidRequestError(f"{param}{given}: {text}", param=param or None, code=code)

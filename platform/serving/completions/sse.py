@@ -1,0 +1,79 @@
+"""Chunks as the client asked for them: under our id and name, without the worker's running usage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from fairserve.engine.base import WorkerChunk
+from fairserve.engine.chunk_output import has_content
+from fairserve.platform.base.errors import FairServeError
+
+KEEP_ALIVE = b": waiting for a worker\n\n"
+DONE = b"data: [DONE]\n\n"
+_HEAD = ("object", "created")
+
+
+class ChunkWriter:
+    """Turns worker chunks into server-sent events for one client.
+
+    ``include_usage`` is OpenAI's: null in every chunk, and a last chunk with the usage and no
+    choices. With ``continuous_usage``, vLLM's, every chunk has the running usage. A chunk that needs no
+    change is passed on byte for byte.
+    """
+
+    def __init__(
+        self, answer_id: str, model: str, *, include_usage: bool, continuous_usage: bool = False
+    ) -> None:
+        self._id = answer_id
+        self._model = model
+        self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
+        self._head: dict[str, Any] = {}
+        """What all chunks of the answer have in common."""
+        self._usage_sent = False
+
+    def event(self, chunk: WorkerChunk) -> bytes:
+        """The event of a chunk; empty if the client is not to see it."""
+        data = chunk.data
+        named = data.get("model") == self._model and data.get("id") == self._id
+        if named and not self._include_usage and "usage" not in data:
+            return b"data: " + chunk.raw + b"\n\n"
+        if self._include_usage and not self._head:
+            self._head = {name: data[name] for name in _HEAD if name in data}
+        changed = dict(data)
+        usage = changed.pop("usage", None)
+        choices = data.get("choices") or []
+        if not choices:
+            if not self._include_usage:
+                return b""
+            changed["usage"] = usage
+            self._usage_sent = self._usage_sent or usage is not None
+        else:
+            if not any(_visible(choice) for choice in choices):
+                return b""  # it was sent for its usage only
+            if self._include_usage:
+                changed["usage"] = usage if self._continuous_usage else None
+        changed["id"], changed["model"] = self._id, self._model
+        return b"data: " + orjson.dumps(changed) + b"\n\n"
+
+    def end(self, usage: dict[str, Any]) -> bytes:
+        """What ends a complete answer; ``usage`` is sent where the worker has sent none by itself."""
+        if not self._include_usage or self._usage_sent:
+            return DONE
+        common = {"id": self._id, **self._head, "model": self._model}
+        chunk = {**common, "choices": [], "usage": usage}
+        return b"data: " + orjson.dumps(chunk) + b"\n\n" + DONE
+
+
+def error_event(error: FairServeError) -> bytes:
+    """An error after the headers went out. No ``[DONE]`` follows: the answer is not complete."""
+    return b"data: " + orjson.dumps(error.body()) + b"\n\n"
+
+
+def _visible(choice: Any) -> bool:
+    if not isinstance(choice, dict) or has_content(choice) or choice.get("logprobs"):
+        return True
+    delta = choice.get("delta")
+    return isinstance(delta, dict) and bool(delta.get("role"))

@@ -1,0 +1,165 @@
+"""The graph of a run as a picture: stages as columns, colour by state, tokens and times on the nodes.
+
+Every shape has a class, so that a page which embeds the picture can colour it for its own ground.
+Texts of clients go into text nodes only, where the library escapes them. Within a column a call stands
+near its parents. Weakness: edges that skip stages pass behind the nodes between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+import drawsvg
+
+from fairserve.platform.serving.interactions.graph_view import GraphOut, NodeOut
+
+MOST_DRAWN = 500
+MOST_EDGES = 4_000
+WIDTH, HEIGHT = 176, 58
+GAP_X, GAP_Y, MARGIN, HEAD = 64, 18, 24, 60
+
+COLOURS: Mapping[str, tuple[str, str]] = {
+    "waiting": ("#ffffff", "#9ca3af"),
+    "skipped": ("#f9fafb", "#d1d5db"),
+    "queued": ("#eef0f3", "#7b8494"),
+    "running": ("#dbeafe", "#2563eb"),
+    "completed": ("#dcfce7", "#15803d"),
+    "done": ("#f0fdf4", "#86efac"),
+    "failed": ("#fee2e2", "#b91c1c"),
+    "cancelled": ("#f3e8ff", "#7e22ce"),
+    "expired": ("#ffedd5", "#c2410c"),
+}
+"""Fill and line by state."""
+
+Place = tuple[float, float]
+
+
+def draw(graph: GraphOut) -> str:
+    """An SVG document of the page, of ``MOST_DRAWN`` calls and ``MOST_EDGES`` edges at most.
+
+    It says how many are left out.
+    """
+    nodes = graph.nodes[:MOST_DRAWN]
+    places = _places(nodes, graph.edges)
+    columns = max((node.stage for node in nodes), default=1)
+    rows = max((round((y - HEAD) / (HEIGHT + GAP_Y)) + 1 for _, y in places.values()), default=1)
+    width = 2 * MARGIN + columns * WIDTH + (columns - 1) * GAP_X
+    height = HEAD + rows * (HEIGHT + GAP_Y) + MARGIN
+    picture = drawsvg.Drawing(max(width, 560), height, font_family="system-ui, sans-serif")
+    picture.append(drawsvg.Rectangle(0, 0, "100%", "100%", fill="#ffffff", class_="ground"))
+    edges = [edge for edge in graph.edges if edge[0] in places and edge[1] in places]
+    _head(picture, graph, len(nodes), max(0, len(edges) - MOST_EDGES))
+    critical = set(zip(graph.critical_path.calls, graph.critical_path.calls[1:], strict=False))
+    for parent, child in edges[:MOST_EDGES]:
+        _edge(picture, places[parent], places[child], strong=(parent, child) in critical)
+    for node in nodes:
+        _node(picture, node, places[node.id])
+    return str(picture.as_svg())
+
+
+def _places(nodes: Sequence[NodeOut], edges: Sequence[tuple[str, str]]) -> dict[str, Place]:
+    parents: dict[str, list[str]] = defaultdict(list)
+    for parent, child in edges:
+        parents[child].append(parent)
+    columns: dict[int, list[NodeOut]] = defaultdict(list)
+    for node in nodes:
+        columns[node.stage].append(node)
+    rows: dict[str, int] = {}
+    for stage in sorted(columns):
+        beside = {
+            node.id: mean([rows[p] for p in parents[node.id] if p in rows] or [0])
+            for node in columns[stage]
+        }
+        free = 0
+        for node in sorted(columns[stage], key=lambda each: beside[each.id]):
+            rows[node.id] = max(free, round(beside[node.id]))
+            free = rows[node.id] + 1
+    return {
+        node.id: (
+            MARGIN + (node.stage - 1) * (WIDTH + GAP_X),
+            HEAD + rows[node.id] * (HEIGHT + GAP_Y),
+        )
+        for node in nodes
+    }
+
+
+def _head(picture: drawsvg.Drawing, graph: GraphOut, drawn: int, edges_left_out: int) -> None:
+    title = f"{_short(graph.id, 48)} - {graph.state}"
+    head = drawsvg.Text(
+        _plain(title), 15, MARGIN, 24, font_weight="bold", fill="#111827", class_="name"
+    )
+    picture.append(head)
+    left_out = graph.total - drawn
+    more = f", {left_out} not drawn" if left_out else ""
+    if edges_left_out:
+        more += f", {edges_left_out} edges not drawn"
+    text = (
+        f"{graph.total} calls{more}, {graph.stages} stages, at most {graph.parallelism} side by"
+        f" side, critical path {_seconds(graph.critical_path.duration_s)}"
+    )
+    picture.append(drawsvg.Text(text, 12, MARGIN, 42, fill="#4b5563", class_="soft"))
+
+
+def _edge(picture: drawsvg.Drawing, parent: Place, child: Place, *, strong: bool) -> None:
+    x1, y1 = parent[0] + WIDTH, parent[1] + HEIGHT / 2
+    x2, y2 = child[0], child[1] + HEIGHT / 2
+    middle = (x1 + x2) / 2
+    colour, width = ("#111827", 2.2) if strong else ("#9ca3af", 1.2)
+    kind = "edge strong" if strong else "edge"
+    path = drawsvg.Path(stroke=colour, stroke_width=width, fill="none", class_=kind)
+    picture.append(path.M(x1, y1).C(middle, y1, middle, y2, x2, y2))
+
+
+def _node(picture: drawsvg.Drawing, node: NodeOut, place: Place) -> None:
+    x, y = place
+    fill, line = COLOURS.get(node.state, COLOURS["queued"])
+    box = drawsvg.Rectangle(
+        x,
+        y,
+        WIDTH,
+        HEIGHT,
+        rx=7,
+        fill=fill,
+        stroke=line,
+        stroke_width=1.4,
+        class_=f"node {node.state}",
+    )
+    told = [node.id, node.state, node.model, node.worker or "no worker", node.error]
+    box.append_title(_plain(" | ".join(part for part in told if part)))
+    picture.append(box)
+    for text, size, below, colour, kind in (
+        (_short(node.agent or node.id, 22), 13, 20, "#111827", "name"),
+        (_tokens(node), 11, 36, "#374151", "soft"),
+        (_times(node), 11, 50, "#374151", "soft"),
+    ):
+        picture.append(
+            drawsvg.Text(_plain(text), size, x + 10, y + below, fill=colour, class_=kind)
+        )
+
+
+def _tokens(node: NodeOut) -> str:
+    prompt = node.input_tokens
+    cached = f" ({node.cached_tokens} cached)" if node.cached_tokens else ""
+    return f"{prompt}{cached} + {node.output_tokens} tokens" if prompt else _short(node.model, 24)
+
+
+def _times(node: NodeOut) -> str:
+    if node.duration_s is None:
+        return node.state
+    waited = "" if node.queue_s is None else f", waited {_seconds(node.queue_s)}"
+    return f"{_seconds(node.duration_s)}{waited}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _short(text: str, chars: int) -> str:
+    return text if len(text) <= chars else f"{text[: chars - 1]}…"
+
+
+def _plain(text: str) -> str:
+    """Without characters that XML has no place for."""
+    return "".join(char if char.isprintable() else " " for char in text)

@@ -1,0 +1,202 @@
+"""``/v1/interactions``: open a run before its first call, look at runs, end them.
+
+Ids are clients' own and may have slashes, so the routes with a word at their end come first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+from sqlalchemy.exc import OperationalError
+
+from fairserve.interactions.program import ProgramLimits
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.base.live_stream import while_allowed
+from fairserve.platform.db.engine import read_only
+from fairserve.platform.db.schemas import ObjectId
+from fairserve.platform.db.session import unavailable
+from fairserve.platform.reporting.usage.readers import Reader, asked_app
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.interactions.drawing import draw
+from fairserve.platform.serving.interactions.events import error_event
+from fairserve.platform.serving.interactions.graph_view import GraphOut
+from fairserve.platform.serving.interactions.listing import RunFilter, list_runs
+from fairserve.platform.serving.interactions.opening import read_opening
+from fairserve.platform.serving.interactions.schemas import (
+    GraphQuery,
+    InteractionList,
+    InteractionOut,
+    InteractionQuery,
+    OwnerQuery,
+    ProgramCreate,
+    inlined,
+    of_row,
+    of_view,
+)
+from fairserve.platform.serving.interactions.service import Interactions
+from fairserve.platform.tenancy.auth import AppPrincipal, Authenticator, CurrentPrincipal, Principal
+
+router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
+
+
+def _service(request: Request, principal: AppPrincipal) -> Interactions:
+    assert principal.tenant_id is not None, "only app keys have runs"
+    assert principal.app_id is not None, "only app keys have runs"
+    return service_of(request, principal.tenant_id, principal.app_id)
+
+
+async def _readable(
+    request: Request,
+    principal: Reader,
+    app: ObjectId | None = None,
+    tenant: ObjectId | None = None,
+) -> Interactions:
+    app_id = await _asked_app(request, principal, OwnerQuery(app=app, tenant=tenant))
+    if app_id is None:
+        raise InvalidRequestError(
+            f"a key of scope {principal.scope} names an app here: ?app=app_...", param="app"
+        )
+    assert principal.tenant_id is not None, "a reader has a tenant"
+    return service_of(request, principal.tenant_id, app_id)
+
+
+async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) -> str | None:
+    """The app whose runs are asked for; None is all of the tenant's. Raises NotFoundError."""
+    if query.app in (None, principal.app_id):
+        return principal.app_id
+
+    def ask() -> str | None:
+        with request.app.state.session_factory() as session:
+            return asked_app(read_only(session), principal, query)
+
+    try:
+        return await asyncio.to_thread(ask)
+    except OperationalError as error:
+        raise unavailable() from error
+
+
+def service_of(request: Request, tenant: str, app: str) -> Interactions:
+    """The runs of one app."""
+    state = request.app.state
+    return Interactions(
+        state.control,
+        state.session_factory,
+        state.ledger,
+        state.programs,
+        tenant,
+        app,
+        state.graph_slots,
+    )
+
+
+async def written(body: BaseModel) -> Response:
+    """The answer as JSON that is written off the event loop: it may have megabytes."""
+
+    def write() -> bytes:
+        return body.model_dump_json().encode("utf-8")
+
+    return Response(await asyncio.to_thread(write), media_type="application/json")
+
+
+SVG_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "x-content-type-options": "nosniff",
+}
+
+SSE_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+CREATE_BODY = {
+    "requestBody": {
+        "required": False,
+        "content": {"application/json": {"schema": inlined(ProgramCreate)}},
+    }
+}
+"""The body is read by :mod:`fairserve.platform.serving.interactions.opening`."""
+
+Service = Annotated[Interactions, Depends(_service)]
+Readable = Annotated[Interactions, Depends(_readable)]
+"""An app key reads runs of its app, a tenant key those of an app that it names."""
+
+
+@router.post("", status_code=201, openapi_extra=CREATE_BODY)
+async def open_interaction(request: Request, service: Service) -> InteractionOut:
+    """Open an empty run, whose id goes into ``X-Interaction-Id`` of its calls, or start a program."""
+    limits = ProgramLimits(nodes=request.app.state.settings.program_max_nodes)
+    return await service.open(await read_opening(await request.body(), limits))
+
+
+@router.get("")
+async def list_interactions(
+    request: Request, principal: Reader, query: Annotated[InteractionQuery, Query()]
+) -> InteractionList:
+    """Live runs and ended ones of an app, or of all apps of a tenant, or of one that it names.
+
+    ``offset`` counts among the ended. A run that ended less than a second ago may be in neither part.
+    """
+    app_id = await _asked_app(request, principal, query)
+    which = RunFilter(principal.tenant_id, app_id, state=query.state)
+    state = request.app.state
+    live, ended = await list_runs(state.control, state.session_factory, which, query)
+    return InteractionList(items=[*map(of_view, live), *map(of_row, ended)])
+
+
+@router.get("/{interaction_id:path}/graph", response_model=GraphOut)
+async def read_graph(
+    interaction_id: str, service: Readable, query: Annotated[GraphQuery, Query()]
+) -> Response:
+    """A page of the calls, what each follows, and how each is doing; ``format=svg`` draws them."""
+    graph = await service.graph(interaction_id, limit=query.limit, offset=query.offset)
+    if query.format == "json":
+        return await written(graph)
+    picture = await asyncio.to_thread(draw, graph)
+    return Response(picture, media_type="image/svg+xml", headers=SVG_HEADERS)
+
+
+@router.get(
+    "/{interaction_id:path}/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
+async def follow_interaction(
+    interaction_id: str, request: Request, service: Readable, principal: CurrentPrincipal
+) -> StreamingResponse:
+    """Server-sent events: the run as it stands, then what becomes of it, to its end.
+
+    The stream also ends, with an ``error``, soon after the key stops working.
+    """
+    settings: Settings = request.app.state.settings
+    authenticator: Authenticator = request.app.state.authenticator
+    events = while_allowed(
+        await service.follow(interaction_id, settings.keepalive_s),
+        lambda: authenticator.confirm(principal),
+        settings.stream_check_s,
+        error_event,
+    )
+    return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS)
+
+
+@router.post("/{interaction_id:path}/close")
+async def close_interaction(interaction_id: str, service: Service) -> dict[str, Any]:
+    """The run is complete; calls that still run may end."""
+    return {
+        "id": interaction_id,
+        "object": "interaction",
+        "closed": True,
+        "live_calls": await service.close(interaction_id),
+    }
+
+
+@router.get("/{interaction_id:path}", response_model=InteractionOut)
+async def read_interaction(interaction_id: str, service: Readable) -> Response:
+    """One run; a program with the outputs that it has so far."""
+    return await written(await service.get(interaction_id))
+
+
+@router.delete("/{interaction_id:path}")
+async def cancel_interaction(interaction_id: str, service: Service) -> dict[str, Any]:
+    """Cancel the run and all its calls, queued or running."""
+    await service.cancel(interaction_id)
+    return {"id": interaction_id, "object": "interaction", "cancelled": True}

@@ -1,0 +1,146 @@
+"""What becomes of one run, as server-sent events.
+
+=============== =================================================================================
+``interaction`` the run as it stands, with its program; first, and again at the end
+``call``        a call in a new state, as a node of the graph
+``node``        a node of a program in a new state, with its output once it has one
+``task``        an instance of a node with ``map`` in a new state
+``error``       the follower was too slow, the server stops, or something failed: follow again; or the
+                key no longer works
+=============== =================================================================================
+
+The stream ends with the run. It is not kept: who comes back begins with the run as it stands then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
+from itertools import count
+
+import orjson
+from pydantic import BaseModel
+
+from fairserve.platform.base.errors import FairServeError, UnavailableError
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.watch import CallNews, RunNews, ServerStops
+from fairserve.platform.serving.interactions.graph_view import node_of
+from fairserve.platform.serving.interactions.schemas import InteractionOut
+from fairserve.platform.serving.programs.news import ProgramNews
+from fairserve.platform.serving.programs.repository import ProgramKey
+from fairserve.platform.serving.programs.schemas import ProgramNodeOut, ProgramOut
+from fairserve.platform.serving.programs.service import Programs
+
+MAX_WAITING = 1_000
+"""Events that a follower may not have read yet."""
+KEEP_ALIVE = b": still here\n\n"
+
+
+def error_event(error: FairServeError) -> bytes:
+    """The event that ends a stream from outside; it has no number."""
+    return b"event: error\ndata: " + orjson.dumps(error.body()) + b"\n\n"
+
+
+Read = Callable[[], Awaitable[InteractionOut]]
+
+
+class RunEvents:
+    """The events of one run for one follower."""
+
+    def __init__(self, core_id: str, key: ProgramKey) -> None:
+        self._core_id = core_id
+        self._key = key
+        self._program = False
+        self._waiting: deque[CallNews | ProgramNews] = deque()
+        self._ended = False
+        self._failure: FairServeError | None = None
+        self._changed = asyncio.Event()
+        self._numbers = count(1)
+
+    async def stream(
+        self, control: ControlPort, programs: Programs, read: Read, keepalive_s: float
+    ) -> AsyncIterator[bytes]:
+        """The events, from the run as it stands to its end. Follows it while it is iterated."""
+        with ExitStack() as follows:
+            try:
+                follows.callback(control.watch(self._core_id, self._of_run))
+                self._program = programs.is_live(self._key)
+                if self._program:
+                    follows.callback(programs.watch(self._key, self._of_program))
+                now = await read()
+                if now.ended_at is None:
+                    self._waiting.clear()  # it is in what was read: a live run is read in one step
+                yield await self._run(now)
+                async for event in self._follow(now, keepalive_s):
+                    yield event
+                if now.ended_at is None:
+                    yield await self._run(await read())
+            except FairServeError as error:
+                yield self._written("error", orjson.dumps(error.body()).decode())
+
+    async def _follow(self, now: InteractionOut, keepalive_s: float) -> AsyncIterator[bytes]:
+        """What becomes of the run, until it has ended. Raises why nothing more is told."""
+        while True:
+            while self._waiting:
+                yield self._news(self._waiting.popleft(), now)
+            if self._failure is not None:
+                raise self._failure
+            if self._ended or now.ended_at is not None:
+                return
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(keepalive_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                yield KEEP_ALIVE
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def _of_run(self, news: RunNews) -> None:
+        if isinstance(news, CallNews):
+            self._keep(news)
+        elif isinstance(news, ServerStops):
+            self._fail(UnavailableError("the server is stopping", code="draining"))
+        elif not self._program:
+            self._end()
+
+    def _of_program(self, news: ProgramNews) -> None:
+        if isinstance(news, ProgramOut):
+            self._end()
+        else:
+            self._keep(news)
+
+    def _keep(self, news: CallNews | ProgramNews) -> None:
+        if len(self._waiting) >= MAX_WAITING:
+            self._fail(FairServeError("the events were not read in time", code="too_slow"))
+        else:
+            self._waiting.append(news)
+            self._changed.set()
+
+    def _fail(self, failure: FairServeError) -> None:
+        self._failure = self._failure or failure
+        self._changed.set()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    # --- how it is written ------------------------------------------------------------------------
+
+    def _news(self, news: CallNews | ProgramNews, now: InteractionOut) -> bytes:
+        if isinstance(news, CallNews):
+            began_at = now.opened_at.timestamp()
+            return self._event("call", node_of(news.record, news.state, began_at))
+        return self._event("node" if isinstance(news, ProgramNodeOut) else "task", news)
+
+    async def _run(self, run: InteractionOut) -> bytes:
+        """The run as it stands, written off the event loop: the outputs of a program may be long."""
+        return await asyncio.to_thread(self._event, "interaction", run)
+
+    def _event(self, kind: str, data: BaseModel) -> bytes:
+        return self._written(kind, data.model_dump_json())
+
+    def _written(self, kind: str, data: str) -> bytes:
+        return f"id: {next(self._numbers)}\nevent: {kind}\ndata: {data}\n\n".encode()

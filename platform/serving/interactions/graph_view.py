@@ -1,0 +1,242 @@
+"""A run as a graph: its ended calls from the ledger, and those under way from control.
+
+A run may have 10,000 calls. The graph as a whole is made of a few fields of each, and what is shown of a
+call only for those of the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, TypeAlias
+
+from pydantic import BaseModel
+
+from fairserve.interactions.run import MOST_PARENTS
+from fairserve.platform.control.record import CallRecord
+from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.db.schemas import MAX_PAGE
+from fairserve.platform.monitoring.client_views import CallView
+from fairserve.platform.serving.interactions.graph_shape import shape_of
+from fairserve.platform.serving.interactions.repository import AnyRow
+from fairserve.platform.serving.programs.schemas import ProgramNodeOut, ProgramOut
+
+MAX_NODES = MAX_PAGE
+"""Calls of a page."""
+
+GraphRow: TypeAlias = LedgerCall | AnyRow
+"""A row of the ledger, or those columns of it that a graph needs."""
+
+
+class NodeOut(BaseModel):
+    """A call, or a node without one. Durations are null where it did not get that far; tokens grow while
+    it runs.
+    """
+
+    id: str
+    agent: str | None
+    stage: int
+    state: str
+    """``queued``, ``running``, ``completed``, ``cancelled``, ``failed`` or ``expired``; of a node
+    without a call ``waiting``, ``skipped``, ``done`` (an empty list), ``failed`` or ``cancelled``."""
+    model: str
+    worker: str | None
+    begin_s: float | None
+    """When it came, from the first call of the run on."""
+    queue_s: float | None
+    ttft_s: float | None
+    duration_s: float | None
+    """From its submission to its end."""
+    input_tokens: int
+    """Tokens of the whole prompt: system tokens and cached tokens are parts of it."""
+    system_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    error: str
+
+
+class CriticalPathOut(BaseModel):
+    """The path of calls that took longest, and how long."""
+
+    calls: list[str]
+    """Those of its calls that are on the page."""
+    length: int
+    """Number of all its calls."""
+    duration_s: float
+
+
+class GraphOut(BaseModel):
+    """A page of the calls, in the order in which they were accepted, and what holds of all of them.
+
+    Edges lead from parent to child, of the children on the page; a parent may be on an earlier one.
+    """
+
+    id: str
+    object: str = "interaction.graph"
+    state: str
+    user: str
+    stages: int
+    parallelism: int
+    """Calls of the widest stage."""
+    critical_path: CriticalPathOut
+    nodes: list[NodeOut]
+    edges: list[tuple[str, str]]
+    total: int
+    """Calls of the whole graph."""
+    limit: int
+    offset: int
+
+
+class Node(NamedTuple):
+    """A call, or a node of a program without one, before it is known whether the page has it."""
+
+    name: str
+    parents: Sequence[str]
+    stage: int
+    begin_s: float
+    duration_s: float
+    shown: Callable[[str], NodeOut]
+    """Makes what is shown of it, under an id."""
+
+
+def graph_of(
+    run_id: str,
+    state: str,
+    user: str,
+    ended: Sequence[GraphRow],
+    live: Iterable[CallView],
+    program: ProgramOut | None = None,
+    *,
+    limit: int = MAX_NODES,
+    offset: int = 0,
+) -> GraphOut:
+    """A page of the graph of one run. A call in both is the ledger's; unknown parents are left out.
+
+    Of a program, what has made no call is there, too. Cost: O(calls + edges) of the run, and some
+    microseconds more for each call of the page.
+    """
+    nodes = _calls(ended, live)
+    if program is not None:
+        nodes += _declared(program, {node.name for node in nodes})
+    numbers: dict[str, int] = {}
+    parents: list[list[int]] = []
+    again: dict[str, int] = {}
+    for node in nodes:
+        known = [numbers[name] for name in node.parents if name in numbers]
+        # A name may have been used before, in an earlier life of the run: it is the later one's.
+        numbers[_free(node.name, numbers, again)] = len(parents)
+        parents.append(list(dict.fromkeys(known)))
+    names = list(numbers)
+    shape = shape_of(parents, [node.duration_s for node in nodes])
+    page = range(len(nodes))[offset : offset + limit]
+    return GraphOut(
+        id=run_id,
+        state=state,
+        user=user,
+        stages=max((node.stage for node in nodes), default=0),
+        parallelism=shape.parallelism,
+        critical_path=CriticalPathOut(
+            calls=[names[number] for number in shape.critical_path if number in page],
+            length=len(shape.critical_path),
+            duration_s=round(shape.duration_s, 6),
+        ),
+        nodes=[nodes[number].shown(names[number]) for number in page],
+        edges=[(names[parent], names[number]) for number in page for parent in parents[number]],
+        total=len(nodes),
+        limit=limit,
+        offset=offset,
+    )
+
+
+def _calls(ended: Sequence[GraphRow], live: Iterable[CallView]) -> list[Node]:
+    known = {row.call_id for row in ended}
+    found: list[tuple[float, str, GraphRow | CallRecord]] = [
+        (row.accepted_at.timestamp(), row.outcome, row) for row in ended
+    ]
+    found += [
+        (view.record.accepted_at, view.state, view.record)
+        for view in live
+        if view.record.call_id not in known
+    ]
+    first_at = min((accepted_at for accepted_at, _, _ in found), default=0.0)
+    nodes = [
+        Node(
+            name=call.name or call.call_id,
+            parents=call.parents or (),
+            stage=call.stage,
+            begin_s=accepted_at - first_at,
+            duration_s=call.duration_s or 0.0,
+            shown=partial(_node, call, state, accepted_at - first_at),
+        )
+        for accepted_at, state, call in found
+    ]
+    return sorted(nodes, key=lambda node: (round(node.begin_s, 6), node.stage))
+
+
+def node_of(record: CallRecord, state: str, first_at: float) -> NodeOut:
+    """A call under way, or just ended; ``first_at`` is when its run began."""
+    name = record.name or record.call_id
+    return _node(record, state, record.accepted_at - first_at, name)
+
+
+def _node(call: GraphRow | CallRecord, state: str, begin_s: float, name: str) -> NodeOut:
+    return NodeOut(
+        id=name,
+        agent=call.agent,
+        stage=call.stage,
+        state=state,
+        model=call.served_model or call.model,
+        worker=call.worker,
+        begin_s=round(begin_s, 6),
+        queue_s=call.queue_delay_s,
+        ttft_s=call.ttft_s,
+        duration_s=call.duration_s,
+        input_tokens=call.input_tokens + call.system_tokens,
+        system_tokens=call.system_tokens,
+        cached_tokens=call.cached_tokens,
+        output_tokens=call.output_tokens,
+        error=call.error,
+    )
+
+
+def _declared(program: ProgramOut, made: set[str]) -> Iterator[Node]:
+    """What of a program has made no call yet, or never will, each after its parents."""
+    names = {node.id: node.calls or [node.id] for node in program.nodes}
+    for node in sorted(program.nodes, key=lambda each: each.stage):
+        above = (name for parent in node.parents for name in names[parent])
+        parents = list(islice(above, MOST_PARENTS))
+        for name in names[node.id]:
+            if name not in made:
+                yield Node(name, parents, node.stage, 0.0, 0.0, partial(_without_call, node))
+
+
+def _without_call(node: ProgramNodeOut, name: str) -> NodeOut:
+    return NodeOut(
+        id=name,
+        agent=node.agent,
+        stage=node.stage,
+        state="waiting" if node.state == "running" else node.state,
+        model=node.model,
+        worker=None,
+        begin_s=None,
+        queue_s=None,
+        ttft_s=None,
+        duration_s=None,
+        input_tokens=0,
+        system_tokens=0,
+        cached_tokens=0,
+        output_tokens=0,
+        error=node.reason,
+    )
+
+
+def _free(name: str, taken: Container[str], again: dict[str, int]) -> str:
+    """A name that nobody has; ``again`` keeps how far each name was counted, so that all cost O(all)."""
+    if name not in taken:
+        return name
+    number = again.get(name, 2)
+    while f"{name} ({number})" in taken:
+        number += 1
+    again[name] = number + 1
+    return f"{name} ({number})"

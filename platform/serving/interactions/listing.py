@@ -1,0 +1,56 @@
+"""Lists of runs: the live ones as control has them, then the ended ones from the database."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy.exc import OperationalError
+
+from fairserve.platform.control.port import ControlPort, RunView
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.schemas import Paging
+from fairserve.platform.db.session import unavailable
+from fairserve.platform.serving.interactions import repository
+
+ListedState = Literal["all", "live", "ended", "complete", "cancelled", "aborted", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs; None: of all. ``state`` is one of :data:`ListedState`."""
+
+    tenant: str | None = None
+    app: str | None = None
+    user: str | None = None
+    state: str = "all"
+
+
+async def list_runs(
+    control: ControlPort, sessions: SessionFactory, which: RunFilter, page: Paging
+) -> tuple[list[RunView], list[Interaction]]:
+    """Live runs, then ended ones, the latest opened first; ``offset`` counts among the ended.
+
+    A run that ended less than a second ago may be in neither part yet. Raises UnavailableError.
+    """
+    live: list[RunView] = []
+    if which.state in ("all", "live") and page.offset == 0:
+        live = await control.runs(which.tenant, which.app, page.limit, user=which.user)
+    if which.state == "live" or len(live) >= page.limit:
+        return live, []
+    try:
+        ended = await asyncio.to_thread(
+            repository.latest,
+            sessions,
+            which.tenant,
+            which.app,
+            user=which.user,
+            state=None if which.state in ("all", "ended") else which.state,
+            limit=page.limit - len(live),
+            offset=page.offset,
+        )
+    except OperationalError as error:
+        raise unavailable() from error
+    return live, ended

@@ -1,0 +1,72 @@
+"""The body that opens a run, read in one go: an empty one, or a program.
+
+Programs are large and their checks take time, so that a long body is read in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from fairserve.interactions.identity import IdentityError, checked_id
+from fairserve.interactions.program import PROGRAM_FIELDS, Program, ProgramLimits
+from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.serving.completions.prepared import off_loop
+from fairserve.platform.serving.completions.schemas import invalid
+from fairserve.platform.serving.interactions.schemas import InteractionCreate
+from fairserve.platform.serving.programs.declaration import read_program
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A body that was read and is right in itself."""
+
+    run: InteractionCreate
+    program: Program | None = None
+    declaration: Mapping[str, Any] = field(default_factory=dict)
+    size_bytes: int = 0
+
+
+async def read_opening(raw: bytes, limits: ProgramLimits) -> Opening:
+    """Read a body; none opens an empty run. Raises InvalidRequestError naming what is wrong."""
+    opening: Opening = await off_loop(len(raw), _read, raw, limits)
+    return opening
+
+
+def _read(raw: bytes, limits: ProgramLimits) -> Opening:
+    try:
+        plain = orjson.loads(raw) if raw.strip() else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequestError("the body is not JSON", code="malformed_json") from error
+    if plain is None:
+        plain = {}
+    if not isinstance(plain, dict):
+        raise InvalidRequestError("the body must be a JSON object", code="malformed_json")
+    declaration = {name: plain.pop(name) for name in PROGRAM_FIELDS if name in plain}
+    try:
+        run = InteractionCreate.model_validate(plain)
+    except ValidationError as error:
+        raise invalid(error) from error
+    for name in ("id", "sink"):
+        value = getattr(run, name)
+        if value is not None:
+            setattr(run, name, checked(value, name))
+    if all(value is None for value in declaration.values()):
+        return Opening(run)
+    if run.sink is not None:
+        raise InvalidRequestError(
+            "sink: a program ends by itself; name its result instead", param="sink"
+        )
+    return Opening(run, read_program(declaration, limits), declaration, len(raw))
+
+
+def checked(text: str, field_name: str = "id") -> str:
+    """An id that a client chose. Raises InvalidRequestError."""
+    try:
+        return checked_id(text, field_name)
+    except IdentityError as error:
+        raise InvalidRequestError(str(error), param=field_name) from error

@@ -1,0 +1,162 @@
+"""Bodies of ``/v1/interactions``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from fairserve.interactions.identity import MAX_ID_CHARS, client_run_id
+from fairserve.platform.control.port import RunView
+from fairserve.platform.db.ledger import Interaction
+from fairserve.platform.db.schemas import ObjectId, Paging, Strict, TenantQuery, UserId
+from fairserve.platform.serving.interactions.graph_view import MAX_NODES
+from fairserve.platform.serving.interactions.listing import ListedState
+from fairserve.platform.serving.interactions.repository import MAX_CALLS
+from fairserve.platform.serving.programs.schemas import NodeIn, ProgramOut
+
+
+class InteractionCreate(Strict):
+    """Opens a run. Empty, its calls must then name the same ``user``, or none, and ``sink`` is the id of
+    the call with which it is complete. With ``nodes`` it is a program, which the platform runs.
+    """
+
+    id: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)] | None = None
+    user: UserId | None = None
+    sink: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)] | None = None
+
+
+class ProgramCreate(InteractionCreate):
+    """Opens a run: an empty one, or with ``nodes`` a program that the platform runs."""
+
+    # For the API's description: fairserve.interactions.program reads and checks programs.
+
+    model: str | None = Field(None, description="Of the nodes that name none.")
+    nodes: list[NodeIn] | None = Field(None, min_length=1)
+    result: str | None = Field(None, description="The node whose output is the result.")
+
+
+class OwnerQuery(TenantQuery):
+    """``app`` names an app of the tenant for a tenant key; an app key may leave it out."""
+
+    app: ObjectId | None = None
+
+
+class InteractionQuery(Paging, OwnerQuery):
+    """``state=live`` lists runs that have not ended, ``ended`` the others; both by default."""
+
+    state: Annotated[str, Field(pattern="^(live|ended|all)$")] = "all"
+
+
+class GraphQuery(OwnerQuery):
+    """How a run's graph is shown, and which of its calls; a picture has at most 500."""
+
+    format: Literal["json", "svg"] = "json"
+    limit: int = Field(MAX_NODES, ge=1, le=MAX_NODES)
+    offset: int = Field(0, ge=0, le=MAX_CALLS)
+
+
+class InteractionOut(BaseModel):
+    """A run. Token counts of a live one are those of its ended calls."""
+
+    id: str
+    object: str = "interaction"
+    app: str
+    state: str
+    user: str
+    opened_at: datetime
+    last_active_at: datetime | None
+    ended_at: datetime | None
+    calls: int
+    live_calls: int
+    tokens: int
+    wasted_tokens: int = 0
+    waste_cause: str = ""
+    program: ProgramOut | None = None
+    """Of a declared one that is read by its id, until its retention."""
+
+
+class InteractionList(BaseModel):
+    """Live runs first, then ended ones, the latest first."""
+
+    object: str = "list"
+    items: list[InteractionOut]
+
+
+class AnyInteractionQuery(Paging):
+    """Runs of every tenant, or of a tenant, an app and a user. A state other than ``all``, ``live`` and
+    ``ended`` is that of ended ones.
+    """
+
+    tenant: ObjectId | None = None
+    app: ObjectId | None = None
+    user: UserId | None = None
+    state: ListedState = "all"
+
+
+class AnyInteractionOut(InteractionOut):
+    """A run with its tenant."""
+
+    tenant: str
+
+
+class AnyInteractionList(BaseModel):
+    """Live runs first, then ended ones, the latest first."""
+
+    object: str = "list"
+    items: list[AnyInteractionOut]
+
+
+def of_view(view: RunView) -> InteractionOut:
+    """A run as control knows it."""
+    return InteractionOut(
+        id=client_run_id(view.app, view.interaction_id),
+        app=view.app,
+        state=view.state,
+        user=view.user,
+        opened_at=datetime.fromtimestamp(view.opened_at, UTC),
+        last_active_at=datetime.fromtimestamp(view.last_active_at, UTC),
+        ended_at=None if view.ended_at is None else datetime.fromtimestamp(view.ended_at, UTC),
+        calls=view.calls,
+        live_calls=view.live_calls,
+        tokens=view.tokens,
+        wasted_tokens=view.wasted_tokens,
+        waste_cause=view.waste_cause,
+    )
+
+
+def of_row(row: Interaction) -> InteractionOut:
+    """An ended run as the ledger has it."""
+    return InteractionOut(
+        id=row.id,
+        app=row.app_id,
+        state=row.state,
+        user=row.user_id,
+        opened_at=row.opened_at,
+        last_active_at=row.ended_at,
+        ended_at=row.ended_at,
+        calls=row.calls,
+        live_calls=0,
+        tokens=row.tokens,
+        wasted_tokens=row.wasted_tokens,
+        waste_cause=row.waste_cause,
+    )
+
+
+def inlined(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a body that an endpoint reads by itself, without references."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def resolve(part: Any) -> Any:
+        if isinstance(part, list):
+            return [resolve(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return resolve(definitions[part["$ref"].rpartition("/")[2]])
+        return {name: resolve(value) for name, value in part.items()}
+
+    found: dict[str, Any] = resolve(schema)
+    return found

@@ -1,0 +1,161 @@
+"""Runs of one app: live ones from control, ended ones from the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from sqlalchemy.exc import OperationalError
+
+from fairserve.interactions.identity import core_call_id, core_run_id
+from fairserve.platform.base.errors import ConflictError, NotFoundError
+from fairserve.platform.control.ledger import Ledger
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.db.base import new_id
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.db.session import unavailable
+from fairserve.platform.serving.interactions import repository
+from fairserve.platform.serving.interactions.events import RunEvents
+from fairserve.platform.serving.interactions.graph_view import MAX_NODES, GraphOut, graph_of
+from fairserve.platform.serving.interactions.opening import Opening, checked
+from fairserve.platform.serving.interactions.schemas import InteractionOut, of_row, of_view
+from fairserve.platform.serving.programs.repository import ProgramKey
+from fairserve.platform.serving.programs.service import BY_CLIENT, Programs
+from fairserve.platform.serving.programs.task_calls import Owner
+
+GRAPHS_AT_ONCE = 2
+"""Graphs of large runs take a processor's time; more requests wait, and calls do not wait for them."""
+FLUSH_S = 5.0
+"""How long a view waits for the database to have what the journal has."""
+
+
+class Interactions:
+    """What may be done with the runs of one app. Another app's runs do not exist here."""
+
+    def __init__(
+        self,
+        control: ControlPort,
+        sessions: SessionFactory,
+        ledger: Ledger,
+        programs: Programs,
+        tenant: str,
+        app: str,
+        graph_slots: asyncio.Semaphore,
+    ) -> None:
+        """``graph_slots`` bounds how many graphs a server makes at a time."""
+        self._graph_slots = graph_slots
+        self._control = control
+        self._sessions = sessions
+        self._ledger = ledger
+        self._programs = programs
+        self._tenant = tenant
+        self._app = app
+
+    async def open(self, opening: Opening) -> InteractionOut:
+        """Open a run; the id is the client's, or a new one. Raises ConflictError if it is used."""
+        body = opening.run
+        run_id = body.id or new_id("run")
+        core_id = core_run_id(self._app, run_id)
+        user = body.user or self._app
+        if opening.program is not None:
+            owner = Owner(self._key(run_id), user)
+            view = await self._programs.submit(
+                owner, opening.declaration, opening.program, opening.size_bytes
+            )
+            return await self._with_program(of_view(view))
+        sink = None if body.sink is None else core_call_id(core_id, body.sink)
+        view = await self._control.open_interaction(core_id, self._tenant, self._app, user, sink)
+        return of_view(view)
+
+    async def get(self, run_id: str) -> InteractionOut:
+        """One run, with its program if it has one. Raises NotFoundError."""
+        found = await self._find(run_id)
+        try:
+            return await self._with_program(found)
+        except OperationalError as error:
+            raise unavailable() from error
+
+    async def _find(self, run_id: str) -> InteractionOut:
+        view = await self._control.interaction(core_run_id(self._app, checked(run_id)))
+        if view is not None:
+            return of_view(view)
+        try:
+            row = await asyncio.to_thread(
+                repository.find, self._sessions, self._tenant, self._app, run_id
+            )
+        except OperationalError as error:
+            raise unavailable() from error
+        if row is None:
+            raise _not_found()
+        return of_row(row)
+
+    async def _with_program(self, found: InteractionOut) -> InteractionOut:
+        """A live run that is no program's has none in the database either."""
+        key = self._key(found.id)
+        if found.ended_at is not None or self._programs.is_live(key):
+            found.program = await self._programs.view(key)
+        return found
+
+    async def graph(self, run_id: str, *, limit: int = MAX_NODES, offset: int = 0) -> GraphOut:
+        """A page of the calls of a run, and what holds of all of them.
+
+        Raises NotFoundError, and UnavailableError while the database is away.
+        """
+        core_id = core_run_id(self._app, checked(run_id))
+        live = await self._control.interaction_calls(core_id)
+        # A call that ended a moment ago is in the journal only: it is to be in one of the two.
+        if not await asyncio.to_thread(self._ledger.flush, FLUSH_S):
+            raise unavailable()
+        run = await self.get(run_id)
+
+        def build() -> GraphOut:
+            ended = repository.graph_rows(self._sessions, self._tenant, self._app, run_id)
+            return graph_of(
+                run_id, run.state, run.user, ended, live, run.program, limit=limit, offset=offset
+            )
+
+        try:
+            async with self._graph_slots:
+                return await asyncio.to_thread(build)
+        except OperationalError as error:
+            raise unavailable() from error
+
+    async def close(self, run_id: str) -> int:
+        """The run is complete; returns how many calls of it still run.
+
+        Raises NotFoundError, or ConflictError for one that has ended or is a program's.
+        """
+        core_id = core_run_id(self._app, checked(run_id))
+        if self._programs.is_live(self._key(run_id)):
+            raise ConflictError(
+                "a program ends by itself; DELETE cancels it", code="program_run", param="id"
+            )
+        await self._control.close_interaction(core_id, cancel=False)
+        view = await self._control.interaction(core_id)
+        return 0 if view is None else view.live_calls
+
+    async def cancel(self, run_id: str, reason: str = BY_CLIENT) -> None:
+        """Cancel a run with all its calls; a program tells why. Raises NotFound- or ConflictError."""
+        core_id = core_run_id(self._app, checked(run_id))
+        if self._programs.is_live(self._key(run_id)):
+            await self._programs.cancel(self._key(run_id), reason)
+        else:
+            await self._control.close_interaction(core_id, cancel=True)
+
+    async def follow(self, run_id: str, keepalive_s: float) -> AsyncIterator[bytes]:
+        """What becomes of a run, as server-sent events, the state of now first. Raises NotFoundError."""
+        core_id = core_run_id(self._app, checked(run_id))
+
+        async def read() -> InteractionOut:
+            return await self.get(run_id)
+
+        await read()
+        events = RunEvents(core_id, self._key(run_id))
+        return events.stream(self._control, self._programs, read, keepalive_s)
+
+    def _key(self, run_id: str) -> ProgramKey:
+        return ProgramKey(self._tenant, self._app, run_id)
+
+
+def _not_found() -> NotFoundError:
+    return NotFoundError("there is no such interaction", code="interaction_not_found")

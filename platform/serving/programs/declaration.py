@@ -1,0 +1,55 @@
+"""A declared program, checked for what the core does not know: models, and the fields of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairserve.interactions.identity import core_run_id
+from fairserve.interactions.program import Node, Program, ProgramLimits, parse_program
+from fairserve.interactions.program_fields import ProgramError
+from fairserve.platform.base.errors import InvalidRequestError, NotFoundError, UnavailableError
+from fairserve.platform.fleet.models import Models
+from fairserve.platform.serving.completions.prepared import read_body
+from fairserve.platform.serving.programs.task_calls import path_of
+
+
+def read_program(declaration: Mapping[str, Any], limits: ProgramLimits) -> Program:
+    """Parse a declaration and check the request of every node. Raises InvalidRequestError."""
+    try:
+        program = parse_program(declaration, limits)
+        for number, node in enumerate(program.nodes.values()):
+            _check_request(node, f"nodes[{number}].sampling")
+    except ProgramError as error:
+        raise InvalidRequestError(str(error), param=error.path, code="invalid_program") from error
+    return program
+
+
+def check_models(program: Program, models: Models, app: str, run_id: str) -> None:
+    """Whether every node's model is served, or is to be. Raises NotFoundError naming the node."""
+    checked = set()
+    for number, node in enumerate(program.nodes.values()):
+        if node.model in checked:
+            continue
+        checked.add(node.model)
+        try:
+            models.resolve(node.model, core_run_id(app, run_id))
+        except UnavailableError:
+            continue  # its workers start: the program's calls wait for them
+        except NotFoundError as error:
+            path = f"nodes[{number}].model"
+            raise NotFoundError(f"{path}: {error.message}", param=path, code=error.code) from error
+
+
+def _check_request(node: Node, path: str) -> None:
+    request: dict[str, Any] = {"model": node.model, **node.sampling}
+    if "messages" in node.body.fixed:
+        request["messages"] = [{"role": "user", "content": "x"}]
+    else:
+        request["prompt"] = "x"
+    try:
+        read_body(path_of(request), request)
+    except InvalidRequestError as error:
+        field = error.param or ""
+        said = error.message.removeprefix(field).removeprefix(":").strip()
+        raise ProgramError(f"{path}.{field}" if field else path, said) from error

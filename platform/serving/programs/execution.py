@@ -1,0 +1,305 @@
+"""One program at work: its run says which calls to make, and is told how they end.
+
+What changed is saved before the calls that follow from it are sent, so that after a restart nothing that
+has ended is run again. A call that was refused, or for which there is no room, comes again when it was
+told to, as long as the program's time lasts: that uses up no retry. Of the calls that are ready at most
+``parallel_calls`` are sent at a time, those on the longest path to the end first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+from fairserve.interactions.identity import core_run_id
+from fairserve.interactions.program_run import ProgramRun
+from fairserve.interactions.program_task import Task, call_name
+from fairserve.platform.base.errors import (
+    ConflictError,
+    FairServeError,
+    NotFoundError,
+    RateLimitedError,
+    UnavailableError,
+    UpstreamError,
+)
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.serving.programs.news import ProgramNews, news_of
+from fairserve.platform.serving.programs.repository import Change
+from fairserve.platform.serving.programs.store import ProgramGoneError, ProgramStore
+from fairserve.platform.serving.programs.task_calls import Owner, TaskCalls
+
+logger = logging.getLogger(__name__)
+
+NOT_ACCEPTED = frozenset(
+    {"queue_full", "journal_unavailable", "lease_over", "starting", "draining"}
+)
+"""Codes of 503 answers to calls that were not accepted, and may come again under their name."""
+OF_ONE_MODEL = frozenset({"queue_full", "starting"})
+"""Of these, those that say nothing of calls of other models."""
+LAST_WAIT_S = 30.0
+STOP_S = 5.0
+"""How long calls that control has stopped may take to end."""
+
+Publish = Callable[[ProgramNews], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionOptions:
+    """See the settings of the same names, with ``program_`` before."""
+
+    parallel_calls: int = 32
+    time_limit_s: float = 3600.0
+    first_wait_s: float = 1.0
+    """A call that is not accepted comes again after so long at least, and twice that the next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """How an attempt ended: with an output, or with a reason."""
+
+    task: Task
+    output: str | None = None
+    reason: str = ""
+    again: bool = False
+    """It may be tried again, and uses up a retry."""
+    interrupted: bool = False
+    """It is to be tried again without."""
+
+
+class Execution:
+    """A live program. Belongs to one event loop; :meth:`work` is its only task."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        run: ProgramRun,
+        control: ControlPort,
+        calls: TaskCalls,
+        store: ProgramStore,
+        options: ExecutionOptions,
+        *,
+        left_s: float,
+        publish: Publish,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``left_s``: of its time limit."""
+        self.owner = owner
+        self.run = run
+        """To be read only."""
+        self.reason = ""
+        """Why it was cancelled."""
+        self._core_id = core_run_id(owner.key.app, owner.key.run_id)
+        self._control = control
+        self._calls = calls
+        self._store = store
+        self._options = options
+        self._publish = publish
+        self._clock = clock
+        self._deadline_s = clock() + left_s
+        self._numbers = count()
+        self._ready: list[tuple[float, int, Task]] = []
+        """A heap: the longest path first, then the first that was ready."""
+        self._sent: set[asyncio.Task[_Ended]] = set()
+        self._hold_s = 0.0
+        """Until when no call is sent, because one was refused."""
+        self._woken = asyncio.Event()
+        self._stopped = asyncio.Event()
+        """It was cancelled, or the server stops: nothing waits for its turn to be sent again."""
+        self._pausing = False
+        self._closed = False
+
+    # --- from outside -----------------------------------------------------------------------------
+
+    def cancel(self, reason: str) -> None:
+        """Stop its calls and end it. The first reason counts; no effect once it is done."""
+        if not self.reason and not self.run.done:
+            self.reason = reason
+            self._stopped.set()
+            self._woken.set()
+
+    def pause(self) -> None:
+        """The server stops: send nothing more, and take failures for the stop's; it goes on later."""
+        self._pausing = True
+        self._stopped.set()
+        self._woken.set()
+
+    # --- the work ---------------------------------------------------------------------------------
+
+    async def work(self) -> None:
+        """Run it to its end, or until the server stops."""
+        try:
+            self._take(self.run.start())
+            while True:
+                await self._end_if_due()
+                await self._save()
+                if self.run.done:
+                    break
+                self._send()
+                if self._pausing and not self._sent:
+                    return
+                await self._wait()
+                self._collect()
+            await self._finish()
+        except ProgramGoneError:
+            await self._give_up("its app was deleted")
+        except Exception as error:
+            logger.exception("program %s cannot go on", self.owner.key.run_id)
+            await self._give_up(f"internal error: {type(error).__name__}")
+            await self._save_end()
+        finally:
+            for sent in self._sent:
+                sent.cancel()
+
+    def _take(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            heapq.heappush(self._ready, (-task.priority, next(self._numbers), task))
+
+    def _send(self) -> None:
+        if self._pausing or self._clock() < self._hold_s:
+            return
+        while self._ready and len(self._sent) < self._options.parallel_calls:
+            task = heapq.heappop(self._ready)[-1]
+            name = f"program {self.owner.key.run_id}: {task.task_id}"
+            self._sent.add(asyncio.create_task(self._attempt(task), name=name))
+
+    async def _wait(self) -> None:
+        """Until a call ends, somebody wakes it, or a time has come."""
+        now_s = self._clock()
+        until_s = self._deadline_s
+        if self._ready and now_s < self._hold_s:
+            until_s = min(until_s, self._hold_s)
+        waking = asyncio.create_task(self._woken.wait())
+        await asyncio.wait(
+            {waking, *self._sent},
+            timeout=max(0.0, until_s - now_s),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        waking.cancel()
+        self._woken.clear()
+
+    def _collect(self) -> None:
+        """Tell the run what has ended."""
+        done = [sent for sent in self._sent if sent.done()]
+        for sent in done:
+            self._sent.discard(sent)
+            ended = sent.result()
+            task_id = ended.task.task_id
+            if ended.output is not None:
+                self._take(self.run.succeeded(task_id, ended.output))
+            elif self._pausing or self.reason:
+                pass  # what stopped it was not the call's failure
+            elif ended.interrupted:
+                self._take(self.run.interrupted(task_id))
+            else:
+                self._take(self.run.failed(task_id, ended.reason, again=ended.again))
+
+    async def _end_if_due(self) -> None:
+        """Stop its calls before anything is saved: that may take long without a database."""
+        if self._clock() >= self._deadline_s:
+            self.cancel("its time limit is over")
+        if self.reason:
+            self.run.cancel()
+            await self._close()
+
+    async def _save(self) -> None:
+        """Save what changed, then tell of it."""
+        changes = self.run.changes()
+        if changes["nodes"] or changes["tasks"]:
+            await self._store.save(Change(self.owner.key, changes))
+            for news in news_of(self.run, changes):
+                self._publish(news)
+
+    # --- a call -----------------------------------------------------------------------------------
+
+    async def _attempt(self, task: Task) -> _Ended:
+        """Make the call of a task; comes again by itself while it is not accepted."""
+        parents = tuple(self._name(parent) for parent in task.parents)
+        wait_s = self._options.first_wait_s
+        while True:
+            try:
+                output = await self._calls.make(self.owner, task, parents)
+            except FairServeError as error:
+                if _is_over(error):
+                    interrupted = error.code == "queue_timeout"
+                    again = error.status >= 500 and not isinstance(error, UpstreamError)
+                    if again:
+                        await self._stopped_within(_retry_after_s(error))
+                    return _Ended(task, reason=error.message, again=again, interrupted=interrupted)
+                held_s = max(wait_s, _retry_after_s(error))
+                wait_s = min(2 * wait_s, LAST_WAIT_S)
+                if error.code not in OF_ONE_MODEL:
+                    self._hold_s = max(self._hold_s, self._clock() + held_s)
+                if await self._stopped_within(held_s):
+                    return _Ended(task, reason=error.message)
+            except Exception as error:
+                logger.exception("a call of a program failed")
+                return _Ended(task, reason=f"internal error: {type(error).__name__}")
+            else:
+                return _Ended(task, output=output)
+
+    def _name(self, parent: str) -> str:
+        """The call that gave a task its output: that of its last attempt."""
+        return call_name(parent, self.run.attempts(parent))
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _finish(self) -> None:
+        """End its interaction first: if the server dies between the two, both are done again."""
+        await self._close()
+        await self._control.recorded()
+        await self._save_end()
+
+    async def _save_end(self) -> None:
+        state = self.run.state
+        await self._store.save(
+            Change(self.owner.key, state=state, reason=self.reason, ended_at=utc_now())
+        )
+
+    async def _give_up(self, reason: str) -> None:
+        """It cannot be saved, or not be run."""
+        self.reason = self.reason or reason
+        self.run.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        """End its interaction, once."""
+        if self._closed:
+            return
+        self._closed = True
+        state = self.run.state
+        try:
+            await self._control.close_interaction(
+                self._core_id, cancel=state == "cancelled", failed=state == "failed"
+            )
+        except (ConflictError, NotFoundError) as error:
+            logger.warning("the run of program %s: %s", self.owner.key.run_id, error.message)
+        if self._sent:
+            await asyncio.wait(self._sent, timeout=STOP_S)
+
+
+def _is_over(error: FairServeError) -> bool:
+    """Whether the call was made and failed, or would be refused for ever."""
+    if isinstance(error, UnavailableError):
+        return error.code not in NOT_ACCEPTED
+    return not isinstance(error, RateLimitedError)
+
+
+def _retry_after_s(error: FairServeError) -> float:
+    try:
+        return float(error.headers.get("Retry-After", "0"))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,33 @@
+"""What those who follow a program are told: its nodes, the instances of mapped ones, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fairserve.interactions.program_run import ProgramRun
+from fairserve.platform.serving.programs.schemas import (
+    ProgramNodeOut,
+    ProgramOut,
+    TaskNews,
+    node_out,
+)
+
+ProgramNews = ProgramNodeOut | TaskNews | ProgramOut
+
+
+def news_of(run: ProgramRun, changes: Mapping[str, Any]) -> Iterator[ProgramNews]:
+    """The news in some changes of a run: instances first, then nodes.
+
+    A node with ``map`` is told when its own state changes, since each time it brings all its outputs.
+    """
+    nodes = dict.fromkeys(changes["nodes"])
+    for record in changes["tasks"].values():
+        if record["index"] is None:
+            nodes[record["node"]] = None
+        else:
+            yield TaskNews.model_validate(
+                {name: record[name] for name in ("node", "index", "state", "reason", "output")}
+            )
+    for node_id in nodes:
+        yield node_out(run, run.nodes[node_id])

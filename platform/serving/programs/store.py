@@ -1,0 +1,123 @@
+"""Saves what becomes of programs: in the order in which it happens, many in one transaction.
+
+Whoever saves waits until it is committed, and what comes meanwhile is written together next. While the
+database is away all of them wait, and nothing is lost: a program goes on only from what is saved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sqlalchemy.exc import DataError, DBAPIError
+
+from fairserve.platform.db.engine import SessionFactory
+from fairserve.platform.serving.programs import repository
+from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_S = 0.2
+LAST_RETRY_S = 10.0
+MAX_BATCH = 256
+"""Changes of one transaction."""
+
+
+class ProgramGoneError(Exception):
+    """The program is not in the database any more: its app was deleted."""
+
+
+class ProgramStore:
+    """Belongs to one event loop. ``start`` and ``close`` once each."""
+
+    def __init__(self, sessions: SessionFactory, *, retry_s: float = FIRST_RETRY_S) -> None:
+        self.sessions = sessions
+        self._first_retry_s = retry_s
+        self._pending: list[tuple[Change, asyncio.Future[None]]] = []
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._task = asyncio.create_task(self._run(), name="program store")
+
+    async def close(self) -> None:
+        """Stop; what nobody waits for any more is not written."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def insert(self, program: SavedProgram) -> None:
+        """Save a new program. Raises IntegrityError if its id is used, or OperationalError."""
+        await asyncio.to_thread(self._insert, program)
+
+    async def remove(self, key: ProgramKey) -> None:
+        """Forget a program that did not begin after all."""
+        await asyncio.to_thread(self._remove, key)
+
+    async def save(self, change: Change) -> None:
+        """Save a change, and wait until it is committed.
+
+        Raises ProgramGoneError, and DataError for what the database can never hold.
+
+        A task that is cancelled does not know whether it was.
+        """
+        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending.append((change, saved))
+        self._wake.set()
+        await saved
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            batch = [each for each in self._pending[:MAX_BATCH] if not each[1].done()]
+            del self._pending[:MAX_BATCH]
+            if not self._pending:
+                self._wake.clear()
+            await self._write(batch)
+
+    async def _write(self, batch: list[tuple[Change, asyncio.Future[None]]]) -> None:
+        pause_s = self._first_retry_s
+        while batch:
+            try:
+                there = await asyncio.to_thread(self._apply, [change for change, _ in batch])
+            except DataError as error:
+                await self._write_singly(batch, error)
+                return
+            except DBAPIError as error:  # also if an app is deleted in this very moment
+                logger.warning("programs wait for the database: %s", type(error).__name__)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LAST_RETRY_S)
+                continue
+            for change, saved in batch:
+                if saved.done():
+                    continue
+                if change.key in there:
+                    saved.set_result(None)
+                else:
+                    saved.set_exception(ProgramGoneError(change.key.run_id))
+            return
+
+    async def _write_singly(
+        self, batch: list[tuple[Change, asyncio.Future[None]]], error: DataError
+    ) -> None:
+        """Find the change that the database refuses, so that it holds up no other."""
+        if len(batch) > 1:
+            for each in batch:
+                await self._write([each])
+        elif not batch[0][1].done():
+            batch[0][1].set_exception(error)
+
+    def _apply(self, changes: list[Change]) -> set[ProgramKey]:
+        with self.sessions.begin() as session:
+            return repository.apply(session, changes)
+
+    def _insert(self, program: SavedProgram) -> None:
+        with self.sessions.begin() as session:
+            repository.insert(session, program)
+
+    def _remove(self, key: ProgramKey) -> None:
+        with self.sessions.begin() as session:
+            repository.remove(session, key)

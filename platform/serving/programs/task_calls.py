@@ -1,0 +1,110 @@
+"""A task of a program as a call: through the same preparation, control and relay as any client's.
+
+The call of a task's first attempt has the task's id for a name, later ones a number behind it, so that
+every attempt is a call of its own in the run's graph and in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from fairserve.engine.base import CompletionPath, WorkerClient
+from fairserve.interactions.identity import CallIdentity
+from fairserve.interactions.program_task import Task, call_name
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.fleet.models import Models
+from fairserve.platform.serving.completions.merge import Merger
+from fairserve.platform.serving.completions.prepared import PrepareOptions, prepare_call, read_body
+from fairserve.platform.serving.completions.relay import Relay
+from fairserve.platform.serving.programs.repository import ProgramKey
+from fairserve.platform.tenancy.auth import Principal
+
+CHAT: CompletionPath = "/v1/chat/completions"
+TEXT: CompletionPath = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose program it is, and which."""
+
+    key: ProgramKey
+    user: str
+
+    @property
+    def principal(self) -> Principal:
+        """As which its calls are made: its app, with no key at hand any more."""
+        return Principal("app", self.key.tenant, self.key.app, key_id="", key_prefix="program")
+
+
+def path_of(request: Mapping[str, Any]) -> CompletionPath:
+    """Where a request with these fields is sent."""
+    return CHAT if "messages" in request else TEXT
+
+
+class TaskCalls:
+    """Makes the calls of all programs."""
+
+    def __init__(
+        self,
+        control: ControlPort,
+        workers: Mapping[str, WorkerClient],
+        models: Models,
+        options: PrepareOptions,
+    ) -> None:
+        self._control = control
+        self._workers = workers
+        self._models = models
+        self._options = options
+
+    async def make(self, owner: Owner, task: Task, parents: tuple[str, ...]) -> str:
+        """Make the call of a task's attempt and wait for what it gives. Raises a FairServeError.
+
+        ``parents`` are the names of calls. The output is the text of the answer, or if it has none, the
+        tools that it asks for, as JSON.
+        """
+        request = {**task.request(), "user": owner.user}
+        path = path_of(request)
+        identity = CallIdentity(
+            owner.key.run_id,
+            call_id=call_name(task.task_id, task.attempt),
+            parents=parents,
+            agent=task.agent,
+        )
+        prepared = await prepare_call(
+            path,
+            request,
+            read_body(path, request),
+            identity,
+            owner.principal,
+            self._models,
+            self._options,
+        )
+        call = prepared.call
+        call.declared = True
+        call.declared_output_tokens = task.expected_output_tokens or 0
+        call.remaining_tokens = task.priority
+        relay = Relay(prepared, self._control, self._workers)
+        async with aclosing(relay.chunks()) as chunks:
+            async for _ in chunks:
+                pass
+        assert relay.merger is not None, "the relay merges what is not streamed"
+        return output_of(relay.merger)
+
+
+def output_of(merger: Merger) -> str:
+    """What an answer with one choice gives to the nodes that read it."""
+    choices = merger.answer("", "", {})["choices"]
+    if not choices:
+        return ""
+    choice = choices[0]
+    if "text" in choice:
+        return str(choice["text"])
+    message = choice["message"]
+    content = message.get("content")
+    if content is None and "tool_calls" in message:
+        return json.dumps(message["tool_calls"], ensure_ascii=False)
+    return content or ""

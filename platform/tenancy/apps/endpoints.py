@@ -1,0 +1,170 @@
+"""``/v1/apps`` for tenants (and admins who name one), ``/admin/apps`` for operators.
+
+A new key is in the answer to the request that made it, and nowhere else; such answers are not to be
+cached.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response, status
+
+from fairserve.platform.db.schemas import (
+    KeyOut,
+    NamedTenantPaging,
+    NewKeyOut,
+    Page,
+    TenantPaging,
+    TenantQuery,
+)
+from fairserve.platform.db.session import ReadSession, WriteSession
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.settings_parts import learning_options
+from fairserve.platform.tenancy.apps import repository
+from fairserve.platform.tenancy.apps.schemas import AppCreate, AppCreated, AppOut, AppPatch
+from fairserve.platform.tenancy.apps.service import Apps
+from fairserve.platform.tenancy.apps.view import describe_all
+from fairserve.platform.tenancy.auth import TenantPrincipal, require_admin
+from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
+from fairserve.platform.tenancy.keys.service import shown_once
+
+router = APIRouter()
+
+Named = Annotated[TenantQuery, Query()]
+
+
+def service_of(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
+    """The apps of the principal's tenant as a request sees them."""
+    state = request.app.state
+    return Apps(
+        session,
+        principal,
+        state.authenticator,
+        state.control,
+        state.programs,
+        default_idle_timeout_s=state.settings.interaction_idle_timeout_s,
+        retention=_retention(state.settings),
+        learning=learning_options(state.settings),
+    )
+
+
+def _retention(settings: Settings) -> timedelta:
+    return timedelta(days=settings.ledger_retention_days)
+
+
+def _apps_to_read(request: Request, session: ReadSession, principal: TenantPrincipal) -> Apps:
+    return service_of(request, session, principal)
+
+
+WritableApps = Annotated[Apps, Depends(service_of, scope="function")]
+ReadableApps = Annotated[Apps, Depends(_apps_to_read, scope="function")]
+
+
+@router.post("/v1/apps", status_code=status.HTTP_201_CREATED)
+def create_app(body: AppCreate, apps: WritableApps, response: Response, _: Named) -> AppCreated:
+    """Register an app; the answer shows its first key, once."""
+    app, key = apps.create(body)
+    response.headers["Cache-Control"] = "no-store"
+    return AppCreated(
+        **apps.describe(app).model_dump(), key=KeyOut.model_validate(key.row), api_key=key.plain
+    )
+
+
+@router.get("/v1/apps")
+def list_apps(apps: ReadableApps, query: Annotated[NamedTenantPaging, Query()]) -> Page[AppOut]:
+    """The tenant's apps, oldest first; with ``deleted`` those that are deleted."""
+    items, total = apps.page(query)
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+@router.get("/v1/apps/{app_id}")
+def read_app(app_id: str, apps: ReadableApps, _: Named) -> AppOut:
+    """One app, deleted or not."""
+    return apps.describe(apps.get(app_id))
+
+
+@router.patch("/v1/apps/{app_id}")
+def change_app(app_id: str, body: AppPatch, apps: WritableApps, _: Named) -> AppOut:
+    """Change name, profile or limits, suspend, or take back; holds for the next call."""
+    return apps.describe(apps.change(app_id, body))
+
+
+@router.delete("/v1/apps/{app_id}")
+def delete_app(app_id: str, apps: WritableApps, _: Named) -> AppOut:
+    """Delete: its keys stop working, and ``purge_after`` says until when it can be restored."""
+    return apps.describe(apps.delete(app_id))
+
+
+@router.post("/v1/apps/{app_id}/restore")
+def restore_app(app_id: str, apps: WritableApps, _: Named) -> AppOut:
+    """Take a deleted app back, with its keys."""
+    return apps.describe(apps.restore(app_id))
+
+
+@router.post("/v1/apps/{app_id}/keys", status_code=status.HTTP_201_CREATED)
+def create_key(
+    app_id: str,
+    apps: WritableApps,
+    response: Response,
+    _: Named,
+    body: KeyCreate | None = None,
+) -> NewKeyOut:
+    """A further key, shown once."""
+    ring = apps.keys_of(app_id, change=True, live=True)
+    return shown_once(ring.add(body or KeyCreate()), response)
+
+
+@router.post("/v1/apps/{app_id}/keys/rotate", status_code=status.HTTP_201_CREATED)
+def rotate_keys(
+    app_id: str,
+    apps: WritableApps,
+    response: Response,
+    _: Named,
+    body: KeyRotate | None = None,
+) -> NewKeyOut:
+    """A new key in place of all others, shown once."""
+    ring = apps.keys_of(app_id, change=True, live=True)
+    return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
+
+
+@router.get("/v1/apps/{app_id}/keys")
+def list_keys(
+    app_id: str, apps: ReadableApps, query: Annotated[TenantPaging, Query()]
+) -> Page[KeyOut]:
+    """An app's keys by prefix, revoked ones included, oldest first."""
+    rows, total = apps.keys_of(app_id).page(query.limit, query.offset)
+    return Page(
+        items=[KeyOut.model_validate(row) for row in rows],
+        total=total,
+        limit=query.limit,
+        offset=query.offset,
+    )
+
+
+@router.patch("/v1/apps/{app_id}/keys/{key_id}")
+def change_key(app_id: str, key_id: str, body: KeyPatch, apps: WritableApps, _: Named) -> KeyOut:
+    """Rename a key."""
+    ring = apps.keys_of(app_id, change=True, live=True)
+    return KeyOut.model_validate(ring.rename(key_id, body.name))
+
+
+@router.delete("/v1/apps/{app_id}/keys/{key_id}")
+def revoke_key(app_id: str, key_id: str, apps: WritableApps, _: Named) -> KeyOut:
+    """Revoke a key: here at once, on other replicas within 30 s."""
+    return KeyOut.model_validate(apps.keys_of(app_id, change=True).revoke(key_id))
+
+
+@router.get("/admin/apps", dependencies=[Depends(require_admin)])
+def list_all_apps(
+    request: Request, session: ReadSession, query: Annotated[NamedTenantPaging, Query()]
+) -> Page[AppOut]:
+    """All tenants' apps, or one tenant's, oldest first; with ``deleted`` those that are deleted."""
+    found = repository.page(session, query.tenant, query)
+    return Page(
+        items=describe_all(session, found, _retention(request.app.state.settings)),
+        total=repository.count(session, query.tenant, deleted=query.deleted, name=query.name),
+        limit=query.limit,
+        offset=query.offset,
+    )

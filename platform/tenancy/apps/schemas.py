@@ -1,0 +1,146 @@
+"""Bodies of ``/v1/apps``: a token profile by stage, limits of both kinds, and warnings."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from fairserve.interactions.profile import MAX_STAGES, AppProfile, StageProfile
+from fairserve.platform.db.identity import ProfileMode
+from fairserve.platform.db.schemas import KeyOut, Name, Strict, Weight
+from fairserve.platform.tenancy.quotas.schemas import ContractBody, ContractOut
+
+
+class StageBody(Strict):
+    """Expected tokens of one call at a stage."""
+
+    input_tokens: float
+    system_tokens: float = 0.0
+    output_tokens: float
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        StageProfile(**self.model_dump())
+        return self
+
+
+class ProfileBody(Strict):
+    """What the runs of an app are expected to be; stage 1 first, later stages repeat the last."""
+
+    stages: list[StageBody] = Field(min_length=1, max_length=MAX_STAGES)
+    calls_per_interaction: float = 1.0
+    idle_timeout_s: float | None = None
+    """None takes the server's ``interaction_idle_timeout_s``."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.profile(300.0)
+        return self
+
+    def profile(self, default_idle_timeout_s: float) -> AppProfile:
+        """The profile as the core knows it."""
+        return AppProfile(
+            stages=tuple(StageProfile(**stage.model_dump()) for stage in self.stages),
+            calls_per_interaction=self.calls_per_interaction,
+            idle_timeout_s=(
+                default_idle_timeout_s if self.idle_timeout_s is None else self.idle_timeout_s
+            ),
+        )
+
+
+class LimitsBody(Strict):
+    """Calls and new users per minute that hold under overload; null or absent is no limit."""
+
+    user_rpm: int | None = Field(None, ge=1, le=1_000_000)
+    app_rpm: int | None = Field(None, ge=1, le=1_000_000)
+    new_users_per_minute: int | None = Field(None, ge=1, le=1_000_000)
+    """Users that the app has not shown for a day. Null is the default: 30 with a ``user_rpm`` and
+    without an ``app_rpm``, else no limit.
+    """
+
+
+class AppCreate(Strict):
+    """A new app."""
+
+    name: Name
+    profile: ProfileBody
+    limits: LimitsBody = LimitsBody()
+    weight: Weight | None = None
+    """For admin keys only: it would raise a tenant's share."""
+    contract: ContractBody | None = None
+    """Of the app as a whole."""
+    user_contract: ContractBody | None = None
+    """Of each of its users."""
+
+
+class AppPatch(Strict):
+    """Changes of an app. A profile replaces the old one; a limit that is left out stays, and a contract
+    of null removes all its limits.
+    """
+
+    name: Name | None = None
+    profile: ProfileBody | None = None
+    limits: LimitsBody | None = None
+    weight: Weight | None = None
+    """For admin keys only."""
+    suspended: bool | None = None
+    contract: ContractBody | None = None
+    user_contract: ContractBody | None = None
+
+
+class StageOut(BaseModel):
+    """A stage of a profile."""
+
+    input_tokens: float
+    system_tokens: float
+    output_tokens: float
+
+
+class ProfileOut(BaseModel):
+    """A profile."""
+
+    stages: list[StageOut]
+    calls_per_interaction: float
+    idle_timeout_s: float
+
+
+class LimitsOut(BaseModel):
+    """The limits in force."""
+
+    user_rpm: int | None
+    app_rpm: int | None
+    new_users_per_minute: int | None
+    """As it was set."""
+    new_users_in_force: int | None
+    """The value that was set, or the default."""
+
+
+class AppOut(BaseModel):
+    """An app."""
+
+    id: str
+    tenant_id: str
+    name: str
+    profile: ProfileOut
+    """As it was declared."""
+    profile_mode: ProfileMode
+    """Which profile holds: ``/v1/apps/{app_id}/profile`` shows it."""
+    limits: LimitsOut
+    weight: float
+    contract: ContractOut
+    user_contract: ContractOut
+    created_at: datetime
+    suspended_at: datetime | None
+    deleted_at: datetime | None
+    purge_after: datetime | None
+    """Until then a deleted one can be restored."""
+    warnings: list[str]
+
+
+class AppCreated(AppOut):
+    """A new app with its key, shown once."""
+
+    key: KeyOut
+    api_key: str = Field(repr=False)

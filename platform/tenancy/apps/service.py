@@ -1,0 +1,267 @@
+"""What can be done with apps: register, change, suspend, delete, restore, and give them keys.
+
+Functions take the request's session and leave the commit to it. What they change is audited, and
+reaches control and the key cache after the commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from fairserve.interactions.profile import AppProfile
+from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.platform.base.errors import ConflictError, NotFoundError, PermissionDeniedError
+from fairserve.platform.db import audit, keys
+from fairserve.platform.db.base import new_id, utc_now
+from fairserve.platform.db.identity import App, AppLimits, TokenProfile
+from fairserve.platform.db.schemas import NamedPaging
+from fairserve.platform.db.session import after_commit
+from fairserve.platform.tenancy.apps import repository
+from fairserve.platform.tenancy.apps.control_events import app_changed
+from fairserve.platform.tenancy.apps.inboxes import ControlInbox, ProgramInbox
+from fairserve.platform.tenancy.apps.schemas import AppCreate, AppOut, AppPatch
+from fairserve.platform.tenancy.apps.view import audited, describe_all
+from fairserve.platform.tenancy.auth import Authenticator, Principal
+from fairserve.platform.tenancy.keys.service import KeyRing
+from fairserve.platform.tenancy.profiles.repository import (
+    add_version,
+    believed,
+    in_force,
+    latest,
+    profiles_in_force,
+)
+from fairserve.platform.tenancy.quotas import service as contracts
+from fairserve.platform.tenancy.quotas.repository import Holder
+
+MAX_APPS = 1000
+"""Apps of one tenant that are there."""
+MAX_ROWS = 5000
+"""Those of one tenant that are deleted and not purged yet included."""
+
+
+class Apps:
+    """The apps of one tenant, as seen by one request."""
+
+    def __init__(
+        self,
+        session: Session,
+        principal: Principal,
+        authenticator: Authenticator,
+        control: ControlInbox,
+        programs: ProgramInbox,
+        *,
+        default_idle_timeout_s: float,
+        retention: timedelta,
+        learning: LearningOptions | None,
+    ) -> None:
+        assert principal.tenant_id is not None
+        self._session = session
+        self._principal = principal
+        self._tenant_id = principal.tenant_id
+        self._authenticator = authenticator
+        self._control = control
+        self._programs = programs
+        self._default_idle_timeout_s = default_idle_timeout_s
+        self._retention = retention
+        self._learning = learning
+        if not repository.tenant_exists(session, self._tenant_id):
+            raise NotFoundError("there is no such tenant", param="tenant")
+
+    def get(self, app_id: str) -> App:
+        """One app, deleted or not. Raises NotFoundError, also for another tenant's."""
+        return self._get(app_id)
+
+    def page(self, query: NamedPaging) -> tuple[list[AppOut], int]:
+        """The part of the tenant's apps that is asked for, and how many fit."""
+        apps = repository.page(self._session, self._tenant_id, query)
+        total = repository.count(
+            self._session, self._tenant_id, deleted=query.deleted, name=query.name
+        )
+        return describe_all(self._session, apps, self._retention), total
+
+    def describe(self, app: App) -> AppOut:
+        """The app as the API shows it."""
+        return describe_all(self._session, [app], self._retention)[0]
+
+    def create(self, body: AppCreate) -> tuple[App, keys.IssuedKey]:
+        """Register an app with its first key."""
+        self._check_weight(body.weight)
+        self._require_room(new=True)
+        self._check_name(body.name)
+        app = App(
+            id=new_id("app"),
+            tenant_id=self._tenant_id,
+            name=body.name,
+            weight=1.0 if body.weight is None else body.weight,
+            created_at=utc_now(),
+            limits=AppLimits(**body.limits.model_dump()),
+        )
+        _set_profile(app, body.profile.profile(self._default_idle_timeout_s))
+        self._session.add(app)
+        self._session.flush()
+        self._declared(app)
+        self._tell(app)
+        self._set_contracts(app, body)
+        key = self._key_ring(app).issue()
+        self._audit("app.create", app, None)
+        return app, key
+
+    def change(self, app_id: str, body: AppPatch) -> App:
+        """Name, profile, limits, weight, contracts, suspended or not. The keys of a suspended app do
+        not work, and its programs end.
+        """
+        self._check_weight(body.weight)
+        app = self._get(app_id, lock=True, live=True)
+        before = audited(self._session, app)
+        if body.name is not None and body.name != app.name:
+            self._check_name(body.name)
+            app.name = body.name
+        if body.profile is not None:
+            app.stages.clear()
+            self._session.flush()  # the old stages go before new ones take their keys
+            _set_profile(app, body.profile.profile(self._default_idle_timeout_s))
+            self._declared(app)
+        if body.limits is not None:
+            for name in body.limits.model_fields_set:
+                setattr(app.limits, name, getattr(body.limits, name))
+        if body.weight is not None:
+            app.weight = body.weight
+        if body.suspended is not None and body.suspended != (app.suspended_at is not None):
+            app.suspended_at = utc_now() if body.suspended else None
+            self._forget_keys(app_id)
+        self._session.flush()
+        self._tell(app)
+        self._set_contracts(app, body)
+        self._audit("app.change", app, before)
+        if body.suspended:
+            self._stop_programs(app_id, "its app is suspended")
+        return app
+
+    def delete(self, app_id: str) -> App:
+        """Mark as deleted: its keys stop, its programs end, its name is free. Twice is once."""
+        app = self._get(app_id, lock=True)
+        if app.deleted_at is None:
+            before = audited(self._session, app)
+            app.deleted_at = utc_now()
+            self._session.flush()
+            self._audit("app.delete", app, before)
+            self._stop_programs(app_id, "its app was deleted")
+            self._forget_keys(app_id)
+        return app
+
+    def restore(self, app_id: str) -> App:
+        """Take a deleted app back, as it was. Raises ConflictError if its name is taken."""
+        app = self._get(app_id, lock=True)
+        if app.deleted_at is not None:
+            self._require_room(new=False)
+            self._check_name(app.name)
+            before = audited(self._session, app)
+            app.deleted_at = None
+            self._session.flush()
+            self._audit("app.restore", app, before)
+            self._forget_keys(app_id)
+        return app
+
+    def keys_of(self, app_id: str, *, change: bool = False, live: bool = False) -> KeyRing:
+        """An app's keys; ``change`` keeps other writers off them."""
+        return self._key_ring(self._get(app_id, lock=change, live=live))
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _get(self, app_id: str, *, lock: bool = False, live: bool = False) -> App:
+        app = repository.get(self._session, self._tenant_id, app_id, lock=lock)
+        if app is None:
+            raise NotFoundError("there is no such app", param="app_id")
+        if live and app.deleted_at is not None:
+            raise ConflictError("the app is deleted; restore it first", code="deleted")
+        return app
+
+    def _check_weight(self, weight: float | None) -> None:
+        if weight is not None and self._principal.scope != "admin":
+            raise PermissionDeniedError("an app's weight is set with an admin key", param="weight")
+
+    def _check_name(self, name: str) -> None:
+        app = repository.by_name(self._session, self._tenant_id, name)
+        if app is not None:
+            raise ConflictError(
+                f"the tenant has an app of this name, {app.id}; choose another name, or use that app:"
+                f" POST /v1/apps/{app.id}/keys makes a further key of it",
+                param="name",
+            )
+
+    def _require_room(self, *, new: bool) -> None:
+        there = repository.count(self._session, self._tenant_id, deleted=False)
+        if there >= MAX_APPS:
+            raise ConflictError(f"a tenant has at most {MAX_APPS} apps", code="too_many_apps")
+        if new:
+            deleted = repository.count(self._session, self._tenant_id, deleted=True)
+            if there + deleted >= MAX_ROWS:
+                raise ConflictError(
+                    f"a tenant has at most {MAX_ROWS} apps, deleted ones included until they are"
+                    " purged",
+                    code="too_many_apps",
+                )
+
+    def _set_contracts(self, app: App, body: AppCreate | AppPatch) -> None:
+        for name, scope in (("contract", "app"), ("user_contract", "app_user")):
+            if name in body.model_fields_set:
+                holder = Holder(app.tenant_id, scope, app.id)  # type: ignore[arg-type]  # both are scopes
+                contracts.change(
+                    self._session, self._control, holder, getattr(body, name), param=name
+                )
+
+    def _key_ring(self, app: App) -> KeyRing:
+        owner = keys.KeyOwner(app.tenant_id, app.id)
+        return KeyRing(self._session, self._principal, self._authenticator, owner)
+
+    def _declared(self, app: App) -> None:
+        """Its owner says what its calls use; what was learned of them stands."""
+        app.profile_looked_at = None
+        before = latest(self._session, [app]).get(app.id)
+        if before is not None and before.source != "declared":
+            return
+        now, learning = utc_now(), self._learning
+        if learning is not None:
+            learning = believed(self._session, app, now, learning)
+        held = replace(in_force(app, None, learning), since_s=now.timestamp())
+        add_version(self._session, app, held, source="declared", author=self._principal.key_prefix)
+
+    def _tell(self, app: App) -> None:
+        profile = profiles_in_force(self._session, [app], self._learning)[app.id]
+        event = app_changed(app, profile)
+        after_commit(self._session, lambda: self._control.post(event))
+
+    def _stop_programs(self, app_id: str, reason: str) -> None:
+        after_commit(self._session, lambda: self._programs.cancel_of(reason, app_id=app_id))
+
+    def _forget_keys(self, app_id: str) -> None:
+        after_commit(self._session, lambda: self._authenticator.forget(app_id=app_id))
+
+    def _audit(self, action: str, app: App, before: dict[str, Any] | None) -> None:
+        audit.record(
+            self._session,
+            self._principal,
+            action,
+            app.id,
+            tenant_id=self._tenant_id,
+            before=before,
+            after=audited(self._session, app),
+        )
+
+
+def _set_profile(app: App, profile: AppProfile) -> None:
+    app.calls_per_interaction = profile.calls_per_interaction
+    app.idle_timeout_s = profile.idle_timeout_s
+    app.stages = [
+        TokenProfile(
+            stage=number,
+            input_tokens=stage.input_tokens,
+            system_tokens=stage.system_tokens,
+            output_tokens=stage.output_tokens,
+        )
+        for number, stage in enumerate(profile.stages, start=1)
+    ]

@@ -1,0 +1,74 @@
+"""An app as the API shows it and the audit log keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.identity import App
+from fairserve.platform.tenancy.apps.limits import new_users_in_force
+from fairserve.platform.tenancy.apps.schemas import AppOut, LimitsOut, ProfileOut
+from fairserve.platform.tenancy.profiles.repository import declared_profile
+from fairserve.platform.tenancy.quotas import repository as contracts
+from fairserve.platform.tenancy.quotas.repository import Holder
+from fairserve.platform.tenancy.quotas.schemas import ContractOut
+from fairserve.platform.tenancy.quotas.service import shown
+
+
+def describe_all(session: Session, apps: Collection[App], retention: timedelta) -> list[AppOut]:
+    """Apps as the API shows them; ``retention`` is how long deleted ones stay."""
+    found = contracts.of_apps(session, [app.id for app in apps])
+    return [
+        _out(
+            app,
+            shown(found.get(Holder(app.tenant_id, "app", app.id))),
+            shown(found.get(Holder(app.tenant_id, "app_user", app.id))),
+            retention,
+        )
+        for app in apps
+    ]
+
+
+def audited(session: Session, app: App) -> dict[str, Any]:
+    """What the audit log keeps of an app."""
+    (out,) = describe_all(session, [app], timedelta())
+    return out.model_dump(mode="json", exclude={"warnings", "id", "tenant_id", "purge_after"})
+
+
+def warnings_of(app: App) -> list[str]:
+    """What is allowed and will probably surprise: limits below two runs' calls."""
+    calls = app.calls_per_interaction
+    return [
+        f"{name} is {limit}, below twice the {calls:g} calls of a run: limits count every call,"
+        " so a limit belongs at several times the calls per run"
+        for name in ("user_rpm", "app_rpm")
+        if (limit := getattr(app.limits, name)) is not None and limit < 2 * calls
+    ]
+
+
+def _out(app: App, contract: ContractOut, user_contract: ContractOut, kept: timedelta) -> AppOut:
+    profile = declared_profile(app)
+    return AppOut(
+        id=app.id,
+        tenant_id=app.tenant_id,
+        name=app.name,
+        profile=ProfileOut.model_validate(profile, from_attributes=True),
+        profile_mode=app.profile_mode,
+        limits=LimitsOut(
+            user_rpm=app.limits.user_rpm,
+            app_rpm=app.limits.app_rpm,
+            new_users_per_minute=app.limits.new_users_per_minute,
+            new_users_in_force=new_users_in_force(app.limits),
+        ),
+        weight=app.weight,
+        contract=contract,
+        user_contract=user_contract,
+        created_at=app.created_at,
+        suspended_at=app.suspended_at,
+        deleted_at=app.deleted_at,
+        purge_after=None if app.deleted_at is None else app.deleted_at + kept,
+        warnings=warnings_of(app),
+    )

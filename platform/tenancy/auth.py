@@ -1,0 +1,370 @@
+"""Who is calling: API keys to principals, through a small cache, and the FastAPI dependencies.
+
+A key is looked up by its keyed hash, off the event loop; it is as good as unknown while its app or
+tenant is suspended or deleted. Answers are cached for 30 s, so that a revocation on one replica reaches
+the others within that time, and this process at once. While the database does not answer, keys seen in
+the last five minutes stay valid and all others get 503. Streams of events ask again while they last
+(:meth:`Authenticator.confirm`).
+Weakness: a key revoked elsewhere during such an outage of ours is honoured for those minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hmac import compare_digest
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from fairserve.platform.base.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnavailableError,
+)
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.identity import ApiKey, App, KeyScope, Tenant
+from fairserve.platform.db.key_hash import KeyHasher
+
+CACHE_TTL_S = 30.0
+CACHE_ENTRIES = 10_000
+STALE_S = 300.0
+CONFIRM_TTL_S = 1.0
+"""How long the streams of one key share the answer to whether it still works."""
+MAX_KEY_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Whom a valid key stands for."""
+
+    scope: KeyScope
+    tenant_id: str | None
+    app_id: str | None
+    key_id: str
+    key_prefix: str
+
+
+@dataclass(slots=True)
+class _Entry:
+    principal: Principal
+    expires_at: datetime | None
+    looked_up_s: float
+
+
+class Authenticator:
+    """Principals by key. Bounded, safe to use from any thread.
+
+    Valid and unknown keys are cached apart, so that a flood of guesses drops no valid key.
+    """
+
+    def __init__(
+        self,
+        sessions: SessionFactory,
+        hasher: KeyHasher,
+        *,
+        ttl_s: float = CACHE_TTL_S,
+        stale_s: float = STALE_S,
+        max_entries: int = CACHE_ENTRIES,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._sessions = sessions
+        self.hasher = hasher
+        self._ttl_s = ttl_s
+        self._stale_s = stale_s
+        self._max_entries = max_entries
+        self._monotonic_s = monotonic_s
+        self._now = now
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, _Entry] = OrderedDict()
+        self._unknown: OrderedDict[str, float] = OrderedDict()
+        self._confirmed: OrderedDict[str, float] = OrderedDict()
+        """By key id, when the key was last known to work."""
+        self._generation = 0
+
+    async def authenticate(self, key: str) -> Principal:
+        """The principal of a key. Raises AuthenticationError, or UnavailableError.
+
+        Waits for the database in a thread, and only if the cache does not know.
+        """
+        digest = self._digest(key)
+        principal = self._cached(digest)
+        if principal is not None:
+            return principal
+        return await asyncio.to_thread(self._look_up, key, digest)
+
+    def authenticate_sync(self, key: str) -> Principal:
+        """The same for a caller that may block."""
+        digest = self._digest(key)
+        return self._cached(digest) or self._look_up(key, digest)
+
+    async def confirm(self, principal: Principal) -> None:
+        """Check that the key of a principal still works. Raises AuthenticationError if it does not.
+
+        While the database does not answer, it works for five minutes more.
+        """
+        if not self._recently_confirmed(principal.key_id):
+            await asyncio.to_thread(self._confirm, principal.key_id)
+
+    def forget(
+        self,
+        *,
+        key_id: str | None = None,
+        app_id: str | None = None,
+        tenant_id: str | None = None,
+        admin: bool = False,
+    ) -> None:
+        """Drop what is cached of a key, or of all keys of an app, of a tenant or for admins; call it
+        after the commit.
+
+        Lookups under way were maybe read before the commit: their answers are not cached.
+        """
+        with self._lock:
+            self._generation += 1
+            for digest, entry in list(self._known.items()):
+                principal = entry.principal
+                if (
+                    (key_id is not None and principal.key_id == key_id)
+                    or (app_id is not None and principal.app_id == app_id)
+                    or (tenant_id is not None and principal.tenant_id == tenant_id)
+                    or (admin and principal.scope == "admin")
+                ):
+                    del self._known[digest]
+            self._unknown.clear()
+            self._confirmed.clear()
+
+    def _digest(self, key: str) -> str:
+        if not key or len(key) > MAX_KEY_CHARS or not key.isascii():
+            raise _invalid_key()
+        return self.hasher.hash(key)
+
+    def _cached(self, digest: str) -> Principal | None:
+        now_s = self._monotonic_s()
+        with self._lock:
+            entry = self._known.get(digest)
+            if entry is not None and now_s - entry.looked_up_s < self._ttl_s:
+                self._check_expiry(entry)
+                self._known.move_to_end(digest)
+                return entry.principal
+            looked_up_s = self._unknown.get(digest)
+        if looked_up_s is not None and now_s - looked_up_s < self._ttl_s:
+            raise _invalid_key()
+        return None
+
+    def _look_up(self, key: str, digest: str) -> Principal:
+        with self._lock:
+            generation = self._generation
+        try:
+            entry = self._read(key)
+        except SQLAlchemyError as error:
+            return self._stale(digest, error)
+        with self._lock:
+            if generation == self._generation:
+                self._store(digest, entry)
+        if entry is None:
+            raise _invalid_key()
+        self._check_expiry(entry)
+        return entry.principal
+
+    def _store(self, digest: str, entry: _Entry | None) -> None:
+        if entry is None:
+            self._known.pop(digest, None)
+            self._unknown[digest] = self._monotonic_s()
+            self._unknown.move_to_end(digest)
+            if len(self._unknown) > self._max_entries:
+                self._unknown.popitem(last=False)
+        else:
+            self._known[digest] = entry
+            self._known.move_to_end(digest)
+            if len(self._known) > self._max_entries:
+                self._known.popitem(last=False)
+
+    def _recently_confirmed(self, key_id: str) -> bool:
+        with self._lock:
+            confirmed_s = self._confirmed.get(key_id)
+        return confirmed_s is not None and self._monotonic_s() - confirmed_s < CONFIRM_TTL_S
+
+    def _confirm(self, key_id: str) -> None:
+        if self._recently_confirmed(key_id):
+            return  # by another stream, while this one waited for a thread
+        with self._lock:
+            generation = self._generation
+        now_s = self._monotonic_s()
+        try:
+            row = self._working_key(ApiKey.id == key_id)
+        except SQLAlchemyError:
+            with self._lock:
+                # The five minutes of a key that was never confirmed begin now.
+                confirmed_s = self._confirmed.setdefault(key_id, now_s)
+            if now_s - confirmed_s >= self._stale_s:
+                raise _invalid_key() from None
+            return
+        if row is None or (row.expires_at is not None and row.expires_at <= self._now()):
+            raise _invalid_key()
+        with self._lock:
+            if generation == self._generation:
+                self._confirmed[key_id] = now_s
+                self._confirmed.move_to_end(key_id)
+                if len(self._confirmed) > self._max_entries:
+                    self._confirmed.popitem(last=False)
+
+    def _working_key(self, which: ColumnElement[bool]) -> ApiKey | None:
+        """The key, unless it is revoked or its tenant or app is suspended or deleted."""
+        with self._sessions() as session:
+            row = (
+                read_only(session)
+                .execute(
+                    select(
+                        ApiKey,
+                        Tenant.suspended_at,
+                        Tenant.deleted_at,
+                        App.suspended_at,
+                        App.deleted_at,
+                    )
+                    .outerjoin(Tenant, Tenant.id == ApiKey.tenant_id)
+                    .outerjoin(App, App.id == ApiKey.app_id)
+                    .where(which)
+                )
+                .first()
+            )
+        if row is None:
+            return None
+        found, *stopped_at = row
+        stopped = any(time is not None for time in (found.revoked_at, *stopped_at))
+        return None if stopped else found
+
+    def _read(self, key: str) -> _Entry | None:
+        candidates = self.hasher.candidates(key)
+        looked_up_s = self._monotonic_s()
+        found = self._working_key(ApiKey.key_hash.in_(candidates))
+        if found is None:
+            return None
+        if not any(compare_digest(found.key_hash, candidate) for candidate in candidates):
+            return None
+        self._note_use(found, candidates[0])
+        return _Entry(
+            Principal(found.scope, found.tenant_id, found.app_id, found.id, found.prefix),
+            found.expires_at,
+            looked_up_s,
+        )
+
+    def _note_use(self, row: ApiKey, present_hash: str) -> None:
+        """Store the key under the present secret, and when it was used: the hour, or its creation."""
+        changes: dict[str, object] = {}
+        hour = self._now().replace(minute=0, second=0, microsecond=0)
+        used_at = max(hour, row.created_at)
+        if row.last_used_at is None or used_at > row.last_used_at:
+            changes["last_used_at"] = used_at
+        if row.key_hash != present_hash:
+            changes |= {"key_hash": present_hash, "secret_id": self.hasher.secret_id}
+        if not changes:
+            return
+        try:
+            with self._sessions.begin() as session:
+                session.execute(
+                    update(ApiKey)
+                    .where(ApiKey.id == row.id, ApiKey.key_hash == row.key_hash)
+                    .values(**changes)
+                )
+        except DBAPIError:
+            pass  # a database that cannot be written now still tells who is calling
+
+    def _stale(self, digest: str, error: SQLAlchemyError) -> Principal:
+        with self._lock:
+            entry = self._known.get(digest)
+        if entry is None or self._monotonic_s() - entry.looked_up_s >= self._stale_s:
+            raise UnavailableError(
+                "the key cannot be checked at present", headers={"Retry-After": "5"}
+            ) from error
+        self._check_expiry(entry)
+        return entry.principal
+
+    def _check_expiry(self, entry: _Entry) -> None:
+        if entry.expires_at is not None and entry.expires_at <= self._now():
+            raise _invalid_key()
+
+
+def _invalid_key() -> AuthenticationError:
+    # One text for unknown, revoked and expired: a stranger learns nothing about keys that exist.
+    return AuthenticationError(
+        "the API key is unknown, revoked or expired", headers={"WWW-Authenticate": "Bearer"}
+    )
+
+
+async def current_principal(request: Request) -> Principal:
+    """Dependency: the principal of ``Authorization: Bearer <key>``, whatever its scope.
+
+    The server finds it before it reads the body (:mod:`fairserve.platform.server.http.intake`).
+    """
+    known: Principal | None = getattr(request.state, "principal", None)
+    if known is not None:
+        return known
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise AuthenticationError(
+            "an API key is needed: Authorization: Bearer sk-fs-...",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+    authenticator: Authenticator = request.app.state.authenticator
+    principal = await authenticator.authenticate(key.strip())
+    request.state.principal = principal
+    return principal
+
+
+CurrentPrincipal = Annotated[Principal, Depends(current_principal)]
+
+
+async def require_app(principal: CurrentPrincipal) -> Principal:
+    """Dependency: an app key, as calls need it."""
+    if principal.scope != "app":
+        raise PermissionDeniedError(
+            f"this needs an app key; the key given is for {principal.scope}"
+        )
+    return principal
+
+
+async def require_tenant(principal: CurrentPrincipal, request: Request) -> Principal:
+    """Dependency: a tenant key, or an admin key with ``?tenant=<id>``.
+
+    The principal returned always has a ``tenant_id``; an admin's stays ``admin`` in scope, and
+    whether its tenant exists is not checked here. Another tenant's id answers 404.
+    """
+    named = request.query_params.get("tenant")
+    if principal.scope == "admin":
+        if not named:
+            raise InvalidRequestError(
+                "an admin key names a tenant here: ?tenant=tn_...", param="tenant"
+            )
+        return replace(principal, tenant_id=named)
+    if principal.scope != "tenant":
+        raise PermissionDeniedError(
+            f"this needs a tenant key; the key given is for {principal.scope}"
+        )
+    if named is not None and named != principal.tenant_id:
+        raise NotFoundError("there is no such tenant", param="tenant")
+    return principal
+
+
+async def require_admin(principal: CurrentPrincipal) -> Principal:
+    """Dependency: an admin key."""
+    if principal.scope != "admin":
+        raise PermissionDeniedError(
+            f"this needs an admin key; the key given is for {principal.scope}"
+        )
+    return principal
+
+
+AppPrincipal = Annotated[Principal, Depends(require_app)]
+TenantPrincipal = Annotated[Principal, Depends(require_tenant)]
+AdminPrincipal = Annotated[Principal, Depends(require_admin)]

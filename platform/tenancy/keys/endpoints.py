@@ -1,0 +1,78 @@
+"""``/admin/keys``: the admin keys themselves, for admin keys."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response, status
+from sqlalchemy.orm import Session
+
+from fairserve.platform.db.keys import KeyOwner
+from fairserve.platform.db.schemas import KeyOut, NewKeyOut, Page, Paging
+from fairserve.platform.db.session import ReadSession, WriteSession
+from fairserve.platform.tenancy.auth import AdminPrincipal, Principal
+from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
+from fairserve.platform.tenancy.keys.service import KeyRing, shown_once
+
+router = APIRouter(prefix="/admin/keys")
+
+DEPLOYMENT = KeyOwner(None)
+
+
+def admin_keys(request: Request, session: Session, principal: Principal) -> KeyRing:
+    """The admin keys as a request sees them."""
+    return KeyRing(session, principal, request.app.state.authenticator, DEPLOYMENT)
+
+
+def _to_write(request: Request, session: WriteSession, principal: AdminPrincipal) -> KeyRing:
+    return admin_keys(request, session, principal)
+
+
+def _to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> KeyRing:
+    return admin_keys(request, session, principal)
+
+
+WritableKeys = Annotated[KeyRing, Depends(_to_write, scope="function")]
+ReadableKeys = Annotated[KeyRing, Depends(_to_read, scope="function")]
+
+
+@router.post("", status_code=status.HTTP_201_CREATED)
+def create_admin_key(
+    ring: WritableKeys, response: Response, body: KeyCreate | None = None
+) -> NewKeyOut:
+    """A further admin key, shown once."""
+    return shown_once(ring.add(body or KeyCreate()), response)
+
+
+@router.post("/rotate", status_code=status.HTTP_201_CREATED)
+def rotate_admin_keys(
+    ring: WritableKeys, response: Response, body: KeyRotate | None = None
+) -> NewKeyOut:
+    """A new admin key in place of all others, that of this request included; shown once."""
+    return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
+
+
+@router.get("")
+def list_admin_keys(ring: ReadableKeys, query: Annotated[Paging, Query()]) -> Page[KeyOut]:
+    """Admin keys by prefix with their last use (to the hour), revoked ones included, oldest first."""
+    rows, total = ring.page(query.limit, query.offset)
+    return Page(
+        items=[KeyOut.model_validate(row) for row in rows],
+        total=total,
+        limit=query.limit,
+        offset=query.offset,
+    )
+
+
+@router.patch("/{key_id}")
+def change_admin_key(key_id: str, body: KeyPatch, ring: WritableKeys) -> KeyOut:
+    """Rename an admin key."""
+    return KeyOut.model_validate(ring.rename(key_id, body.name))
+
+
+@router.delete("/{key_id}")
+def revoke_admin_key(key_id: str, ring: WritableKeys) -> KeyOut:
+    """Revoke an admin key: here at once, on other replicas within 30 s. The last one without an end
+    stays (409).
+    """
+    return KeyOut.model_validate(ring.revoke(key_id))

@@ -1,0 +1,171 @@
+"""The keys of one owner: add, list, name, revoke, and rotate with an overlap.
+
+An owner is a tenant, an app, or the deployment, whose keys are the admin keys. One admin key at least
+works and never expires, so that operators cannot lock themselves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from fastapi import Response
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.errors import ConflictError, InvalidRequestError, NotFoundError
+from fairserve.platform.db import audit, keys
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.identity import ApiKey
+from fairserve.platform.db.schemas import KeyOut, NewKeyOut
+from fairserve.platform.db.session import after_commit
+from fairserve.platform.tenancy.auth import Authenticator, Principal
+from fairserve.platform.tenancy.keys.schemas import KeyCreate
+
+MAX_KEYS = 100
+"""Valid keys of one owner."""
+
+
+class KeyRing:
+    """The keys of one owner. For changes, the caller locks the row of the tenant or app."""
+
+    def __init__(
+        self,
+        session: Session,
+        principal: Principal,
+        authenticator: Authenticator,
+        owner: keys.KeyOwner,
+    ) -> None:
+        self._session = session
+        self._principal = principal
+        self._authenticator = authenticator
+        self._owner = owner
+
+    def issue(self, name: str = "", expires_at: datetime | None = None) -> keys.IssuedKey:
+        """A key, whatever there is already."""
+        key = keys.issue(
+            self._session,
+            self._authenticator.hasher,
+            self._owner.scope,
+            tenant_id=self._owner.tenant_id,
+            app_id=self._owner.app_id,
+            name=name,
+            expires_at=expires_at,
+        )
+        self._audit("key.create", key.row.id, after=_audited(key.row))
+        return key
+
+    def add(self, body: KeyCreate) -> keys.IssuedKey:
+        """A further key."""
+        if body.expires_at is not None and body.expires_at <= utc_now():
+            raise InvalidRequestError("expires_at is in the past", param="expires_at")
+        self._lock_admin_keys()
+        self._require_room()
+        return self.issue(body.name or "", body.expires_at)
+
+    def page(self, limit: int, offset: int) -> tuple[Sequence[ApiKey], int]:
+        """A part of the keys, and how many there are."""
+        rows = keys.page(self._session, self._owner, limit=limit, offset=offset)
+        return rows, keys.count(self._session, self._owner)
+
+    def rename(self, key_id: str, name: str) -> ApiKey:
+        """Change what people call a key."""
+        row = self._get(key_id)
+        if row.name != name:
+            before = _audited(row)
+            row.name = name
+            self._audit("key.change", row.id, before=before, after=_audited(row))
+        return row
+
+    def revoke(self, key_id: str) -> ApiKey:
+        """Revoke a key; doing it again changes nothing. Raises ConflictError for the last admin key."""
+        lasting = self._lock_admin_keys()
+        row = self._get(key_id)
+        if row.revoked_at is None:
+            if self._owner.scope == "admin" and not set(lasting) - {key_id}:
+                raise ConflictError(
+                    "no other admin key works without an end; make one first: POST /admin/keys",
+                    code="last_admin_key",
+                )
+            before = _audited(row)
+            row.revoked_at = utc_now()
+            self._audit("key.revoke", row.id, before=before, after=_audited(row))
+            after_commit(self._session, lambda: self._authenticator.forget(key_id=key_id))
+        return row
+
+    def rotate(self, grace_s: float) -> keys.IssuedKey:
+        """A new key; the others end now, or after ``grace_s``."""
+        self._lock_admin_keys()
+        if grace_s > 0:
+            self._require_room()
+        key = self.issue()
+        now = utc_now()
+        ended = keys.end_others(self._session, key.row, now + timedelta(seconds=grace_s), now=now)
+        after = {"key": key.row.id, "grace_s": grace_s}
+        target = self._owner.app_id or self._owner.tenant_id or self._owner.scope
+        self._audit("key.rotate", target, before={"ended": ended}, after=after)
+        after_commit(self._session, self._forget)
+        return key
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _get(self, key_id: str) -> ApiKey:
+        row = self._session.get(ApiKey, key_id)
+        if row is None or keys.owner_of(row) != self._owner:
+            raise NotFoundError("there is no such key", param="key_id")
+        return row
+
+    def _lock_admin_keys(self) -> list[str]:
+        """Ids of the admin keys without an end, locked; empty for other owners.
+
+        Nobody else ends one of them before this request has committed.
+        """
+        if self._owner.scope != "admin":
+            return []
+        return keys.lasting(self._session, self._owner, lock=True)
+
+    def _forget(self) -> None:
+        match self._owner.scope:
+            case "admin":
+                self._authenticator.forget(admin=True)
+            case "tenant":
+                self._authenticator.forget(tenant_id=self._owner.tenant_id)
+            case "app":
+                self._authenticator.forget(app_id=self._owner.app_id)
+
+    def _require_room(self) -> None:
+        if keys.count_valid(self._session, self._owner, utc_now()) >= MAX_KEYS:
+            raise ConflictError(
+                f"there are at most {MAX_KEYS} valid keys of one owner", code="too_many_keys"
+            )
+
+    def _audit(
+        self,
+        action: str,
+        target: str,
+        before: dict[str, Any] | None = None,
+        after: dict[str, Any] | None = None,
+    ) -> None:
+        audit.record(
+            self._session,
+            self._principal,
+            action,
+            target,
+            tenant_id=self._owner.tenant_id,
+            before=before,
+            after=after,
+        )
+
+
+def _audited(row: ApiKey) -> dict[str, Any]:
+    times = {
+        name: None if (time := getattr(row, name)) is None else time.isoformat()
+        for name in ("expires_at", "revoked_at")
+    }
+    return {"app": row.app_id, "prefix": row.prefix, "name": row.name, **times}
+
+
+def shown_once(key: keys.IssuedKey, response: Response) -> NewKeyOut:
+    """The answer that shows a new key; it is not to be cached."""
+    response.headers["Cache-Control"] = "no-store"
+    return NewKeyOut(**KeyOut.model_validate(key.row).model_dump(), api_key=key.plain)

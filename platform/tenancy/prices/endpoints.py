@@ -1,0 +1,129 @@
+"""``/admin/prices``: what tokens cost, with history. A price that holds, or has held, stays as it is:
+what a call cost was written into its ledger row, and can be traced to the price.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, status
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.errors import ConflictError, InvalidRequestError, NotFoundError
+from fairserve.platform.base.money import micro_of, price_of
+from fairserve.platform.db import audit
+from fairserve.platform.db.base import new_id, utc_now
+from fairserve.platform.db.contracts import Price
+from fairserve.platform.db.schemas import Page
+from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
+from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.prices import repository
+from fairserve.platform.tenancy.prices.schemas import PriceCreate, PriceOut, PriceQuery
+
+MAX_PRICES = 10_000
+LATEST = datetime(2100, 1, 1, tzinfo=UTC)
+
+router = APIRouter(prefix="/admin/prices")
+
+
+@router.get("", dependencies=[Depends(require_admin)])
+def list_prices(
+    request: Request, session: ReadSession, query: Annotated[PriceQuery, Query()]
+) -> Page[PriceOut]:
+    """All prices, past ones included: by model, newest first."""
+    rows, total = repository.page(session, query.model, query.limit, query.offset)
+    currency = request.app.state.settings.currency
+    return Page(
+        items=[_out(row, currency) for row in rows],
+        total=total,
+        limit=query.limit,
+        offset=query.offset,
+    )
+
+
+@router.post("", status_code=status.HTTP_201_CREATED)
+def create_price(
+    body: PriceCreate, request: Request, session: WriteSession, principal: AdminPrincipal
+) -> PriceOut:
+    """A price from now on, or from a later time, for calls that are accepted then."""
+    now = utc_now()
+    begins = body.valid_from or now
+    if not now - timedelta(seconds=1) <= begins <= LATEST:
+        raise InvalidRequestError(
+            f"valid_from is {begins.isoformat()}; allowed: from now on until {LATEST.year}, because"
+            " what calls have cost does not change",
+            param="valid_from",
+        )
+    if repository.count(session) >= MAX_PRICES:
+        raise ConflictError(f"there are at most {MAX_PRICES} prices", code="too_many_prices")
+    if repository.at(session, body.model, begins) is not None:
+        raise ConflictError("the model has a price from that moment on", param="valid_from")
+    cached = body.input if body.cached_input is None else body.cached_input
+    row = Price(
+        id=new_id("price"),
+        model=body.model,
+        valid_from=begins,
+        input_tokens=micro_of(body.input),
+        cached_tokens=micro_of(cached),
+        output_tokens=micro_of(body.output),
+        author=principal.key_prefix,
+        created_at=now,
+    )
+    session.add(row)
+    session.flush()
+    audit.record(session, principal, "price.create", row.id, after=_audited(row))
+    _changed(request, session)
+    return _out(row, request.app.state.settings.currency)
+
+
+@router.delete("/{price_id}")
+def delete_price(
+    price_id: str, request: Request, session: WriteSession, principal: AdminPrincipal
+) -> PriceOut:
+    """Take back a price that does not hold yet."""
+    row = session.get(Price, price_id, with_for_update=True)
+    if row is None:
+        raise NotFoundError("there is no such price", param="price_id")
+    if row.valid_from <= utc_now():
+        raise ConflictError(
+            "the price holds already; a new one may follow it", code="price_holds", param="price_id"
+        )
+    session.delete(row)
+    audit.record(session, principal, "price.delete", row.id, before=_audited(row))
+    _changed(request, session)
+    return _out(row, request.app.state.settings.currency)
+
+
+def _changed(request: Request, session: Session) -> None:
+    state = request.app.state
+
+    def tell() -> None:
+        with state.session_factory() as reading:
+            state.control.use_prices(repository.load_book(reading))
+
+    after_commit(session, tell)
+
+
+def _audited(row: Price) -> dict[str, Any]:
+    return {
+        "model": row.model,
+        "valid_from": row.valid_from.isoformat(),
+        "input": str(price_of(row.input_tokens)),
+        "cached_input": str(price_of(row.cached_tokens)),
+        "output": str(price_of(row.output_tokens)),
+    }
+
+
+def _out(row: Price, currency: str) -> PriceOut:
+    return PriceOut(
+        id=row.id,
+        model=row.model,
+        input=price_of(row.input_tokens),
+        cached_input=price_of(row.cached_tokens),
+        output=price_of(row.output_tokens),
+        currency=currency,
+        valid_from=row.valid_from,
+        author=row.author,
+        created_at=row.created_at,
+    )

@@ -1,0 +1,107 @@
+"""The background job that learns profiles from the ledger.
+
+An app is looked at while it is used: every pass until its profile is learned, then at every
+``STEADY``. What holds is computed from the ledger's rows and the version before, in a transaction that
+stores the new version, if there is one; so a pass that is cut off has not happened for the app that it
+was at, and one that is repeated finds nothing to change. Passes of several processes exclude each other
+by the app's row.
+
+Cost: for each app that is due a read of at most ``max_calls`` rows of the ledger, by index, and some ten
+milliseconds of numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from sqlalchemy import exists, or_, select
+from sqlalchemy.orm import selectinload
+
+from fairserve.interactions.profile_learning import LearningOptions, learn
+from fairserve.interactions.profile_statistics import figures_of
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.identity import App
+from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.tenancy.profiles.repository import (
+    add_version,
+    believed,
+    declared_profile,
+    in_force,
+    latest,
+    seen,
+)
+
+STEADY = timedelta(minutes=10)
+LATE = timedelta(minutes=15)
+"""The ledger may be so late with a row."""
+
+
+def learn_profiles(
+    sessions: SessionFactory,
+    options: LearningOptions,
+    *,
+    stopping: Callable[[], bool] = lambda: False,
+    now: Callable[[], datetime] = utc_now,
+) -> int:
+    """Look at every app that is due; returns how many profiles changed."""
+    changed = 0
+    for app_id in _due(sessions, now()):
+        if stopping():
+            break
+        changed += _learn_one(sessions, app_id, options, now())
+    return changed
+
+
+def _due(sessions: SessionFactory, now: datetime) -> list[str]:
+    """Apps to look at, those that were not looked at for longest first."""
+    recently = exists().where(
+        LedgerCall.app_id == App.id, LedgerCall.accepted_at >= now - LATE - STEADY
+    )
+    looked_at = App.profile_looked_at
+    with sessions() as session:
+        apps = read_only(session).scalars(
+            select(App)
+            .where(App.profile_mode == "learned", App.deleted_at.is_(None))
+            .where(or_(looked_at.is_(None), recently))
+            .order_by(looked_at, App.id)
+        )
+        found = list(apps)
+        versions = latest(session, found)
+        steady = {app_id for app_id, version in versions.items() if version.source == "learned"}
+    return [
+        app.id
+        for app in found
+        if app.id not in steady
+        or app.profile_looked_at is None
+        or app.profile_looked_at <= now - STEADY
+    ]
+
+
+def _learn_one(
+    sessions: SessionFactory, app_id: str, options: LearningOptions, now: datetime
+) -> bool:
+    with sessions() as session:
+        calls, runs = seen(read_only(session), app_id, now, options)
+    figures = figures_of(
+        calls, runs, min_samples=options.min_samples, half_life_s=options.half_life_s
+    )
+    with sessions.begin() as session:
+        app = session.scalars(
+            select(App)
+            .where(App.id == app_id)
+            .options(selectinload(App.stages))
+            .with_for_update(of=App, skip_locked=True)
+        ).one_or_none()
+        if app is None or app.profile_mode != "learned":
+            return False
+        app.profile_looked_at = now
+        version = latest(session, [app]).get(app_id)
+        options = believed(session, app, now, options)
+        before = in_force(app, version, options)
+        held = learn(declared_profile(app), before, figures, now.timestamp(), options)
+        if held is before:
+            return False
+        add_version(session, app, held, source=held.source, author="system")
+        return True

@@ -1,0 +1,97 @@
+"""Profiles that were changed by others, a background job for example, reach control.
+
+The database is the channel: whoever changes a profile raises the app's ``profile_version`` in the
+transaction that stores it, and this looks for such apps now and then. To hear of one twice is no harm.
+Cost of a look: one read of two columns of all apps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import selectinload
+
+from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.identity import App
+from fairserve.platform.tenancy.apps.control_events import app_changed
+from fairserve.platform.tenancy.apps.inboxes import ControlInbox
+from fairserve.platform.tenancy.profiles.repository import profiles_in_force
+from fairserve.scheduling.events import AppChanged
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 2.0
+_APPS = 500
+"""Read at a time."""
+
+
+class ProfileNews:
+    """What control knows of profiles, and what is new."""
+
+    def __init__(
+        self,
+        sessions: SessionFactory,
+        control: ControlInbox,
+        learning: LearningOptions | None,
+        known: Mapping[str, int],
+    ) -> None:
+        """``known``: the versions of apps that control was told of."""
+        self._sessions, self._control, self._learning = sessions, control, learning
+        self._known = known
+
+    async def run(self) -> None:
+        """Look again and again; waits for a database that is away."""
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                events = await self._look()
+            except SQLAlchemyError as error:
+                logger.warning("changed profiles wait for the database: %s", type(error).__name__)
+                continue
+            for event in events:
+                self._control.post(event)
+
+    async def _look(self) -> list[AppChanged]:
+        """Look in a thread. A cancelled look ends first, or its connection would be left open."""
+        thread = asyncio.create_task(asyncio.to_thread(self.look))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            await asyncio.gather(thread, return_exceptions=True)
+            raise
+
+    def look(self) -> list[AppChanged]:
+        """Apps whose profile changed since the last look, as control is to know them."""
+        versions = profile_versions(self._sessions)
+        changed = sorted(
+            app_id for app_id, version in versions.items() if self._known.get(app_id, 0) != version
+        )
+        events: list[AppChanged] = []
+        for begin in range(0, len(changed), _APPS):
+            with self._sessions() as session:
+                apps = (
+                    read_only(session)
+                    .scalars(
+                        select(App)
+                        .where(App.id.in_(changed[begin : begin + _APPS]))
+                        .options(selectinload(App.stages), selectinload(App.limits))
+                        .order_by(App.id)
+                    )
+                    .all()
+                )
+                profiles = profiles_in_force(session, apps, self._learning)
+                events += [app_changed(app, profiles[app.id]) for app in apps]
+        self._known = versions
+        return events
+
+
+def profile_versions(sessions: SessionFactory) -> dict[str, int]:
+    """The version of each app's profile."""
+    with sessions() as session:
+        rows = read_only(session).execute(select(App.id, App.profile_version)).all()
+    return {row.id: row.profile_version for row in rows}

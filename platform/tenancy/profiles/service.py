@@ -1,0 +1,136 @@
+"""Showing an app's profile, and choosing which one holds."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from fairserve.interactions.profile_learning import InForce, LearningOptions
+from fairserve.interactions.profile_statistics import figures_of
+from fairserve.platform.db import audit
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.identity import App
+from fairserve.platform.db.ledger import LedgerCall
+from fairserve.platform.db.profiles import ProfileSource
+from fairserve.platform.db.session import after_commit
+from fairserve.platform.tenancy.apps.control_events import app_changed
+from fairserve.platform.tenancy.apps.inboxes import ControlInbox
+from fairserve.platform.tenancy.apps.schemas import ProfileOut
+from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.profiles import repository
+from fairserve.platform.tenancy.profiles.schemas import (
+    AppProfileOut,
+    PredictionOut,
+    ProfileInForce,
+    ProfileModeBody,
+    ProfileVersionOut,
+    Seen,
+)
+
+_FORETOLD_CALLS = 1000
+"""The most recent ones, of which the error is told."""
+
+
+def describe(session: Session, app: App, options: LearningOptions | None) -> AppProfileOut:
+    """What holds, what was declared, and what was seen. Reads the app's recent ledger rows."""
+    shown = options or LearningOptions()
+    calls, runs = repository.seen(session, app.id, utc_now(), shown)
+    figures = figures_of(calls, runs, min_samples=shown.min_samples, half_life_s=shown.half_life_s)
+    return AppProfileOut(
+        app_id=app.id,
+        mode=app.profile_mode,
+        in_force=_in_force(session, app, options),
+        declared=ProfileOut.model_validate(repository.declared_profile(app), from_attributes=True),
+        seen=Seen.model_validate(figures, from_attributes=True),
+        prediction=_prediction(session, app.id),
+    )
+
+
+def set_mode(
+    session: Session,
+    control: ControlInbox,
+    principal: Principal,
+    app: App,
+    body: ProfileModeBody,
+    options: LearningOptions | None,
+) -> None:
+    """An operator says which profile holds; it does for the next call. The app's row is locked."""
+    before = _audited(session, app, options)
+    held = repository.in_force(app, repository.latest(session, [app]).get(app.id), options)
+    app.profile_mode = body.mode
+    app.profile_looked_at = None
+    by = f"by {principal.key_prefix}"
+    now_s = utc_now().timestamp()
+    if body.mode == "pinned":
+        profile = held.profile
+        if body.profile is not None:
+            profile = body.profile.profile(app.idle_timeout_s)
+        pinned = InForce(profile, now_s, reason=f"pinned {by}")
+        _keep(session, app, pinned, "pinned", principal)
+    elif body.mode == "declared":
+        declared = repository.declared_profile(app)
+        _keep(session, app, InForce(declared, now_s, reason=f"set {by}"), "declared", principal)
+    profile = repository.profiles_in_force(session, [app], options)[app.id]
+    event = app_changed(app, profile)
+    after_commit(session, lambda: control.post(event))
+    audit.record(
+        session,
+        principal,
+        "app.profile",
+        app.id,
+        tenant_id=app.tenant_id,
+        before=before,
+        after=_audited(session, app, options),
+    )
+
+
+def _keep(
+    session: Session, app: App, held: InForce, source: ProfileSource, principal: Principal
+) -> None:
+    repository.add_version(session, app, held, source=source, author=principal.key_prefix)
+
+
+def _in_force(session: Session, app: App, options: LearningOptions | None) -> ProfileVersionOut:
+    row = repository.latest(session, [app]).get(app.id)
+    held = repository.in_force(app, row, options)
+    if row is not None and held.reason == row.reason:
+        return ProfileVersionOut.model_validate(row, from_attributes=True)
+    return ProfileVersionOut(
+        version=0 if row is None else row.version,
+        since=datetime.fromtimestamp(held.since_s, UTC),
+        source=held.source,
+        reason=held.reason,
+        author="system",
+        profile=ProfileInForce.model_validate(held.profile, from_attributes=True),
+    )
+
+
+def _audited(session: Session, app: App, options: LearningOptions | None) -> dict[str, object]:
+    shown = _in_force(session, app, options)
+    return {"mode": app.profile_mode, **shown.model_dump(mode="json")}
+
+
+def _prediction(session: Session, app_id: str) -> PredictionOut | None:
+    foretold_tokens = func.coalesce(LedgerCall.expected_output_tokens, 0)
+    rows = session.execute(
+        select(foretold_tokens, LedgerCall.output_tokens)
+        .where(
+            LedgerCall.app_id == app_id,
+            LedgerCall.outcome == "completed",
+            LedgerCall.expected_output_tokens > 0,
+        )
+        .order_by(LedgerCall.accepted_at.desc())
+        .limit(_FORETOLD_CALLS)
+    ).all()
+    if not rows:
+        return None
+    number = len(rows)
+    return PredictionOut(
+        calls=number,
+        mean_output_tokens=sum(made for _, made in rows) / number,
+        mean_error_tokens=sum(foretold - made for foretold, made in rows) / number,
+        mean_absolute_error_tokens=sum(abs(foretold - made) for foretold, made in rows) / number,
+        within_half=sum(abs(made - foretold) <= foretold / 2 for foretold, made in rows) / number,
+    )

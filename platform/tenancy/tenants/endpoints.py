@@ -1,0 +1,140 @@
+"""``/admin/tenants``, for admin keys. A deleted tenant can be restored until its retention is over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response, status
+
+from fairserve.platform.db.schemas import KeyOut, NamedPaging, NewKeyOut, Page, Paging
+from fairserve.platform.db.session import ReadSession, WriteSession
+from fairserve.platform.tenancy.auth import AdminPrincipal
+from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
+from fairserve.platform.tenancy.keys.service import shown_once
+from fairserve.platform.tenancy.tenants.schemas import (
+    TenantCreate,
+    TenantCreated,
+    TenantOut,
+    TenantPatch,
+)
+from fairserve.platform.tenancy.tenants.service import Tenants
+
+router = APIRouter(prefix="/admin/tenants")
+
+
+def service_of(request: Request, session: WriteSession, principal: AdminPrincipal) -> Tenants:
+    """The tenants as a request sees them."""
+    state = request.app.state
+    return Tenants(
+        session,
+        principal,
+        state.authenticator,
+        state.control,
+        state.programs,
+        timedelta(days=state.settings.ledger_retention_days),
+    )
+
+
+def _tenants_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Tenants:
+    return service_of(request, session, principal)
+
+
+WritableTenants = Annotated[Tenants, Depends(service_of, scope="function")]
+ReadableTenants = Annotated[Tenants, Depends(_tenants_to_read, scope="function")]
+
+
+@router.post("", status_code=status.HTTP_201_CREATED)
+def create_tenant(
+    body: TenantCreate, tenants: WritableTenants, response: Response
+) -> TenantCreated:
+    """A new tenant; the answer shows its key, once."""
+    tenant, key = tenants.create(body)
+    response.headers["Cache-Control"] = "no-store"
+    return TenantCreated(
+        **tenants.describe(tenant).model_dump(),
+        key=KeyOut.model_validate(key.row),
+        api_key=key.plain,
+    )
+
+
+@router.get("")
+def list_tenants(
+    tenants: ReadableTenants, query: Annotated[NamedPaging, Query()]
+) -> Page[TenantOut]:
+    """Tenants, suspended ones included, oldest first; with ``deleted`` those that are deleted."""
+    items, total = tenants.page(query)
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+@router.get("/{tenant_id}")
+def read_tenant(tenant_id: str, tenants: ReadableTenants) -> TenantOut:
+    """One tenant, deleted or not."""
+    return tenants.describe(tenants.get(tenant_id))
+
+
+@router.patch("/{tenant_id}")
+def change_tenant(tenant_id: str, body: TenantPatch, tenants: WritableTenants) -> TenantOut:
+    """Change its name, weight, levels or limits, suspend or resume it. Keys of a suspended tenant stop
+    working here at once, on other replicas within 30 s.
+    """
+    return tenants.describe(tenants.change(tenant_id, body))
+
+
+@router.delete("/{tenant_id}")
+def delete_tenant(tenant_id: str, tenants: WritableTenants) -> TenantOut:
+    """Delete: its keys stop working, and ``purge_after`` says until when it can be restored."""
+    return tenants.describe(tenants.delete(tenant_id))
+
+
+@router.post("/{tenant_id}/restore")
+def restore_tenant(tenant_id: str, tenants: WritableTenants) -> TenantOut:
+    """Take a deleted tenant back, with its apps and keys."""
+    return tenants.describe(tenants.restore(tenant_id))
+
+
+@router.post("/{tenant_id}/keys", status_code=status.HTTP_201_CREATED)
+def create_tenant_key(
+    tenant_id: str, tenants: WritableTenants, response: Response, body: KeyCreate | None = None
+) -> NewKeyOut:
+    """A further tenant key, shown once."""
+    ring = tenants.keys_of(tenant_id, change=True, live=True)
+    return shown_once(ring.add(body or KeyCreate()), response)
+
+
+@router.post("/{tenant_id}/keys/rotate", status_code=status.HTTP_201_CREATED)
+def rotate_tenant_keys(
+    tenant_id: str, tenants: WritableTenants, response: Response, body: KeyRotate | None = None
+) -> NewKeyOut:
+    """A new tenant key in place of all others, shown once; the apps' keys stay."""
+    ring = tenants.keys_of(tenant_id, change=True, live=True)
+    return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
+
+
+@router.get("/{tenant_id}/keys")
+def list_tenant_keys(
+    tenant_id: str, tenants: ReadableTenants, query: Annotated[Paging, Query()]
+) -> Page[KeyOut]:
+    """A tenant's own keys by prefix, revoked ones included, oldest first."""
+    rows, total = tenants.keys_of(tenant_id).page(query.limit, query.offset)
+    return Page(
+        items=[KeyOut.model_validate(row) for row in rows],
+        total=total,
+        limit=query.limit,
+        offset=query.offset,
+    )
+
+
+@router.patch("/{tenant_id}/keys/{key_id}")
+def change_tenant_key(
+    tenant_id: str, key_id: str, body: KeyPatch, tenants: WritableTenants
+) -> KeyOut:
+    """Rename a key."""
+    ring = tenants.keys_of(tenant_id, change=True, live=True)
+    return KeyOut.model_validate(ring.rename(key_id, body.name))
+
+
+@router.delete("/{tenant_id}/keys/{key_id}")
+def revoke_tenant_key(tenant_id: str, key_id: str, tenants: WritableTenants) -> KeyOut:
+    """Revoke a key: here at once, on other replicas within 30 s."""
+    return KeyOut.model_validate(tenants.keys_of(tenant_id, change=True).revoke(key_id))

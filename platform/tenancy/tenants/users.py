@@ -1,0 +1,168 @@
+"""``/admin/users``: an operator's settings for end users. Users without any are not listed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.errors import ConflictError, NotFoundError
+from fairserve.platform.db import audit
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.contracts import Contract
+from fairserve.platform.db.identity import EndUser, Tenant
+from fairserve.platform.db.schemas import Page, UserId
+from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
+from fairserve.platform.tenancy.apps.control_events import user_changed
+from fairserve.platform.tenancy.apps.inboxes import ControlInbox
+from fairserve.platform.tenancy.auth import AdminPrincipal, Principal, require_admin
+from fairserve.platform.tenancy.quotas import repository as contracts
+from fairserve.platform.tenancy.quotas import service as contract_service
+from fairserve.platform.tenancy.quotas.repository import Holder
+from fairserve.platform.tenancy.quotas.schemas import ContractBody
+from fairserve.platform.tenancy.tenants.schemas import UserOut, UserPut, UserQuery
+from fairserve.scheduling.events import UserChanged
+
+router = APIRouter(prefix="/admin/users")
+
+User = Annotated[UserId, Path()]
+
+
+@router.get("", dependencies=[Depends(require_admin)])
+def list_users(session: ReadSession, query: Annotated[UserQuery, Query()]) -> Page[UserOut]:
+    """Users with settings of their own, by tenant and id."""
+    conditions: list[ColumnElement[bool]] = []
+    if query.tenant is not None:
+        conditions.append(EndUser.tenant_id == query.tenant)
+    if query.user is not None:
+        # Not LIKE, which takes capitals for small letters on SQLite.
+        beginning = func.substr(EndUser.external_id, 1, len(query.user))
+        conditions.append(beginning == query.user)
+    if query.blocked is not None:
+        conditions.append(EndUser.blocked == query.blocked)
+    rows = session.scalars(
+        select(EndUser)
+        .where(*conditions)
+        .order_by(EndUser.tenant_id, EndUser.external_id)
+        .limit(query.limit)
+        .offset(query.offset)
+    ).all()
+    total = session.scalar(select(func.count(EndUser.external_id)).where(*conditions)) or 0
+    found = contracts.of_users(session, [(row.tenant_id, row.external_id) for row in rows])
+    items = [_out(row, found.get(_holder(row.tenant_id, row.external_id))) for row in rows]
+    return Page(items=items, total=total, limit=query.limit, offset=query.offset)
+
+
+@router.get("/{tenant_id}/{user:path}", dependencies=[Depends(require_admin)])
+def read_user(tenant_id: str, user: User, session: ReadSession) -> UserOut:
+    """One user; defaults if nobody has set anything."""
+    _tenant(session, tenant_id)
+    return _described(session, tenant_id, user)
+
+
+@router.put("/{tenant_id}/{user:path}")
+def change_user(
+    tenant_id: str,
+    user: User,
+    body: UserPut,
+    request: Request,
+    session: WriteSession,
+    principal: AdminPrincipal,
+) -> UserOut:
+    """Set a user's weight, limits and block; holds for the next call."""
+    _live_tenant(session, tenant_id)
+    row = session.get(EndUser, (tenant_id, user))
+    before = _audited(session, tenant_id, user) if row is not None else None
+    if row is None:
+        row = EndUser(tenant_id=tenant_id, external_id=user)
+        session.add(row)
+    row.weight, row.rpm, row.blocked = body.weight, body.rpm, body.blocked
+    row.updated_at = utc_now()
+    session.flush()
+    control: ControlInbox = request.app.state.control
+    event = user_changed(row)
+    after_commit(session, lambda: control.post(event))
+    _set_contract(session, control, tenant_id, user, body.contract)
+    _audit(session, principal, "user.change", tenant_id, user, before)
+    return _described(session, tenant_id, user)
+
+
+@router.delete("/{tenant_id}/{user:path}")
+def reset_user(
+    tenant_id: str, user: User, request: Request, session: WriteSession, principal: AdminPrincipal
+) -> UserOut:
+    """Return a user to the defaults; nothing to do is no error."""
+    _live_tenant(session, tenant_id)
+    row = session.get(EndUser, (tenant_id, user))
+    if row is not None:
+        before = _audited(session, tenant_id, user)
+        session.delete(row)
+        session.flush()
+        control: ControlInbox = request.app.state.control
+        event = UserChanged(tenant_id, user)
+        after_commit(session, lambda: control.post(event))
+        _set_contract(session, control, tenant_id, user, None)
+        _audit(session, principal, "user.reset", tenant_id, user, before)
+    return _described(session, tenant_id, user)
+
+
+def _tenant(session: Session, tenant_id: str) -> Tenant:
+    tenant = session.get(Tenant, tenant_id)
+    if tenant is None:
+        raise NotFoundError("there is no such tenant", param="tenant_id")
+    return tenant
+
+
+def _live_tenant(session: Session, tenant_id: str) -> None:
+    if _tenant(session, tenant_id).deleted_at is not None:
+        raise ConflictError("the tenant is deleted; restore it first", code="deleted")
+
+
+def _holder(tenant_id: str, user: str) -> Holder:
+    return Holder(tenant_id, "user", user_id=user)
+
+
+def _set_contract(
+    session: Session, control: ControlInbox, tenant_id: str, user: str, body: ContractBody | None
+) -> None:
+    holder = _holder(tenant_id, user)
+    contract_service.change(session, control, holder, body, replace=True)
+
+
+def _audit(
+    session: Session,
+    principal: Principal,
+    action: str,
+    tenant_id: str,
+    user: str,
+    before: dict[str, Any] | None,
+) -> None:
+    after = _audited(session, tenant_id, user)
+    audit.record(session, principal, action, user, tenant_id=tenant_id, before=before, after=after)
+
+
+def _audited(session: Session, tenant_id: str, user: str) -> dict[str, Any]:
+    described = _described(session, tenant_id, user)
+    return described.model_dump(mode="json", exclude={"tenant_id", "user", "updated_at"})
+
+
+def _described(session: Session, tenant_id: str, user: str) -> UserOut:
+    contract = contracts.get(session, _holder(tenant_id, user))
+    row = session.get(EndUser, (tenant_id, user))
+    if row is None:
+        row = EndUser(tenant_id=tenant_id, external_id=user, weight=1.0, blocked=False)
+    return _out(row, contract)
+
+
+def _out(row: EndUser, contract: Contract | None) -> UserOut:
+    return UserOut(
+        tenant_id=row.tenant_id,
+        user=row.external_id,
+        weight=row.weight,
+        rpm=row.rpm,
+        blocked=row.blocked,
+        contract=contract_service.shown(contract),
+        updated_at=row.updated_at,
+    )

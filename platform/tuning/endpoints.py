@@ -1,0 +1,116 @@
+"""``/admin/throttling``: the system, its parameters, their history, and the refusals.
+
+Under ``/v1/throttling`` tenants and apps read their own refusals.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from fairserve.platform.db.schemas import Page, Paging, TenantQuery
+from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
+from fairserve.platform.reporting.usage.readers import Reader, asked_app
+from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tuning import events, repository, service
+from fairserve.platform.tuning.preview import Previews, PreviewWorld
+from fairserve.platform.tuning.preview_schemas import PreviewIn, PreviewOut
+from fairserve.platform.tuning.schemas import (
+    EventOut,
+    EventQuery,
+    RefusalOut,
+    ThrottlingChanged,
+    ThrottlingOut,
+    ThrottlingPut,
+    VersionOut,
+)
+
+router = APIRouter()
+
+
+@router.get("/admin/throttling", dependencies=[Depends(require_admin)])
+def read_throttling(request: Request, session: ReadSession) -> ThrottlingOut:
+    """The system in force, and every parameter with value, default, unit and meaning."""
+    settings = request.app.state.settings
+    return service.report(settings, service.load_current(session, settings))
+
+
+@router.put("/admin/throttling")
+def change_throttling(
+    body: ThrottlingPut, request: Request, session: WriteSession, principal: AdminPrincipal
+) -> ThrottlingChanged:
+    """Change it while running: parameters that are left out return to their defaults."""
+    settings = request.app.state.settings
+    current, options, kept = service.change(session, principal, settings, body)
+    control = request.app.state.control
+    after_commit(session, lambda: control.apply_throttling(current.system, options))
+    report = service.report(settings, current)
+    return ThrottlingChanged(**report.model_dump(), after_worker_restart=kept)
+
+
+@router.post("/admin/throttling/preview", dependencies=[Depends(require_admin)])
+async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
+    """What a change would have made of the last minutes: they are replayed with and without it.
+
+    Nothing changes. 409 while another preview is made, or where nothing was recorded.
+    """
+    state = request.app.state
+    ledger = getattr(state, "ledger", None)
+    world = PreviewWorld(
+        settings=state.settings,
+        sessions=state.session_factory,
+        cluster=await state.control.cluster(),
+        embedded=getattr(state, "supervisor", None) is not None,
+        flush=None if ledger is None else ledger.flush,
+    )
+    previews: Previews = state.previews
+    return await previews.make(world, body, request.is_disconnected)
+
+
+@router.get("/admin/throttling/history", dependencies=[Depends(require_admin)])
+def list_versions(session: ReadSession, query: Annotated[Paging, Query()]) -> Page[VersionOut]:
+    """All versions, newest first."""
+    rows, total = repository.history(session, limit=query.limit, offset=query.offset)
+    return Page(
+        items=[VersionOut.model_validate(row) for row in rows],
+        total=total,
+        limit=query.limit,
+        offset=query.offset,
+    )
+
+
+@router.get("/admin/throttling/events", dependencies=[Depends(require_admin)])
+def list_all_events(session: ReadSession, query: Annotated[EventQuery, Query()]) -> Page[EventOut]:
+    """Refusals of all tenants, or of one, newest first."""
+    return events.page(session, query, tenant_id=query.tenant, app_id=query.app)
+
+
+@router.get("/admin/throttling/events/{call_id}", dependencies=[Depends(require_admin)])
+def read_any_event(call_id: str, request: Request, session: ReadSession) -> RefusalOut:
+    """One refusal, with its explanation."""
+    currency = request.app.state.settings.currency
+    return events.one(session, call_id, tenant_id=None, app_id=None, currency=currency)
+
+
+@router.get("/v1/throttling/events")
+def list_events(
+    session: ReadSession, principal: Reader, query: Annotated[EventQuery, Query()]
+) -> Page[EventOut]:
+    """Refusals of an app, or of a tenant's apps, newest first."""
+    app_id = asked_app(session, principal, query)
+    return events.page(session, query, tenant_id=principal.tenant_id, app_id=app_id)
+
+
+@router.get("/v1/throttling/events/{call_id}")
+def read_event(
+    call_id: str,
+    request: Request,
+    session: ReadSession,
+    principal: Reader,
+    _: Annotated[TenantQuery, Query()],
+) -> RefusalOut:
+    """One refusal of an app, or of a tenant's apps, with its explanation."""
+    currency = request.app.state.settings.currency
+    tenant_id, app_id = principal.tenant_id, principal.app_id
+    return events.one(session, call_id, tenant_id=tenant_id, app_id=app_id, currency=currency)

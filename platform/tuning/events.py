@@ -1,0 +1,140 @@
+"""Refusals with all that they were decided on, for operators, and for tenants and apps their own.
+
+Model and agent stand in the ledger's row of the same call. A page is read in the order of an index, and
+so is its count; filters by user, run or reason look at all refusals of the tenant, or of the app.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TypeAlias
+
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.errors import NotFoundError
+from fairserve.platform.db.ledger import LedgerCall, ThrottlingEvent
+from fairserve.platform.db.schemas import Page
+from fairserve.platform.reporting.usage.repository import REFUSAL_INPUTS
+from fairserve.platform.tuning import repository
+from fairserve.platform.tuning.explanation import explain
+from fairserve.platform.tuning.schemas import EventOut, EventQuery, RefusalOut
+
+_OF_CALL = (LedgerCall.model, LedgerCall.served_model, LedgerCall.agent)
+_MONEY = frozenset({"budget_limit", "budget_spent", "budget_held", "call_cost"})
+
+EventRows: TypeAlias = "Select[ThrottlingEvent, str, str | None, str | None]"
+
+
+def page(
+    session: Session, query: EventQuery, *, tenant_id: str | None, app_id: str | None
+) -> Page[EventOut]:
+    """A part of the refusals within a tenant and an app, newest first; None is all of them."""
+    where = _where(query, tenant_id, app_id)
+    items = listed(session, query, tenant_id=tenant_id, app_id=app_id)
+    total = session.scalar(select(func.count()).select_from(ThrottlingEvent).where(*where))
+    return Page(items=items, total=total or 0, limit=query.limit, offset=query.offset)
+
+
+def listed(
+    session: Session, query: EventQuery, *, tenant_id: str | None, app_id: str | None
+) -> list[EventOut]:
+    """The same without the count."""
+    found = session.execute(rows(query, tenant_id=tenant_id, app_id=app_id))
+    return [_out(event, model, served, agent) for event, model, served, agent in found]
+
+
+def rows(query: EventQuery, *, tenant_id: str | None, app_id: str | None) -> EventRows:
+    """The query of a page: events, each with model, served model and agent of its call."""
+    return (
+        _events()
+        .where(*_where(query, tenant_id, app_id))
+        .order_by(ThrottlingEvent.at.desc(), ThrottlingEvent.call_id.desc())
+        .limit(query.limit)
+        .offset(query.offset)
+    )
+
+
+def one(
+    session: Session,
+    call_id: str,
+    *,
+    tenant_id: str | None,
+    app_id: str | None,
+    currency: str,
+) -> RefusalOut:
+    """A refusal within a tenant and an app. Raises NotFoundError, also for somebody else's."""
+    where = [ThrottlingEvent.call_id == call_id, *_owned(tenant_id, app_id)]
+    row = session.execute(_events().where(*where)).one_or_none()
+    if row is None:
+        raise NotFoundError("there is no such refusal", param="call_id")
+    stored, model, served_model, agent = row
+    event = _out(stored, model, served_model, agent)
+    return RefusalOut(
+        **dict(event),
+        throttling_version=repository.version_at(session, event.at),
+        currency=currency,
+        explanation=explain(event, currency),
+    )
+
+
+def _events() -> EventRows:
+    same_call = LedgerCall.call_id == ThrottlingEvent.call_id
+    return select(ThrottlingEvent, *_OF_CALL).outerjoin(LedgerCall, same_call)
+
+
+def _owned(tenant_id: str | None, app_id: str | None) -> list[ColumnElement[bool]]:
+    where: list[ColumnElement[bool]] = []
+    if tenant_id is not None:
+        where.append(ThrottlingEvent.tenant_id == tenant_id)
+    if app_id is not None:
+        where.append(ThrottlingEvent.app_id == app_id)
+    return where
+
+
+def _where(
+    query: EventQuery, tenant_id: str | None, app_id: str | None
+) -> list[ColumnElement[bool]]:
+    wanted = {
+        ThrottlingEvent.user_id: query.user,
+        ThrottlingEvent.reason: query.reason,
+        ThrottlingEvent.scope: query.scope,
+        ThrottlingEvent.interaction_id: query.interaction_id,
+    }
+    where = _owned(tenant_id, app_id)
+    where += [column == value for column, value in wanted.items() if value is not None]
+    if query.mid_run is not None:
+        where.append(ThrottlingEvent.mid_run.is_(query.mid_run))
+    if query.since is not None:
+        where.append(ThrottlingEvent.at >= query.since)
+    if query.until is not None:
+        where.append(ThrottlingEvent.at < query.until)
+    return where
+
+
+def _out(
+    row: ThrottlingEvent, model: str | None, served_model: str | None, agent: str | None
+) -> EventOut:
+    inputs = {name: getattr(row, name) for name in REFUSAL_INPUTS}
+    for name in _MONEY:
+        if inputs[name] is not None:
+            inputs[name] = Decimal(inputs[name]).scaleb(-9)
+    return EventOut(
+        call_id=row.call_id,
+        at=row.at,
+        tenant=row.tenant_id,
+        app=row.app_id,
+        user=row.user_id,
+        interaction_id=row.interaction_id,
+        model=model,
+        served_model=served_model,
+        agent=agent,
+        reason=row.reason,
+        scope=row.scope,
+        limit=row.limit_count,
+        count=row.count,
+        window_s=row.window_s,
+        retry_after_s=row.retry_after_s,
+        mid_run=row.mid_run,
+        **inputs,
+    )

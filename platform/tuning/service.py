@@ -1,0 +1,140 @@
+"""What throttling holds, and changing it while the server runs: checked, versioned, audited."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from fairserve.platform.base.errors import ConflictError, InvalidRequestError
+from fairserve.platform.db import audit
+from fairserve.platform.db.base import utc_now
+from fairserve.platform.db.operations import ThrottlingSetting
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tuning import repository
+from fairserve.platform.tuning.parameters import (
+    Parameter,
+    describe,
+    effective_options,
+    system_config,
+)
+from fairserve.platform.tuning.schemas import (
+    ParameterOut,
+    ThrottlingChoice,
+    ThrottlingOut,
+    ThrottlingPut,
+)
+from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.system import SystemConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """The system in force and the parameters that an operator set. Version 0: none did."""
+
+    system: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    version: int = 0
+    author: str | None = None
+    created_at: datetime | None = None
+
+
+def load_current(session: Session, settings: Settings) -> Current:
+    """The newest version, or the server's own settings."""
+    row = repository.current(session)
+    if row is None:
+        return Current(settings.system)
+    return Current(row.system, row.parameters, row.version, row.author, row.created_at)
+
+
+def load_system(session: Session, settings: Settings) -> SystemConfig:
+    """The system to start with. Raises ValueError if what is stored is no longer valid."""
+    current = load_current(session, settings)
+    return system_config(settings, current.system, current.parameters)
+
+
+def change(
+    session: Session, principal: Principal, settings: Settings, body: ThrottlingPut
+) -> tuple[Current, dict[str, Any], list[str]]:
+    """Store the next version; returns it with all options for the running control, and the names of
+    the changed parameters that running workers do not take up.
+
+    Raises InvalidRequestError naming a parameter, ConflictError if ``expected_version`` is past.
+    """
+    before = load_current(session, settings)
+    if body.expected_version is not None and body.expected_version != before.version:
+        raise ConflictError(f"version {before.version} is in force", param="expected_version")
+    after, options = checked(settings, body)
+    row = ThrottlingSetting(
+        version=before.version + 1,
+        system=body.system,
+        parameters=body.parameters,
+        author=principal.key_prefix,
+        created_at=utc_now(),
+    )
+    session.add(row)
+    session.flush()
+    audit.record(
+        session,
+        principal,
+        "throttling.change",
+        f"version {row.version}",
+        before={"system": before.system, "parameters": before.parameters},
+        after={"system": row.system, "parameters": row.parameters},
+    )
+    current = Current(row.system, row.parameters, row.version, row.author, row.created_at)
+    was = system_config(settings, before.system, before.parameters)
+    return current, options, kept_by_workers(was, after)
+
+
+def checked(settings: Settings, body: ThrottlingChoice) -> tuple[SystemConfig, dict[str, Any]]:
+    """What a choice leads to, and all its options. Raises InvalidRequestError naming a parameter."""
+    try:
+        after = system_config(settings, body.system, body.parameters)
+        return after, effective_options(settings, body.system, body.parameters)
+    except ValueError as error:
+        known = body.system in SYSTEMS
+        raise InvalidRequestError(str(error), param="parameters" if known else "system") from error
+
+
+def kept_by_workers(before: SystemConfig, after: SystemConfig) -> list[str]:
+    """What running workers do not learn: their scheduler is chosen when they start."""
+    if before.local != after.local:
+        return ["local"]
+    old, new = before.local_options, after.local_options
+    return sorted(f"local.{key}" for key in {*old, *new} if old.get(key) != new.get(key))
+
+
+def report(settings: Settings, current: Current) -> ThrottlingOut:
+    """What holds, with every parameter."""
+    config = system_config(settings, current.system, current.parameters)
+    return ThrottlingOut(
+        version=current.version,
+        system=current.system,
+        throttle=config.throttle,
+        feeder=config.feeder,
+        router=config.router,
+        local=config.local,
+        parameters=[_out(p) for p in describe(settings, current.system, current.parameters)],
+        systems=[name for name, system in SYSTEMS.items() if not system.simulated_only],
+        author=current.author,
+        created_at=current.created_at,
+    )
+
+
+def _out(parameter: Parameter) -> ParameterOut:
+    return ParameterOut(
+        name=parameter.name,
+        value=_json(parameter.value),
+        default=_json(parameter.default),
+        unit=parameter.unit,
+        description=parameter.description,
+    )
+
+
+def _json(value: Any) -> Any:
+    return "inf" if isinstance(value, float) and math.isinf(value) else value

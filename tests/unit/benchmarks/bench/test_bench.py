@@ -1,0 +1,157 @@
+"""Every figure at a tiny size: names, units, the document, the command line. Never how long it took."""
+
+import gc
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from fairserve.benchmarks.bench import scheduling as scheduling_command
+from fairserve.benchmarks.bench.figure import Figure, Part, Reading, Result
+from fairserve.benchmarks.bench.growth import CURVES, measure_curves
+from fairserve.benchmarks.bench.main import main
+from fairserve.benchmarks.bench.measure import measure, percentile
+from fairserve.benchmarks.bench.report import details, number, table
+from fairserve.benchmarks.bench.scheduling import PARTS
+from fairserve.benchmarks.evidence.fingerprint import Fingerprints
+from fairserve.benchmarks.evidence.reports import EVIDENCE
+
+TINY = 0.004
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bench") / "out.json"
+    assert scheduling_command.main(["--json", str(path), "--rounds", "5"], scale=TINY) == 0
+    return json.loads(path.read_text())
+
+
+def test_the_document_holds_every_figure(document):
+    figures = [figure for part in PARTS for figure in part.figures]
+    assert len(figures) == len({figure.name for figure in figures}) > 10
+    for figure, measured in zip(figures, document["figures"], strict=True):
+        assert (measured["name"], measured["unit"]) == (figure.name, figure.unit)
+        assert (measured["target"], measured["aim"]) == (figure.target, figure.aim)
+        assert measured["peers"] == figure.peers
+        least, greatest = measured["spread"]
+        assert 0 < least <= measured["value"] <= greatest
+    assert {"cores", "processor", "python", "versions"} <= set(document["machine"])
+    assert document["method"]["rounds"] == 5
+    made_by = "fairserve bench scheduling --rounds 5"
+    code = Fingerprints().of(EVIDENCE["scheduling"], made_by)
+    assert document["fingerprint"] == {"code": code, "command": made_by}
+
+
+def test_only_what_is_asked_for_is_measured_and_printed(capsys):
+    arguments = ["--only", "d2lpm_decision_p99_us", "vtc_select_us_27"]
+    assert scheduling_command.main(arguments, scale=TINY) == 0
+    out = capsys.readouterr().out
+    assert "d2lpm_decision_p99_us" in out
+    assert "29" in out
+    assert "dispatcher" not in out
+    assert re.search(r"^d2lpm_decision_us_8w", out, re.MULTILINE) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "GROUP"),
+        (["nothing"], "invalid choice"),
+        (["scheduling", "--only", "nothing"], "unknown figure 'nothing'"),
+        (["scheduling", "--rounds", "4"], "allowed: 5 to 1000"),
+        (["scheduling", "--json", "/no/such/folder/out.json"], "no folder"),
+        (["scheduling", "--plot", __file__], "not a folder"),
+    ],
+)
+def test_wrong_use(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# --- measuring ----------------------------------------------------------------------------------
+
+
+class Counted:
+    """Gives what is asked for, and notes when it was asked."""
+
+    def __init__(self, log, name, values):
+        self.log, self.name, self.values = log, name, list(values)
+
+    def round(self):
+        self.log.append((self.name, gc.isenabled()))
+        value = self.values.pop(0)
+        return Reading({self.name: value}, {"twice_us": 2 * value})
+
+
+def test_rounds_interleave_with_the_collector_off_and_the_median_counts():
+    log = []
+    one, two = Figure("one", "us", "", 3), Figure("two", "us", "", 3)
+    parts = [
+        Part((one,), lambda scale: Counted(log, "one", [99, 5, 99, 1, 99, 9])),
+        Part((two,), lambda scale: Counted(log, "two", [99, 2, 99, 2, 99, 8])),
+    ]
+    results = measure(parts, 3)
+    turns = ["one", "two", "two", "one", "one", "two"]
+    assert [name for name, _ in log] == [name for name in turns for _ in ("untimed", "timed")]
+    assert not any(enabled for _, enabled in log)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    assert [result.value for result in results] == [5, 2]
+    assert results[0].to_plain()["spread"] == [1, 9]
+    assert results[1].details == {"twice_us": 4}
+
+
+def test_percentiles_are_values_that_occurred():
+    assert percentile(range(1, 101), 0.99) == 99
+    assert percentile(range(1, 101), 0.5) == 50
+    assert percentile([7], 0.99) == 7
+
+
+def test_the_table_marks_what_misses_its_target():
+    low = Figure("cost", "us", "", 10, aim=5, peers={"other": 2040})
+    high = Figure("rate", "calls/s", "", 10, higher_is_better=True)
+    text = table([Result(low, (11.0,), {"part_us": 1.0}), Result(high, (11.0,), {})])
+    head, _, cost, rate = text.splitlines()
+    assert head.split() == ["figure", "value", "spread", "target", "aim", "peers"]
+    assert "11 *" in cost
+    assert "<= 10" in cost
+    assert "other 2,040" in cost
+    assert "*" not in rate
+    assert ">= 10" in rate
+    assert details([Result(low, (11.0,), {"part_us": 1.0})]) == "cost: part_us 1"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.01234, "0.0123"), (12.345, "12.3"), (123.4, "123"), (12345, "12,345")]
+)
+def test_numbers_have_three_digits(value, text):
+    assert number(value) == text
+
+
+# --- growth -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        pytest.param([replace(CURVES[0], sizes=CURVES[0].sizes[:2])], id="short"),
+        pytest.param(CURVES, id="all", marks=pytest.mark.deep),
+    ],
+)
+def test_every_curve_has_a_point_for_each_size_and_a_plot(curves, tmp_path):
+    pytest.importorskip("matplotlib")
+    from fairserve.benchmarks.bench.plots import draw
+
+    measured = measure_curves(1, scale=0.001, curves=curves)
+    assert [each.curve.name for each in measured] == [curve.name for curve in curves]
+    for each in measured:
+        points = each.to_plain()["points"]
+        assert [point["x"] for point in points] == list(each.curve.sizes)
+        # So few calls may take no time that can be measured.
+        assert all(0 <= point["value"] < float("inf") for point in points)
+    paths = draw(measured, tmp_path / "plots")
+    assert {path.name for path in paths} == {f"{curve.name}.png" for curve in curves}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)

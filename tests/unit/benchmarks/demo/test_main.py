@@ -1,0 +1,66 @@
+"""Command line, ledger comparison, and the progress lines."""
+
+import io
+from collections import Counter
+
+import pytest
+
+from fairserve.benchmarks.demo.ledger_check import compare
+from fairserve.benchmarks.demo.main import main
+from fairserve.benchmarks.demo.progress import Progress
+from fairserve.benchmarks.demo.recorder import Recorder
+from fairserve.benchmarks.demo.server_process import ServerProcess
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--systems", "fcfs,unfair"], "unfair"),
+        (["--systems", ","], "names no system"),
+        (["--workers", "0"], "allowed: 1 to 64"),
+        (["--seconds", "1"], "allowed: 2 to 3600"),
+        (["--second", "5"], "unrecognized"),
+    ],
+)
+def test_wrong_use(arguments, message, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_ledger_must_hold_what_the_clients_saw():
+    outcomes = Counter({("a", "completed"): 5, ("a", "refused"): 2, ("b", "completed"): 9})
+    row = {"calls": 7, "uncharged_calls": 0, "completed": 5, "refused": 2}
+    assert compare("a", row, outcomes) == []
+    assert compare("a", {**row, "calls": 6}, outcomes) == [
+        "the ledger has 6 calls of a, the clients saw 7"
+    ]
+    assert len(compare("a", {**row, "completed": 6}, outcomes)) == 1
+    assert len(compare("a", {}, outcomes)) == 3
+
+
+def test_a_call_that_was_cut_off_may_be_in_the_ledger_or_not():
+    outcomes = Counter({("a", "completed"): 5, ("a", "cancelled"): 2})
+    for calls, completed in [(5, 5), (6, 5), (7, 7)]:
+        assert compare("a", {"calls": calls, "completed": completed}, outcomes) == []
+    assert compare("a", {"calls": 8, "completed": 5}, outcomes) == [
+        "the ledger has 8 calls of a, the clients saw 5 and cut 2 off"
+    ]
+
+
+async def test_progress_writes_plain_lines_where_there_is_no_terminal():
+    stream = io.StringIO()
+    progress = Progress(stream)
+    async with progress.watching("fcfs", Recorder(), 1.0):
+        pass
+    assert stream.getvalue().count("\n") == 1
+    assert "\r" not in stream.getvalue()
+    assert "0 runs started" in stream.getvalue()
+
+
+def test_a_server_that_was_never_started_leaves_no_folder():
+    server = ServerProcess("fcfs", [], keep_logs=False)
+    assert server.folder.is_dir()
+    server.kill()
+    assert not server.folder.exists()

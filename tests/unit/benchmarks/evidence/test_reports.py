@@ -1,0 +1,105 @@
+"""The registry of reports against the repository: every file has one report, every report its code."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from fairserve.benchmarks.bench.engine import command as engine_bench
+from fairserve.benchmarks.bench.scheduling import main as scheduling_bench
+from fairserve.benchmarks.evidence.fingerprint import CHECKOUT, RESULTS, Fingerprints
+from fairserve.benchmarks.evidence.reports import EVIDENCE, INDEX, command_line, reproduce_command
+from fairserve.benchmarks.reproduce.main import EXPERIMENTS
+
+DOCUMENTED = [name for name, each in EVIDENCE.items() if (RESULTS / each.document).exists()]
+
+
+@pytest.fixture(scope="module")
+def fingerprints():
+    return Fingerprints()
+
+
+def test_every_file_of_the_results_belongs_to_one_report():
+    files = {path.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("*") if path.is_file()}
+    owners = {
+        file: [each.name for each in EVIDENCE.values() if each.owns(file)]
+        for file in files - {INDEX}
+    }
+    assert {file: names for file, names in owners.items() if len(names) != 1} == {}
+
+
+def test_every_experiment_has_a_report_that_depends_on_its_module():
+    for name, experiment in EXPERIMENTS.items():
+        assert EVIDENCE[name].modules == (experiment.__module__,)
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_pictures_in_a_document_are_there_and_its_own(name):
+    report = EVIDENCE[name]
+    document = RESULTS / report.document
+    if document.suffix != ".md":
+        return
+    shown = {line.partition("](")[2].rstrip(")") for line in document.read_text().splitlines()
+             if line.startswith("![")}  # fmt: skip
+    assert bool(shown) == report.draws
+    paths = [(document.parent / each).relative_to(RESULTS).as_posix() for each in shown]
+    assert all(report.owns(path) and (RESULTS / path).exists() for path in paths)
+
+
+def test_commands_are_those_that_are_written_into_documents(tmp_path):
+    """The registry and the commands must spell them alike, or nothing is ever fresh."""
+    assert EVIDENCE["vtc-table2"].command == reproduce_command("vtc-table2", 25, plot=False)
+    bench = scheduling_bench.__self__
+    options = bench._options(["--rounds", "9", "--plot", str(tmp_path)])
+    assert bench.command(options) == EVIDENCE["scheduling"].command
+    costs = str(tmp_path / "costs.json")
+    engine = engine_bench.command_of(engine_bench._options(["--fit", costs]))
+    assert engine == EVIDENCE["engine"].command
+    gpu = ["--device", "cuda", "--dtype", "bfloat16", "--shape", "8b", "--limit-s", "120"]
+    options = engine_bench._options([*gpu, "--fit", costs])
+    assert engine_bench.command_of(options) == EVIDENCE["gpu-8b"].command
+    script = (CHECKOUT / "benchmarks/gpu.sh").read_text()
+    assert "--device cuda --dtype bfloat16 --shape" in script
+    assert '--limit-s "${LIMIT_S:-120}"' in script
+
+
+def test_flags_of_a_command():
+    settings = {"seeds": 5, "plot": True, "only": None, "fit": False}
+    assert command_line("x", settings) == "x --seeds 5 --plot"
+
+
+def test_no_module_of_a_closure_is_imported_by_a_computed_name(fingerprints):
+    """Such an import is not seen."""
+    files = {file for each in EVIDENCE.values() for file in fingerprints.files(each)}
+    assert len(files) > 200
+    for file in files:
+        text = file.read_text()
+        if "import_module" in text or "__import__" in text:
+            tree = ast.parse(text)
+            names = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
+            names |= {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+            assert not names & {"import_module", "__import__"}, file
+
+
+def test_closures_of_this_repository(fingerprints):
+    """A simulation depends on all schedulers and the simulator, not on servers nor on this folder."""
+    paths = {
+        file.relative_to(CHECKOUT).as_posix()
+        for file in fingerprints.files(EVIDENCE["composition"])
+    }
+    assert {
+        "scheduling/local/dlpm.py",
+        "scheduling/routers/d2lpm.py",
+        "scheduling/feeder/wsc.py",
+        "throttling/oit.py",
+        "engine/simulated/worker.py",
+        "benchmarks/reproduce/composition/workloads.py",
+        "benchmarks/reproduce/composition/plots.py",
+        "benchmarks/reproduce/setting.py",
+    } < paths
+    assert not [
+        path
+        for path in paths
+        if path.startswith(("benchmarks/evidence/", "platform/db/", "engine/torch/", "tests/"))
+        or Path(path).name in ("main.py", "app.py")
+    ]

@@ -1,0 +1,33 @@
+"""The short cases against the figures that are committed in ``benchmarks/short_cases.json``.
+
+Where another figure is meant, ``fairserve reproduce short-cases NAME`` writes the new ones. The long
+runs, which are near the papers' own figures, are marked deep.
+"""
+
+import pytest
+
+from fairserve.benchmarks.evidence.committed import read_figures
+from fairserve.benchmarks.evidence.reports import EVIDENCE
+from fairserve.benchmarks.evidence.short_cases import SHORT_CASES, differences, figures_of
+
+
+@pytest.mark.parametrize("name", SHORT_CASES)
+def test_the_figures_are_those_that_are_committed(name):
+    assert differences(figures_of(name), read_figures()[name]) == []
+
+
+def test_each_case_is_committed_and_covers_a_report():
+    assert read_figures().keys() == SHORT_CASES.keys()
+    assert {name for each in EVIDENCE.values() for name in each.short_cases} == set(SHORT_CASES)
+
+
+def test_differences_name_row_and_column():
+    committed = {"vtc": {"tok/s": 900.0, "avg": 10.0}, "gone": {"avg": 1.0}}
+    assert differences(committed, committed) == []
+    assert differences({**committed, "vtc": {"tok/s": 900.001, "avg": 10.00005}}, committed) == []
+    seen = {"vtc": {"tok/s": 900.1, "avg": 10.0}, "new": {"avg": 2.0}}
+    assert differences(seen, committed) == [
+        "gone, avg: 1.0 committed, nothing now",
+        "new, avg: nothing committed, 2.0 now",
+        "vtc, tok/s: 900.0 committed, 900.1 now",
+    ]

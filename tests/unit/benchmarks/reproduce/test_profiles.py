@@ -1,0 +1,334 @@
+"""The studies of profiles: work is conserved, and claims fail where the figures say otherwise."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from shared_traces import shared_trace
+
+from fairserve.benchmarks.reproduce.profiles import attempts as by
+from fairserve.benchmarks.reproduce.profiles import backlogged_apps, convergence, levers, progress
+from fairserve.benchmarks.reproduce.profiles.contest import (
+    CHEAT,
+    TENANTS,
+    UsefulWork,
+    contest,
+    honest_runs,
+)
+from fairserve.benchmarks.reproduce.report import Row, Spread
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.simulate.job import run_job
+from fairserve.engine.simulated.profiles import profiles_of
+from fairserve.engine.simulated.replay_options import ReplayOptions
+from fairserve.engine.simulated.traces.model import Trace
+
+RUNS = honest_runs(CHEAT, 0, 60.0)
+
+
+def tokens(runs):
+    return sum(call.prompt_tokens + call.output_tokens for run in runs for call in run.calls)
+
+
+def useful(attempt):
+    return sum(
+        attempt.useful.get(
+            f"{run.interaction_id}/{call.call_id}", call.prompt_tokens + call.output_tokens
+        )
+        for run in attempt.runs
+        for call in run.calls
+    )
+
+
+TRIES = {name: lever.attempt for name, lever in levers.LEVERS.items()}
+
+
+@pytest.mark.parametrize("name", TRIES)
+def test_an_attempt_is_the_same_work(name):
+    """Whatever is sent; calls that are split lose what does not divide."""
+    attempt = TRIES[name](RUNS)
+    left_over = tokens(RUNS[len(RUNS) // 3 * 3 :]) if name == levers.MERGES else 0
+    assert useful(attempt) == pytest.approx(tokens(RUNS) - left_over, rel=0.02)
+    assert {run.tenant for run in attempt.runs} == {CHEAT}
+
+
+def test_all_tenants_have_the_same_kind_of_work():
+    totals = [tokens(honest_runs(tenant, 1, 200.0)) for tenant in TENANTS]
+    assert max(totals) < 1.1 * min(totals)
+    assert honest_runs(CHEAT, 1, 60.0) == honest_runs(CHEAT, 1, 60.0) != RUNS
+
+
+def test_an_honest_tenant_gets_a_third_of_the_work_done():
+    setting = Setting(seeds=1, scale=0.5)
+    [job] = levers._jobs(setting, levers.Lever(by.honest), learned=False)
+    done = run_job(job).summary["done_per_s"]
+    shares = [sum(done[tenant]) for tenant in TENANTS]
+    assert min(shares) > 0.9 * sum(shares) / 3
+
+
+@pytest.mark.deep
+def test_a_lever_gains_by_declaration_and_not_when_it_is_learned():
+    few = {name: levers.LEVERS[name] for name in (levers.DECLARES, levers.MERGES)}
+    report = levers.profiles_levers(Setting(seeds=1, scale=0.3), few)
+    declares, merges = (row.measured for row in report.rows)
+    assert declares["gain, declared only"].value > 2
+    assert declares["others"].value < 0.6
+    assert declares["gain, learned"].value < 1.4
+    assert merges["gain, learned"].value > 1.3
+
+
+@pytest.mark.deep
+def test_a_client_who_leaves_at_the_last_token_has_what_it_wanted():
+    setting = Setting(seeds=1, scale=0.2)
+    lever = levers.Lever(by.honest)
+    stays, leaves = (
+        run_job(levers._jobs(setting, replace(lever, leaves=leaves), learned=True)[0]).summary
+        for leaves in (False, True)
+    )
+    assert sum(leaves["done_per_s"][CHEAT]) == pytest.approx(
+        sum(stays["done_per_s"][CHEAT]), rel=0.1
+    )
+    assert leaves["ended_runs"][-1] > 0
+
+
+def summary(cheat, others=(10.0,) * 4, ended=(1, 2, 3, 4)):
+    done = {tenant: list(others) for tenant in TENANTS} | {CHEAT: list(cheat)}
+    slices = {tenant: sum(of_tenant) for tenant, of_tenant in done.items()}
+    return {"done_per_s": done, "ended_runs": list(ended), "slices": slices}
+
+
+def test_a_gain_and_how_long_it_lasts():
+    seen = levers.compared(summary((30, 20, 10, 5), (5,) * 4), summary((10, 10, 10, 10)))
+    slices = 20 / ((65 + 20 + 20) / 3)
+    assert seen == {"gain": 65 / 40, "others": 0.5, "late": 0.5, "until": 2.0, "slices": slices}
+    assert levers.compared(summary((12, 12, 12, 12)), summary((10,) * 4))["until"] == 0.0
+
+
+def lever_row(name, declared=2.5, learned=1.0, others=1.0, late=1.0, slices=1.0):
+    values = (declared, 1.0, learned, others, late, 0.0, slices, slices)
+    return Row(
+        name,
+        {c.name: Spread(v, v, v) for c, v in zip(levers.COLUMNS, values, strict=True)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""),
+        ({"learned": 1.3}, "gains at most"),
+        ({"late": 1.2}, "in the last quarter"),
+        ({"others": 0.7}, "the honest keep"),
+        ({"declared": 1.4}, "declared only"),
+    ],
+)
+def test_a_claim_about_levers_fails_where_the_figures_say_otherwise(change, words):
+    checks = levers.claims({levers.DECLARES: lever_row(levers.DECLARES, **change)})
+    assert [words in check.claim for check in checks if not check.holds] == [True] * bool(words)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, []),
+        ({"declared": 1.2}, ["declared, a constant prompt gains"]),
+        ({"learned": 1.15}, ["learned, a constant prompt gains"]),
+        ({"slices": 0.9}, ["declared, beside it", "learned, beside it"]),
+    ],
+)
+def test_claims_about_constant_prompts(change, words):
+    name = next(iter(levers.CONSTANT_PROMPTS))
+    checks = levers.claims({name: lever_row(name, **{"declared": 1.0} | change)})
+    failed = [check.claim for check in checks if not check.holds]
+    assert len(failed) == len(words), failed
+    assert all(claim.startswith(word) for claim, word in zip(failed, words, strict=True))
+
+
+def test_a_cached_constant_prompt_buys_no_service():
+    """A prompt of 16k tokens that is always cached: the honest keep their slices."""
+    name = "a constant system prompt of 16,384 tokens, cached"
+    setting = Setting(seeds=1, scale=0.2)
+    report = levers.profiles_levers(setting, {name: levers.CONSTANT_PROMPTS[name]})
+    (row,) = report.rows
+    for gain, slices in (
+        ("gain, declared only", "others' slices"),
+        ("gain, learned", "others' slices, learned"),
+    ):
+        assert row.measured[gain].value < 1.0
+        assert row.measured[slices].value > 0.9, "0.98 in longer runs"
+
+
+def test_under_a_cap_the_siblings_of_an_app_that_pads_keep_their_work():
+    few = {
+        name: lever
+        for name, lever in levers.CAPPED.items()
+        if name.endswith("16,384 tokens, not cached")
+    }
+    report = levers.profiles_cap(Setting(seeds=1, scale=0.3), few)
+    others = [row.measured["others"].value for row in report.rows]
+    without, *capped = others
+    assert without < 0.3
+    assert min(capped) > 1.0
+    assert all(check.holds for check in report.checks)
+
+
+def test_what_learning_does_not_stop_is_said():
+    name = levers.MERGES
+    rows = {name: lever_row(name, learned=1.7), "other": lever_row("other")}
+    checks = levers.claims(rows)
+    assert [check.claim for check in checks if not check.holds] == [
+        f"learned, no gain over {levers.BOUND:g} times: {name}"
+    ]
+
+
+# --- convergence ----------------------------------------------------------------------------------
+
+
+def recorded(**more):
+    folder = shared_trace("tau_airline_gpt4o.jsonl.gz").parent
+    return Setting(traces=folder, seeds=1, **more)
+
+
+@pytest.mark.deep
+def test_wrong_profiles_are_mended_in_little_time(tmp_path):
+    report = convergence.profiles_convergence(recorded(scale=0.15, plots=tmp_path))
+    *together, large, small = report.rows
+    assert len(together) == 6
+    for alone in (large, small):
+        assert "share, learned" not in alone.measured
+    rows = {row.name: row.measured for row in report.rows}
+    too_large = rows["tot-game24, 10x too large"]
+    assert too_large["share, declared only"].value > 2
+    assert too_large["share, learned"].value < 1.7
+    assert too_large["known after interactions"].value < 20
+    assert (tmp_path / report.plots[0]).stat().st_size > 20_000
+
+
+@pytest.mark.deep
+def test_a_closed_loop_has_so_many_runs_at_a_time():
+    setting = recorded(scale=0.2)
+    trace = backlogged_apps.backlogged(setting, 0)
+    job = backlogged_apps.job(setting, trace, 0, {}, None)
+    most = dict.fromkeys(backlogged_apps.AT_A_TIME, 0)
+    begun = dict.fromkeys(backlogged_apps.AT_A_TIME, 0)
+
+    class Counting(backlogged_apps.ClosedLoop):
+        def _begin_run(self, interaction):
+            super()._begin_run(interaction)
+            app = interaction.app
+            begun[app] += 1
+            now = sum(run.interaction.app == app for run in self._open_runs.values())
+            most[app] = max(most[app], now)
+
+    run_job(replace(job, replay=Counting))
+    assert most == backlogged_apps.AT_A_TIME
+    assert begun["tau-airline"] > backlogged_apps.AT_A_TIME["tau-airline"]
+
+
+def held(*factors):
+    return {
+        "profiles": {
+            "app": [
+                {"since_s": 10.0 * n, "interactions": 5 * n, "factor": factor}
+                for n, factor in enumerate(factors)
+            ]
+        },
+        "typical_per_s": {"app": [1.0, 1.0, 3.0], "other": [1.0, 1.0, 1.0]},
+    }
+
+
+def test_when_the_size_of_calls_is_known():
+    seen = convergence._seen("app", held(10), held(10, 0.9, 2.0, 1.2, 0.8), held(1))
+    assert (seen["first"], seen["first_s"]) == (5, 10.0)
+    assert seen["interactions"] == 15, "it strayed once"
+    assert (seen["worst"], seen["changes"]) == (2.0, 5)
+    assert seen["share"]["learned"] == pytest.approx(1.5), "of the last third"
+    never = convergence._seen("app", held(10), held(10, 0.9, 2.0), held(1))
+    assert never["interactions"] == math.inf
+
+
+def convergence_row(interactions=5.0, worst=1.1, learned=1.0, declared=3.0):
+    values = (1.0, 1.0, interactions, worst, 3.0, declared, learned, 1.0)
+    figures = {c.name: Spread(v, v, v) for c, v in zip(convergence.COLUMNS, values, strict=True)}
+    return Row("app", figures)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, []),
+        ({"interactions": 201.0}, [0]),
+        ({"interactions": math.inf}, [0]),
+        ({"worst": 2.1}, [1]),
+        ({"learned": 0.7}, [2]),
+        ({"declared": 1.2}, [3]),
+    ],
+)
+def test_a_claim_about_convergence_fails_where_the_figures_say_otherwise(change, wrong):
+    checks = convergence.claims([convergence_row(**change)])
+    assert [number for number, check in enumerate(checks) if not check.holds] == wrong
+
+
+def test_the_size_of_typical_calls_is_weighed_by_their_number():
+    true = by.larger_from(backlogged_apps.profiles_of(Trace("", 16, tuple(RUNS)))[CHEAT], 1.0, 1)
+    twice_deep = by.larger_from(true, 2.0, 4)
+    assert backlogged_apps.typical_size(true, true, {1: 5, 4: 1}) == 1.0
+    assert backlogged_apps.typical_size(twice_deep, true, {4: 7}) == pytest.approx(2.0)
+    assert 1.0 < backlogged_apps.typical_size(twice_deep, true, {1: 50, 4: 1}) < 1.1
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+@pytest.mark.deep
+def test_progress_has_a_row_for_each_load():
+    report = progress.run_progress(recorded(scale=0.1))
+    assert len(report.rows) == 2 * sum(len(each.loads) for each in progress.WORKLOADS.values())
+    for row in report.rows:
+        assert 0.5 < row.measured["mean"].value < 2.0
+
+
+def test_a_call_that_knows_what_is_left_is_not_told_otherwise():
+    runs = contest([], 0, 10.0)
+    left = {}
+
+    class Noting(progress.KnowingReplay):
+        def _submit(self, live):
+            super()._submit(live)
+            left[live.call.call_id] = live.call.remaining_calls
+
+    job = levers._jobs(Setting(seeds=1, scale=0.1), levers.Lever(by.honest), learned=False)[0]
+    run_job(
+        replace(
+            job,
+            trace=runs,
+            replay=Noting,
+            watch=partial(UsefulWork, {}, 20.0, profiles_of(runs)),
+            options=ReplayOptions(until_s=20.0),
+        )
+    )
+    assert {value for name, value in left.items() if name.endswith("c0")} == {4.0}
+    assert {value for name, value in left.items() if name.endswith("c2")} == {2.0}
+
+
+def progress_rows(**change):
+    values = {"mean": 0.95, "p50": 0.9, "p99": 1.0, "tok/s": 1.0, "Jain": 0.9, "Jain, arrival": 0.9}
+    values |= change
+    figures = {name: Spread(v, v, v) for name, v in values.items()}
+    return {"mix, at once, progress": Row("mix, at once, progress", figures)}
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, []),
+        ({"mean": 1.05}, [0, 1]),
+        ({"mean": 1.0}, [1]),
+        ({"p99": 1.2}, [2]),
+        ({"tok/s": 0.9}, [3]),
+        ({"Jain": 0.85}, [4]),
+    ],
+)
+def test_a_claim_about_progress_fails_where_the_figures_say_otherwise(change, wrong):
+    checks = progress.claims(progress_rows(**change))
+    assert [number for number, check in enumerate(checks) if not check.holds] == wrong

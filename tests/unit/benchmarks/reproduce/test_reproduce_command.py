@@ -1,0 +1,174 @@
+"""``fairserve reproduce`` from the command line: its exit codes, its messages and its documents."""
+
+import json
+
+import pytest
+
+from fairserve.benchmarks.evidence.committed import figures_hash, read_figures
+from fairserve.benchmarks.evidence.fingerprint import Fingerprints
+from fairserve.benchmarks.evidence.marks import Mark, read_mark
+from fairserve.benchmarks.evidence.reports import EVIDENCE
+from fairserve.benchmarks.reproduce import main as command
+from fairserve.benchmarks.reproduce.report import Check, Column, Report, Row, spread
+from fairserve.benchmarks.reproduce.setting import Setting, delayed
+from fairserve.engine.simulated.cost_model import COST_MODELS
+from fairserve.engine.simulated.traces.model import TraceError
+from fairserve.platform.server import cli
+
+X = Column("x", lambda run: run)
+
+
+def report(name, setting):
+    seen = [float(seed) for seed in range(setting.seeds)]
+    checks = [Check("claim", True, "seen")]
+    return Report(
+        name, f"title of {name}", "setting", (X,), [Row("row", {"x": spread(seen)})], checks
+    )
+
+
+@pytest.fixture
+def experiments(monkeypatch):
+    """One report of one experiment, two of another."""
+    monkeypatch.setattr(
+        command,
+        "EXPERIMENTS",
+        {
+            "one": lambda setting: report("one", setting),
+            "many": lambda setting: [report("first", setting), report("second", setting)],
+        },
+    )
+
+
+def refused(capsys, *arguments):
+    """The one line on stderr of a command that must not start."""
+    try:
+        code = cli.main(["reproduce", *map(str, arguments)])
+    except SystemExit as exit:
+        code = exit.code
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    [line] = err.splitlines()
+    assert line.startswith("fairserve reproduce: ")
+    return line
+
+
+def test_an_unknown_name_says_which_there_are(capsys, tmp_path):
+    line = refused(capsys, "vtc-table9", "--json", tmp_path / "out.json")
+    assert "vtc-table9" in line
+    for name in command.EXPERIMENTS:
+        assert name in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["vtc-table2", "vtc-figures", "all"])
+def test_missing_traces_say_how_to_name_their_folder(capsys, tmp_path, monkeypatch, name):
+    monkeypatch.delenv("FAIRSERVE_TRACES", raising=False)
+    files = ["--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md"]
+    plots = ["--plot", tmp_path / "plots"]
+    line = refused(capsys, name, *files, *plots)
+    assert "vtc_real_trace.csv.gz is needed" in line
+    assert "--traces" in line
+    assert "FAIRSERVE_TRACES" in line
+    line = refused(capsys, name, "--traces", tmp_path, *files, *plots)
+    assert f"not in {tmp_path}" in line
+    monkeypatch.setenv("FAIRSERVE_TRACES", str(tmp_path / "nowhere"))
+    assert "nowhere" in refused(capsys, name, *files)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--seeds", 0], ["--seeds", "many"], ["--jobs", 0], ["--json", "no/such/out.json"]],
+)
+def test_a_bad_option_is_refused(capsys, experiments, arguments):
+    assert arguments[0] in refused(capsys, "one", *arguments)
+
+
+def test_seeds_jobs_and_traces_reach_the_experiment(capsys, monkeypatch, tmp_path):
+    seen = []
+
+    def keep(setting):
+        seen.append(setting)
+        return report("one", setting)
+
+    monkeypatch.setattr(command, "EXPERIMENTS", {"one": keep})
+    options = ["--seeds", "3", "--jobs", "2", "--traces", str(tmp_path)]
+    assert cli.main(["reproduce", "one", *options]) == 0
+    assert cli.main(["reproduce", "one"]) == 0
+    given, usual = seen
+    assert (given.seeds, given.processes, given.traces) == (3, 2, tmp_path)
+    assert (usual.seeds, usual.processes) == (5, 1)
+    assert "1 (0-2)" in capsys.readouterr().out
+
+
+def test_all_reports_of_all_experiments_are_written(capsys, experiments, tmp_path):
+    out, document = tmp_path / "out.json", tmp_path / "out.md"
+    assert cli.main(["reproduce", "all", "--json", str(out), "--markdown", str(document)]) == 0
+    names = ["one", "first", "second"]
+    assert [each["name"] for each in json.loads(out.read_text())["reports"]] == names
+    titles = [line for line in document.read_text().splitlines() if line.startswith("## ")]
+    assert titles == [f"## {name}: title of {name}" for name in names]
+    printed = capsys.readouterr().out
+    assert [line for line in printed.splitlines() if "title of" in line] == [
+        f"{name}: title of {name}" for name in names
+    ]
+
+
+def test_nothing_is_written_when_a_later_experiment_cannot_run(
+    capsys, experiments, monkeypatch, tmp_path
+):
+    def fail(setting):
+        raise TraceError("line 7 is broken")
+
+    monkeypatch.setattr(command, "EXPERIMENTS", {**command.EXPERIMENTS, "last": fail})
+    assert cli.main(["reproduce", "all", "--json", str(tmp_path / "out.json")]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "fairserve reproduce: line 7 is broken"
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_command_writes_the_same_bytes_on_any_number_of_cores(tmp_path, monkeypatch):
+    table = command.EXPERIMENTS["vtc-table5"]
+
+    def short(setting):
+        return table(Setting(seeds=setting.seeds, processes=setting.processes, scale=0.1))
+
+    monkeypatch.setattr(command, "EXPERIMENTS", {"vtc-table5": short})
+    written = []
+    for number, jobs in enumerate(("1", "2")):
+        path, document = tmp_path / f"{number}.json", tmp_path / f"{number}.md"
+        files = ["--json", str(path), "--markdown", str(document), "--plot", str(tmp_path)]
+        options = ["--seeds", "2", "--jobs", jobs, *files]
+        assert cli.main(["reproduce", "vtc-table5", *options]) == 0
+        written.append((path.read_bytes(), document.read_bytes()))
+    assert written[0] == written[1]
+    assert json.loads(path.read_text())["fingerprints"] == {
+        "vtc-table5": read_mark(document).to_plain()
+    }
+    [only] = json.loads(path.read_text())["reports"]
+    spreads = [row["measured"]["avg"]["spread"] for row in only["rows"]]
+    assert any(least < greatest for least, greatest in spreads), "the seeds differ"
+
+
+@pytest.mark.parametrize("name", ["vtc-table5", "composition"])
+def test_a_document_has_the_fingerprint_that_status_looks_for(capsys, monkeypatch, tmp_path, name):
+    """With the seeds and plots of the registry, and with no others."""
+    monkeypatch.setattr(command, "EXPERIMENTS", {name: lambda setting: report(name, setting)})
+    evidence, document = EVIDENCE[name], tmp_path / "out.md"
+    cases = figures_hash(evidence.short_cases, read_figures())
+    options = ["--markdown", str(document), "--plot", str(tmp_path)]
+    assert cli.main(["reproduce", name, "--seeds", "5", *options]) == 0
+    expected = Mark(Fingerprints().of(evidence), evidence.command, cases)
+    assert read_mark(document) == expected
+    assert document.read_text().startswith(f"# {name}\n\n## {name}: title of {name}\n")
+    assert cli.main(["reproduce", name, "--seeds", "1", *options]) == 0
+    assert read_mark(document).code != expected.code
+    assert cli.main(["reproduce", name, "--seeds", "5", *options[:2]]) == 0
+    assert (read_mark(document) == expected) == (not evidence.draws)
+
+
+def test_the_first_seed_of_a_recorded_trace_is_the_exact_model():
+    costs = COST_MODELS["a10g-llama2-7b"]
+    assert delayed(costs, 0) == costs
+    steps = [delayed(costs, seed).decode_base_s / costs.decode_base_s for seed in range(5)]
+    assert steps == pytest.approx([1.0, 1.01, 0.99, 1.02, 0.98])

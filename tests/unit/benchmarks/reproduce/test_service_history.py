@@ -1,0 +1,118 @@
+"""What is read from the curves of one run, by hand."""
+
+import math
+
+import pytest
+
+from fairserve.benchmarks.reproduce.service_history import ACTUAL, ServiceHistory
+from fairserve.benchmarks.simulate.curves import Curves, curves_of
+from fairserve.interactions.call import TokenUsage
+from fairserve.scheduling.cost import Linear
+from fairserve.scheduling.metrics import CallSample, Windows
+
+
+@pytest.fixture
+def history():
+    """Client a is served 10 a second, b 4 and from 20 s on 8; the window at 40 s is past the end."""
+    return ServiceHistory(
+        Curves(
+            centres_s=(10.0, 20.0, 30.0, 40.0),
+            service_per_s={"t/a": (10.0,) * 4, "t/b": (4.0, 6.0, 8.0, 8.0)},
+            response_s={"t/a": (1.0, None, 4.0, 99.0), "t/b": (None,) * 4},
+            accumulated={"t/a": (100.0, 200.0, 300.0, 400.0), "t/b": (40.0, 80.0, 160.0, 240.0)},
+            backlogged={"t/a": (True,) * 4, "t/b": (True, False, True, True)},
+        ),
+        30.0,
+        tokens_per_s=5.0,
+        refused_share=0.25,
+    )
+
+
+def test_nothing_past_the_end_is_seen(history):
+    assert history.end_s == 30.0
+    assert list(history.times_s) == [10.0, 20.0, 30.0]
+    assert history.greatest_response_s("a", "b") == 4.0
+
+
+def test_differences(history):
+    assert list(history.difference) == [60.0, 120.0, 140.0]
+    assert history.largest_difference == 140.0
+    assert history.interval_difference == 20.0, "from 20 s to 30 s, both backlogged"
+    assert history.growth_per_min == pytest.approx(60 * 4.0)
+
+
+def test_the_worst_interval_may_begin_late():
+    """b gains 100, then loses 150: from 10 s to 20 s the two differ by more than they ever do in all."""
+    curves = Curves(
+        (10.0, 20.0),
+        {"a": (0.0, 0.0), "b": (0.0, 0.0)},
+        {"a": (None, None), "b": (None, None)},
+        {"a": (0.0, 150.0), "b": (100.0, 100.0)},
+        {"a": (True, True), "b": (True, True)},
+    )
+    history = ServiceHistory(curves, 20.0, tokens_per_s=0.0, refused_share=0.0)
+    assert history.largest_difference == 100.0
+    assert history.interval_difference == 150.0
+
+
+def test_service_between_two_times_is_a_straight_line_between_centres(history):
+    assert history.served_per_s("b", 0.0, 30.0) == pytest.approx(160 / 30)
+    assert history.served_per_s("b", 15.0, 25.0) == pytest.approx(6.0)
+    assert history.served_per_s("b", 20.0, 40.0) == pytest.approx(8.0)
+    assert history.total_per_s(0.0, 10.0) == pytest.approx(14.0)
+
+
+def test_responses_are_of_the_windows_that_have_one(history):
+    assert history.mean_response_s("a") == 2.5
+    assert history.mean_response_s("a", 15.0) == 4.0
+    assert math.isnan(history.mean_response_s("a", 15.0, 25.0))
+    assert math.isnan(history.mean_response_s("b"))
+
+
+def call(arrival_s, queue_delay_s, end_s):
+    return CallSample(
+        "a",
+        "1",
+        arrival_s,
+        end_s,
+        "completed",
+        TokenUsage(1, 0, 1),
+        queue_delay_s,
+        first_token_s=end_s,
+    )
+
+
+def test_a_client_is_backlogged_while_some_call_waits():
+    """Calls wait from 5 s to 20 s and from 20 s to 40 s, then from 41 s to the end, never started."""
+    calls = [
+        call(0.0, 0.0, 1.0),
+        call(5.0, 15.0, 60.0),
+        call(20.0, 20.0, 60.0),
+        call(41.0, None, 60.0),
+    ]
+    curves = curves_of(calls, Linear(), Windows(half_s=20.0))
+    assert curves.centres_s == (20.0, 25.0, 30.0, 35.0, 40.0)
+    assert curves.backlogged == {"a": (True,) * 5}
+    late = [call(0.0, 22.0, 60.0), call(23.0, 30.0, 60.0)]
+    assert curves_of(late, Linear(), Windows(half_s=20.0)).backlogged == {
+        "a": (True, False, True, True, True)
+    }
+
+
+def test_a_client_starves_while_it_waits_and_gets_little(history):
+    """Client b gets 4 of the equal 7 at 10 s, and 6 of 8 at 20 s, when it does not wait."""
+    assert history.starved_s("b", 0.5) == 0.0
+    assert history.starved_s("b", 0.8) == 10.0, "at 20 s nothing waits"
+    assert history.starved_s("a", 0.9) == 0.0
+
+
+def test_actual_service_is_that_of_the_other_curves():
+    curves = Curves((10.0, 20.0), {"t/a": (5.0, 5.0)}, {"t/a": (None, None)}, {"t/a": (50.0, 100.0)},
+                    {"t/a": (False, False)})  # fmt: skip
+    actual = Curves((10.0, 20.0), {"t/a": (2.0, 3.0)}, {"t/a": (None, None)}, {"t/a": (20.0, 50.0)},
+                    {"t/a": (False, False)})  # fmt: skip
+    seen = ServiceHistory(
+        curves, 20.0, tokens_per_s=1.0, refused_share=0.0, summary={ACTUAL: actual}
+    )
+    assert list(seen.service_per_s["a"]) == [5.0, 5.0]
+    assert list(seen.actual_per_s["a"]) == [2.0, 3.0]

@@ -1,0 +1,153 @@
+"""The figures of the VTC paper as claims: they hold, and fail where an unfair system takes the place."""
+
+import pytest
+from shared_traces import shared_trace
+
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.vtc import tables as vtc_tables
+from fairserve.benchmarks.reproduce.vtc.figures import FIGURES, synthetic_figure
+from fairserve.benchmarks.reproduce.vtc.recorded import replayed, response_figures
+from fairserve.benchmarks.reproduce.vtc.requests import by_requests, over_share, request_figure
+from fairserve.scheduling.registry import SYSTEMS
+
+RECORDED = (11, 12, 13, 14, 18)
+SHORT = Setting(seeds=1, scale=0.4)
+SHORTER = Setting(seeds=1, scale=0.2)
+LONGER = Setting(seeds=1, scale=0.6)
+
+
+def failing(report):
+    return [f"{check.claim}: {check.seen}" for check in report.checks if not check.holds]
+
+
+def test_there_is_every_figure():
+    assert sorted([*FIGURES, *RECORDED]) == [*range(3, 17), 18, 19]
+
+
+@pytest.mark.parametrize("number", FIGURES)
+@pytest.mark.deep
+def test_the_claims_hold(number):
+    report = synthetic_figure(LONGER if number == 15 else SHORT, number)
+    assert report.name == f"vtc-figure{number}"
+    assert report.checks
+    assert not failing(report)
+    measured = {column.name for column in report.columns}
+    assert all(set(row.measured) == measured for row in report.rows)
+
+
+UNFAIR = [
+    (3, "fcfs", ["2U", "does not grow"]),
+    (4, "fcfs", ["client 1, under its share", "client 2, under its share", "half as long"]),
+    (5, "fcfs", ["half as long", "client 2 has at least 95 %"]),
+    (6, "fcfs", ["2U", "does not grow", "while off, gets what client 2 gets"]),
+    (7, "fcfs", ["does not grow"]),
+    (8, "fcfs", ["2U", "does not grow"]),
+    (9, "fcfs", ["response time stays", "in no window"]),
+    (10, "lcf", ["both over their share get the same"]),
+    (10, "fcfs", ["both over their share get the same", "client 1 waits no longer"]),
+]
+
+
+@pytest.mark.parametrize("fair", ["vtc", "fairserve"])
+@pytest.mark.parametrize(
+    ("number", "instead", "claims"),
+    [pytest.param(*case, marks=() if case[0] == 3 else pytest.mark.deep) for case in UNFAIR],
+)
+def test_an_unfair_system_in_the_place_of_a_fair_one_fails(
+    monkeypatch, fair, number, instead, claims
+):
+    """``lcf`` is VTC without the lift."""
+    known = {name: SYSTEMS[name] for name in ("fcfs", "lcf", "vtc", "fairserve")}
+    monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, fair: SYSTEMS[instead]})
+    monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})  # other systems do not have them
+    failed = failing(synthetic_figure(SHORT, number))
+    for claim in claims:
+        assert any(each.startswith(fair) and claim in each for each in failed), claim
+
+
+@pytest.mark.deep
+def test_a_larger_pool_bounds_nothing_under_fcfs(monkeypatch):
+    known = {"vtc": SYSTEMS["fcfs"], "fairserve": SYSTEMS["fcfs"]}
+    monkeypatch.setattr(vtc_tables, "SYSTEMS", known)
+    monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})
+    failed = failing(synthetic_figure(LONGER, 15))
+    assert sum("no more than 2U" in each for each in failed) >= 2
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "instead", "claim"),
+    [
+        (16, "vtc", "vtc-weighted", None),  # without weights nobody has any
+        (16, "vtc-weighted", "vtc", "1:2:3:4"),
+        (16, "fairserve", "vtc", "1:2:3:4"),
+        (19, "vtc-noisy", "vtc", "lower with a prediction"),
+        (19, "vtc-oracle", "vtc", "lower still"),
+        (19, "fairserve", "vtc", "lower than VTC"),
+    ],
+)
+@pytest.mark.deep
+def test_weights_and_prediction_are_what_make_the_difference(
+    monkeypatch, number, name, instead, claim
+):
+    known = {each: SYSTEMS[each] for each in SYSTEMS}
+    monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, name: SYSTEMS[instead]})
+    monkeypatch.setattr(vtc_tables, "_OURS_OPTIONS", {})
+    failed = failing(synthetic_figure(SHORTER if number == 19 else SHORT, number))
+    if claim is None:
+        assert not failed
+    else:
+        assert any(each.startswith(name) and claim in each for each in failed)
+
+
+@pytest.fixture(scope="module")
+def trace():
+    folder = shared_trace("vtc_real_trace.csv.gz").parent
+    return Setting(traces=folder).recorded("vtc_real_trace.csv.gz")
+
+
+INSTEAD = [
+    ("vtc", "fcfs", {12, 13}),
+    ("vtc", "rpm-20", {12, 14}),
+    ("fairserve", "fcfs", {12, 13, 18}),
+    ("fairserve", "lcf", {18}),
+    ("rpm-5", "rpm-30", {13, 14}),
+    ("vtc, profiled", "fcfs", {18}),
+]
+"""Who is replaced by whom, and the figures whose claims then fail."""
+
+
+@pytest.mark.deep
+def test_the_claims_about_the_recorded_trace(trace, tmp_path):
+    """One test, since the replays are most of its time: they hold, and fail for other systems."""
+    setting = Setting(seeds=1, plots=tmp_path)
+    histories = replayed(setting, trace)
+    reports = [request_figure(setting, trace), *response_figures(setting, trace, histories)]
+    assert [report.name for report in reports] == [f"vtc-figure{number}" for number in RECORDED]
+    for report in reports:
+        assert not failing(report)
+        assert report.plots == (f"{report.name}.png",)
+        assert (tmp_path / report.plots[0]).stat().st_size > 10_000
+    for name, instead, failed in INSTEAD:
+        other = {**histories, name: histories[instead]}
+        wrong = [report for report in response_figures(SHORT, trace, other) if failing(report)]
+        numbers = {int(report.name.removeprefix("vtc-figure")) for report in wrong}
+        assert numbers == failed, (name, instead)
+
+
+def test_who_is_over_the_share(trace):
+    """The busiest ask for 217, 322 and 359 a second; with less to go round, others are over, too."""
+    order = by_requests(trace)
+    assert len(order) == 27
+    assert set(over_share(trace, 1350.0)) == set(order[-3:])
+    assert over_share(trace, 2000.0) == []
+    assert len(over_share(trace, 27.0)) > 20
+
+
+def test_a_figure_is_drawn_where_it_is_asked_for(tmp_path):
+    setting = Setting(seeds=1, scale=0.2, plots=tmp_path / "new")
+    report = synthetic_figure(setting, 3)
+    assert report.plots == ("vtc-figure3.png",)
+    first = (tmp_path / "new" / "vtc-figure3.png").read_bytes()
+    assert first.startswith(b"\x89PNG")
+    synthetic_figure(setting, 3)
+    assert (tmp_path / "new" / "vtc-figure3.png").read_bytes() == first

@@ -1,0 +1,101 @@
+"""The tables of the VTC paper come out of the schedulers that serve."""
+
+from itertools import permutations
+
+import pytest
+from shared_traces import shared_trace
+
+from fairserve.benchmarks.reproduce.report import Row, spread
+from fairserve.benchmarks.reproduce.setting import Setting
+from fairserve.benchmarks.reproduce.vtc import tables as vtc_tables
+from fairserve.benchmarks.reproduce.vtc.tables import (
+    OURS,
+    TABLE_2,
+    TABLE_5,
+    TABLE_6,
+    _not_beaten,
+    vtc_table2,
+    vtc_table5,
+    vtc_table6,
+)
+from fairserve.scheduling.registry import SYSTEMS
+
+ORDERS = ["order by average", "order by maximum"]
+NOT_BEATEN = (
+    f"no system without an oracle beats {OURS} on average difference and throughput at once"
+)
+
+
+def replaced(monkeypatch, **systems):
+    """Other systems under these names."""
+    known = {name: SYSTEMS[name] for name in SYSTEMS}
+    other = {name.replace("_", "-"): SYSTEMS[system] for name, system in systems.items()}
+    monkeypatch.setattr(vtc_tables, "SYSTEMS", {**known, **other})
+
+
+@pytest.mark.deep
+def test_table_2_on_the_recorded_trace():
+    """One seed has no spread, so systems that the paper has within 5 % may be in any order here.
+
+    Nor is VTC's maximum looked at: a delay of decode steps moves it by half, and the report's is the
+    median of 25.
+    """
+    folder = shared_trace("vtc_real_trace.csv.gz").parent
+    report = vtc_table2(Setting(traces=folder, seeds=1))
+    assert [row.name for row in report.rows] == [*TABLE_2, OURS]
+    assert [len(row.published) for row in report.rows] == [4] * len(TABLE_2) + [0]
+    checks = {check.claim: check for check in report.checks}
+    assert len(checks) == 3 * len(TABLE_2) + 3
+    fragile = {*ORDERS, "vtc: maximum within 25 %"}
+    assert not [c for claim, c in checks.items() if claim not in fragile and not c.holds]
+    apart = 0
+    for low, high in permutations(report.rows[:-1], 2):
+        for column in ("avg", "max"):
+            vtc = column == "max" and "vtc" in (low.name, high.name)
+            if not vtc and low.published[column] < 0.95 * high.published[column]:
+                apart += 1
+                seen = low.measured[column].value, high.measured[column].value
+                assert seen[0] < seen[1], (low.name, high.name, column)
+    assert apart > 40
+
+
+@pytest.mark.parametrize(
+    ("table", "published"), [(vtc_table5, TABLE_5), (vtc_table6, TABLE_6)], ids=["5", "6"]
+)
+@pytest.mark.deep
+def test_prediction_lowers_the_difference(table, published):
+    """A quarter of the ten minutes: the order is there, the published maximum comes later."""
+    report = table(Setting(seeds=2, scale=0.25))
+    assert [row.name for row in report.rows] == [*published, OURS]
+    checks = {check.claim: check for check in report.checks}
+    for claim in [*ORDERS, NOT_BEATEN]:
+        assert checks[claim].holds, checks[claim].seen
+    assert checks[ORDERS[0]].seen == "vtc-oracle < vtc-noisy < vtc"
+
+
+@pytest.mark.deep
+def test_the_order_is_wrong_where_vtc_knows_the_future(monkeypatch):
+    replaced(monkeypatch, vtc="vtc-oracle", vtc_oracle="vtc")
+    checks = {check.claim: check for check in vtc_table5(Setting(seeds=1, scale=0.25)).checks}
+    assert not checks[ORDERS[0]].holds
+    assert "vtc-oracle" in checks[ORDERS[0]].seen
+
+
+def row(name, avg, throughput):
+    return Row(name, {"avg": spread(avg), "tok/s": spread(throughput)})
+
+
+@pytest.mark.parametrize(
+    ("name", "avg", "throughput", "beaten"),
+    [
+        ("vtc", [8.0, 9.0], [105.0, 106.0], True),
+        ("vtc", [8.0, 10.0], [105.0, 106.0], False),  # the spreads of the averages meet
+        ("vtc", [8.0, 9.0], [101.0, 106.0], False),  # those of the throughputs meet
+        ("vtc-oracle", [8.0, 9.0], [105.0, 106.0], False),
+    ],
+)
+def test_ours_is_beaten_on_both_at_once_and_by_more_than_the_spread(name, avg, throughput, beaten):
+    check = _not_beaten([row(OURS, [10.0, 11.0], [100.0, 101.0]), row(name, avg, throughput)])
+    assert check.claim == NOT_BEATEN
+    assert check.holds is not beaten
+    assert check.seen.endswith("; beaten by vtc") is beaten

@@ -1,0 +1,350 @@
+"""The journal: what is durable stays, what is torn is cut, and a bad disk refuses new calls only."""
+
+import asyncio
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+from until import until
+
+from fairserve.platform.control.journal import journal as module
+from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
+from fairserve.platform.control.journal.segments import (
+    Position,
+    read_entries,
+    segment_numbers,
+    segment_path,
+)
+
+
+@pytest.fixture
+def open_journal(tmp_path):
+    journals = []
+
+    def make(**options):
+        journal = Journal(tmp_path / "journal", **options)
+        journals.append(journal)
+        return journal, journal.open()
+
+    yield make
+    for journal in journals:
+        journal.close()
+
+
+def entries(journal):
+    end = journal.durable_position
+    read = read_entries(journal.folder, Position(0, 0), end, 1 << 30)
+    return [(entry.kind, entry.key) for entry, _ in read if entry is not None]
+
+
+async def accept(journal, key):
+    await journal.durable(journal.append("accepted", key, {"key": key}))
+
+
+async def test_an_accepted_call_is_on_disk_when_durable_returns(open_journal):
+    journal, _ = open_journal()
+    await asyncio.gather(*(accept(journal, f"c{n}") for n in range(50)))
+    assert sorted(entries(journal)) == sorted(("accepted", f"c{n}") for n in range(50))
+
+
+async def test_calls_that_wait_together_share_syncs(open_journal):
+    syncs = []
+
+    def sync(descriptor):
+        syncs.append(1)
+        os.fdatasync(descriptor)
+
+    journal, _ = open_journal(sync=sync)
+    await asyncio.gather(*(accept(journal, f"c{n}") for n in range(200)))
+    assert len(syncs) < 200
+
+
+async def test_what_was_written_outlives_the_process_before_it_is_synced(open_journal):
+    may_sync, syncing = threading.Event(), threading.Event()
+
+    def sync(descriptor):
+        syncing.set()
+        assert may_sync.wait(20)
+        os.fdatasync(descriptor)
+
+    journal, _ = open_journal(sync=sync)
+    await journal.written()  # nothing to wait for
+    accepted = asyncio.create_task(accept(journal, "a"))
+    await asyncio.to_thread(syncing.wait, 20)
+    await journal.written()
+    assert b'"accepted"' in segment_path(journal.folder, 1).read_bytes()
+    journal.append("closed", "a", {})
+    closed = asyncio.create_task(journal.written())
+    done, _ = await asyncio.wait([closed, accepted], timeout=0.05)
+    assert not done, "the disk is still busy with what came before"
+    assert b'"closed"' not in segment_path(journal.folder, 1).read_bytes()
+    may_sync.set()
+    await closed
+    assert b'"closed"' in segment_path(journal.folder, 1).read_bytes()
+    await accepted
+
+
+async def test_nobody_waits_for_a_disk_that_cannot_be_written(open_journal):
+    journal, _ = open_journal()
+    await accept(journal, "a")
+    descriptor = journal._writing.descriptor
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, descriptor)
+    os.close(full)
+    journal.append("closed", "a", {})
+    await journal.written()
+
+
+async def test_open_calls_come_back_with_their_last_progress(open_journal):
+    journal, _ = open_journal()
+    await accept(journal, "open")
+    await accept(journal, "done")
+    journal.append("progress", "open", {"output_tokens": 3})
+    journal.append("progress", "open", {"output_tokens": 9})
+    journal.append("closed", "done", {})
+    journal.close()
+    _, left = open_journal()
+    assert [(call.key, call.progress) for call in left] == [("open", {"output_tokens": 9})]
+
+
+@pytest.mark.parametrize("torn", [b"0000", b'deadbeef {"kind": "accep', b"\x00" * 40, b"x" * 9000])
+async def test_a_torn_tail_is_cut_and_the_rest_is_kept(open_journal, torn):
+    journal, _ = open_journal()
+    await accept(journal, "a")
+    journal.close()
+    path = segment_path(journal.folder, segment_numbers(journal.folder)[-1])
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    _, left = open_journal()
+    assert [call.key for call in left] == ["a"]
+    assert path.read_bytes() == whole
+
+
+async def test_a_damaged_line_in_the_middle_costs_only_itself(open_journal):
+    journal, _ = open_journal()
+    for key in "abc":
+        await accept(journal, key)
+    journal.close()
+    path = segment_path(journal.folder, segment_numbers(journal.folder)[-1])
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1].replace(b"accepted", b"accepteD")
+    path.write_bytes(b"".join(lines))
+    _, left = open_journal()
+    assert [call.key for call in left] == ["a", "c"]
+
+
+async def test_a_full_disk_refuses_new_calls_and_keeps_the_rows_of_old_ones(open_journal):
+    broken = False
+
+    def sync(descriptor):
+        if broken:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.fdatasync(descriptor)
+
+    journal, _ = open_journal(sync=sync)
+    await accept(journal, "old")
+    broken = True
+    journal.append("closed", "old", {"row": 1})
+    with pytest.raises(JournalUnavailableError, match="No space left"):
+        await accept(journal, "new")  # refused at the sync, and the later ones at once
+    with pytest.raises(JournalUnavailableError, match="No space left"):
+        await accept(journal, "newer")
+    synced = threading.Event()
+    journal.subscribe(synced.set)
+    broken = False
+    assert await asyncio.to_thread(synced.wait, 20)  # the old call's row was kept: tried again
+    await accept(journal, "later")
+    assert entries(journal) == [("accepted", "old"), ("closed", "old"), ("accepted", "later")]
+
+
+async def test_it_is_bounded_while_nothing_reaches_the_database(open_journal):
+    journal, _ = open_journal(max_bytes=10_000, segment_bytes=4096)
+
+    async def accept_many():
+        for n in range(1000):
+            await accept(journal, f"c{n}")
+
+    with pytest.raises(JournalUnavailableError, match="not in the database"):
+        await accept_many()
+    journal.append("closed", "c0", {})  # a call that runs may still end
+
+
+async def test_segments_go_when_ledgered_and_no_open_call_began_in_them(open_journal):
+    journal, _ = open_journal(segment_bytes=4096)
+    await accept(journal, "long")
+    for n in range(300):
+        await accept(journal, f"c{n}")
+        journal.append("closed", f"c{n}", {})
+    await accept(journal, "last")
+    assert len(segment_numbers(journal.folder)) > 3
+    journal.ledgered(journal.durable_position)
+    first = segment_numbers(journal.folder)[0]
+    assert first == 1, "the first holds an open call"
+    journal.append("closed", "long", {})
+    await accept(journal, "and this makes it durable")
+    journal.ledgered(journal.durable_position)
+    remaining = segment_numbers(journal.folder)
+    assert remaining[0] > first
+    assert len(remaining) <= 3
+
+
+# --- a full disk ----------------------------------------------------------------------------------
+
+
+class Disk:
+    """Has room for files of so many bytes; ``None``: for any."""
+
+    def __init__(self, room_bytes):
+        self.room_bytes = room_bytes
+
+    def allocate(self, descriptor, offset, length):
+        if self.room_bytes is not None and offset + length > self.room_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        os.posix_fallocate(descriptor, offset, length)
+
+
+async def accept_all(journal, most=10_000):
+    """Accept calls until the journal takes no more; their keys."""
+    keys = []
+
+    async def accept_next():
+        for number in range(most):
+            await accept(journal, f"c{number}")
+            keys.append(f"c{number}")
+
+    with pytest.raises(JournalUnavailableError, match="disk is full: No space left on device"):
+        await accept_next()
+    return keys
+
+
+def on_disk(journal):
+    journal.close()
+    return sorted(
+        line[9:].split(b'"key":"')[1].split(b'"')[0].decode()
+        for number in segment_numbers(journal.folder)
+        for line in segment_path(journal.folder, number).read_bytes().splitlines()
+        if b'"closed"' in line
+    )
+
+
+async def test_on_a_full_disk_new_calls_are_rejected_and_every_end_is_written(open_journal):
+    disk = Disk(300_000)
+    journal, _ = open_journal(segment_bytes=65536, allocate=disk.allocate)
+    keys = await accept_all(journal)
+    assert len(keys) > 20
+    with pytest.raises(JournalUnavailableError):
+        journal.check()
+    for key in keys:
+        journal.append("progress", key, {"output_tokens": 1})
+        journal.append("closed", key, {"error": "x" * 2000})
+    assert await asyncio.to_thread(journal.sync, 20)
+    path = segment_path(journal.folder, 1)
+    assert path.stat().st_size <= disk.room_bytes
+    assert on_disk(journal) == sorted(keys)
+    assert path.stat().st_size < 300_000, "what it did not need is free again"
+    assert open_journal()[1] == [], "no call was left open"
+
+
+async def test_what_holds_no_space_waits_for_it_in_its_order(open_journal, monkeypatch):
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    disk = Disk(200_000)
+    journal, _ = open_journal(segment_bytes=65536, allocate=disk.allocate)
+    (first, *_) = await accept_all(journal)
+    for number in range(100):
+        journal.append("interaction", f"r{number}", {"text": "x" * 2000})
+    journal.append("closed", first, {})
+    assert await asyncio.to_thread(journal.sync, 20)
+    runs = [key for kind, key in entries(journal) if kind == "interaction"]
+    assert 0 < len(runs) < 100, "those found space that nobody holds"
+    assert ("closed", first) in entries(journal)
+    disk.room_bytes = None
+    await until(lambda: len([1 for kind, _ in entries(journal) if kind == "interaction"]) == 100)
+    runs = [key for kind, key in entries(journal) if kind == "interaction"]
+    assert runs == [f"r{number}" for number in range(100)]
+    await accept(journal, "again")
+
+
+async def test_a_segment_is_used_further_where_there_is_no_room_for_the_next(open_journal):
+    disk = Disk(None)
+    journal, _ = open_journal(segment_bytes=8192, allocate=disk.allocate)
+    keys = [f"c{number}" for number in range(40)]
+    for key in keys:
+        await accept(journal, key)
+    (*_, newest) = segment_numbers(journal.folder)
+    disk.room_bytes = 0
+    for some in (keys[:20], keys[20:]):
+        for key in some:
+            journal.append("closed", key, {"error": "x" * 1000})
+        assert await asyncio.to_thread(journal.sync, 20)
+    assert segment_numbers(journal.folder)[-1] == newest
+    assert on_disk(journal) == sorted(keys)
+
+
+async def test_a_journal_is_read_on_a_full_disk(open_journal):
+    journal, _ = open_journal()
+    await accept(journal, "left open")
+    journal.close()
+    journal, left = open_journal(allocate=Disk(0).allocate)
+    assert [call.key for call in left] == ["left open"]
+    with pytest.raises(JournalUnavailableError, match="disk is full"):
+        journal.check()
+
+
+async def test_space_that_was_allocated_ahead_is_no_damage(open_journal, caplog):
+    journal, _ = open_journal()
+    await accept(journal, "a")
+    path = segment_path(journal.folder, 1)
+    copy = path.read_bytes()
+    journal.close()
+    assert len(copy) > 1024 * 1024
+    path.write_bytes(copy)  # as a process that is killed leaves it
+    segment_path(journal.folder, 2).write_bytes(b"")
+    _, left = open_journal()
+    assert [call.key for call in left] == ["a"]
+    assert path.read_bytes() == copy.rstrip(b"\0")
+    assert not caplog.records
+
+
+SCRIPT = """
+import asyncio, json, resource, sys
+from pathlib import Path
+from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+
+async def main():
+    journal = Journal(Path(sys.argv[1]))
+    journal.open()
+    keys = []
+    try:
+        while True:
+            await journal.durable(journal.append("accepted", f"c{len(keys)}", {}))
+            keys.append(f"c{len(keys)}")
+    except JournalUnavailableError as error:
+        print(error, file=sys.stderr)
+    for key in keys:
+        journal.append("closed", key, {"error": "x" * 2000})
+    await journal.written()
+    print(json.dumps(keys), flush=True)
+    os._exit(0)  # as if it were killed: what is in memory is lost
+
+import os
+asyncio.run(main())
+"""
+
+
+def test_no_end_is_lost_where_the_system_limits_files(tmp_path, open_journal):
+    folder = tmp_path / "journal"
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, folder], capture_output=True, text=True, check=True
+    )
+    keys = json.loads(done.stdout)
+    assert "the journal's disk is full: File too large" in done.stderr
+    assert len(keys) > 20
+    journal, left = open_journal()
+    assert left == []
+    assert on_disk(journal) == sorted(keys)

@@ -1,0 +1,233 @@
+"""The fleet file: what it may say, and following it while it changes."""
+
+import asyncio
+import json
+import os
+
+import pytest
+
+from fairserve.engine.base import KvEndpoints
+from fairserve.platform.fleet.fleet import Desired, DesiredAlias, DesiredWorker, FleetPart
+from fairserve.platform.fleet.fleet_file import (
+    FleetFileError,
+    FleetFileWatch,
+    parse_fleet,
+    read_fleet,
+)
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+
+WHOLE = {
+    "workers": [
+        {
+            "id": "a",
+            "url": "http://A.example:8000/v1/",
+            "kind": "vllm",
+            "model": "llama",
+            "kv_events": "tcp://a.example:5557",
+            "kv_replay": "tcp://a.example:5558",
+            "kv_tokens": 50_000,
+            "concurrency": 4,
+            "api_key_env": "A_KEY",
+        },
+        {"id": "b", "url": "https://b.example/openai", "kind": "openai"},
+    ],
+    "aliases": {"gpt-4o": "llama", "chat": {"chat-v1": 9, "chat-v2": 1}},
+    "models": {"llama": {"tokenizer": "/models/llama"}},
+}
+
+
+def parsed(**change):
+    return parse_fleet(json.dumps(change).encode())
+
+
+def worker(**change):
+    return {"id": "a", "url": "http://a"} | change
+
+
+def test_a_whole_file():
+    part = parsed(**WHOLE)
+    first, second = part.workers
+    assert first == WorkerSpec(
+        "a",
+        "http://a.example:8000",
+        "vllm",
+        "llama",
+        KvEndpoints("tcp://a.example:5557", "tcp://a.example:5558"),
+        50_000,
+        4,
+        "A_KEY",
+    )
+    assert second == WorkerSpec("b", "https://b.example/openai", "openai")
+    assert part.aliases == {"gpt-4o": {"llama": 1}, "chat": {"chat-v1": 9, "chat-v2": 1}}
+    assert part.tokenizers == {"llama": "/models/llama"}
+    assert parsed() == FleetPart()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"worker": []}, "worker: unknown; allowed: workers, aliases, models"),
+        ({"workers": [worker(port=1)]}, "workers.0.port: unknown; allowed: id, url, kind, model"),
+        (
+            {"workers": [worker(url="ftp://a")]},
+            "workers.0.url: a worker URL is http:// or https://",
+        ),
+        ({"workers": [worker(url="http://")]}, "with a host"),
+        ({"workers": [worker(url="http://u:secret@a")]}, "without user"),
+        ({"workers": [worker(url="http://a?x=1")]}, "without user, query"),
+        ({"workers": [worker(url="http://a:99999")]}, "with a host"),
+        ({"workers": [worker(id="a b")]}, "workers.0.id: "),
+        ({"workers": [worker(id="")]}, "workers.0.id: "),
+        ({"workers": [worker(kind="tgi")]}, "'vllm' or 'openai'"),
+        ({"workers": [worker(concurrency=0)]}, "workers.0.concurrency: "),
+        ({"workers": [worker(kv_events="udp://a")]}, "workers.0.kv_events: "),
+        ({"workers": [worker(kv_replay="tcp://a:1")]}, "kv_replay needs kv_events"),
+        ({"workers": [worker(api_key_env="a-b")]}, "workers.0.api_key_env: "),
+        ({"workers": [worker(), worker(url="http://b")]}, "worker 'a' is given twice"),
+        ({"workers": [worker(), worker(id="b")]}, "workers 'a' and 'b' have the same URL"),
+        ({"workers": [worker(), worker(id="b", url="http://A/v1")]}, "have the same URL"),
+        ({"aliases": {"x": {}}}, "allowed: a model's name, or 1 to 20"),
+        ({"aliases": {"x": {"m": 0}}}, "the weight of 'm' is not a number above 0"),
+        ({"aliases": {"x": {"m": True}}}, "the weight of 'm'"),
+        ({"aliases": {"x": ["m"]}}, "allowed: a model's name"),
+        ({"aliases": {"": "m"}}, "aliases"),
+        ({"aliases": {"x": "x"}}, "leads to the alias 'x'; allowed: models"),
+        ({"aliases": {"x": "y", "y": "m"}}, "'x' leads to the alias 'y'"),
+        ({"aliases": {"m": "n"}, "workers": [worker(model="m")]}, "'m'"),
+        ({"models": {"m": {"template": "x"}}}, "unknown; allowed: tokenizer"),
+        ({"models": {"m": "x"}}, "models.m"),
+        ([], "valid dictionary"),
+    ],
+)
+def test_what_is_wrong_is_named(content, problem):
+    with pytest.raises(FleetFileError) as caught:
+        parse_fleet(json.dumps(content).encode())
+    assert problem in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "it is not JSON"),
+        (b'{"workers": [', "it is not JSON"),
+        (b"\xff", "it is not UTF-8"),
+        (b'{"aliases": {"x": "m", "x": "n"}}', "'x' is given twice"),
+        (b"[" * 100_000, "it is"),
+        (b" " * (5 << 20), "larger than"),
+    ],
+)
+def test_what_is_no_json_is_named(content, problem):
+    with pytest.raises(FleetFileError, match=problem):
+        parse_fleet(content)
+
+
+def test_the_path_is_named(tmp_path):
+    with pytest.raises(FleetFileError, match=r"the fleet file .*none\.json: No such file"):
+        read_fleet(tmp_path / "none.json")
+
+
+class Watched:
+    """A watch over a file, with what it applied."""
+
+    def __init__(self, path):
+        self.path = path
+        self.others, self.served, self.applied = Desired(), set(), []
+        self.watch = FleetFileWatch(
+            path, lambda: self.others, lambda: self.served, self.applied.append
+        )
+
+    def write(self, content):
+        text = content if isinstance(content, str) else json.dumps(content)
+        self.path.write_text(text)
+
+    async def look(self):
+        """The ids that were applied by one look; None if nothing was."""
+        before = len(self.applied)
+        await self.watch.look()
+        new = self.applied[before:]
+        return [spec.worker_id for spec in new[0].workers] if new else None
+
+
+@pytest.fixture
+def watched(tmp_path):
+    return Watched(tmp_path / "fleet.json")
+
+
+async def test_changes_are_applied_once(watched):
+    watched.write({"workers": [worker()]})
+    assert await watched.look() == ["a"]
+    assert await watched.look() is None
+    watched.write({"workers": [worker(), worker(id="b", url="http://b")]})
+    assert await watched.look() == ["a", "b"]
+    other = watched.path.with_name("new")
+    other.write_text(json.dumps({"workers": [worker(id="c")]}))
+    os.replace(other, watched.path)
+    assert await watched.look() == ["c"]
+
+
+async def test_a_change_within_the_clock_s_step_is_seen(watched):
+    """The same size, and the same time to the nanosecond."""
+    watched.write({"workers": [worker(id="a")]})
+    stamp = watched.path.stat().st_mtime_ns
+    assert await watched.look() == ["a"]
+    watched.write({"workers": [worker(id="b")]})
+    os.utime(watched.path, ns=(stamp, stamp))
+    assert await watched.look() == ["b"]
+
+
+async def test_an_unchanged_file_is_not_read(watched, monkeypatch):
+    watched.write({"workers": [worker()]})
+    os.utime(watched.path, (1, 1))
+    assert await watched.look() == ["a"]
+    monkeypatch.setattr(type(watched.path), "open", None)
+    assert await watched.look() is None
+
+
+async def test_a_broken_file_changes_nothing_and_is_told_once(watched, caplog):
+    watched.write({"workers": [worker()]})
+    await watched.look()
+    for broken in ("{", '{"workers": [{"id": "a"}]}'):
+        caplog.clear()
+        watched.write(broken)
+        assert await watched.look() is None
+        assert await watched.look() is None
+        (record,) = caplog.records
+        assert "is not used" in record.getMessage()
+        assert watched.watch.problem in record.getMessage()
+    assert watched.watch.problem == "workers.0.url: Field required"
+    watched.path.unlink()
+    assert await watched.look() is None
+    assert watched.watch.problem == "No such file or directory"
+    watched.write({"workers": [worker()]})
+    assert await watched.look() == ["a"], "said again, although it is what was there before"
+    assert watched.watch.problem == ""
+
+
+async def test_a_clash_with_another_source_ends_when_that_one_goes(watched):
+    watched.others = Desired(
+        {"a": DesiredWorker(WorkerSpec("a", "http://elsewhere"), "api")},
+        {"chat": DesiredAlias({"m": 1}, "api")},
+    )
+    watched.write({"workers": [worker()]})
+    assert await watched.look() is None
+    assert watched.watch.problem == "worker 'a' is one of the admin API"
+    watched.write({"aliases": {"chat": "m"}})
+    assert await watched.look() is None
+    assert watched.watch.problem == "alias 'chat' is one of the admin API"
+    watched.others = Desired()
+    assert await watched.look() == []
+    watched.served = {"llama"}
+    watched.write({"aliases": {"llama": "m"}})
+    assert await watched.look() is None
+    assert "the name of a model that is served" in watched.watch.problem
+
+
+async def test_reading_does_not_block_the_loop(watched, monkeypatch):
+    watched.write({})
+    inside = []
+    monkeypatch.setattr(
+        watched.watch, "_read", lambda: inside.append(asyncio.events._get_running_loop())
+    )
+    await watched.look()
+    assert inside == [None], "on a thread without a loop"

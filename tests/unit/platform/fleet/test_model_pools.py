@@ -1,0 +1,323 @@
+"""Which worker serves which model: context, tokenizer, and workers that come, drain and go."""
+
+import threading
+
+import numpy as np
+import pytest
+from until import settle, until
+
+from fairserve.engine.base import WorkerFacts
+from fairserve.platform.base.errors import NotFoundError, UnavailableError
+from fairserve.platform.fleet.fleet import Desired, FleetPart, merge
+from fairserve.platform.fleet.model_pools import MISSING_S, ModelPools
+from fairserve.platform.fleet.models import Models
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+from fairserve.platform.serving.completions.prompt import BytesCounter, NoTokenizerError
+from fairserve.platform.serving.completions.schemas import TextBody
+
+
+class Tokenizers:
+    """Loads what it is told, when it is told."""
+
+    def __init__(self):
+        self.loaded = []
+        self.slow = {}
+        self.at_hub = set()
+        """Those that have to be fetched."""
+
+    def load(self, name, *, fetch):
+        self.loaded.append((name, "fetched") if fetch else name)
+        if name in self.slow and fetch == (name in self.at_hub):
+            assert self.slow[name].wait(30)
+        if name == "broken" or (name in self.at_hub and not fetch):
+            raise NoTokenizerError("no such tokenizer")
+        return Exact(name)
+
+
+class Exact:
+    def __init__(self, name):
+        self.name = name
+
+
+class World:
+    def __init__(self, **options):
+        self.up = set()
+        self.ready = []
+        self.tokenizers = Tokenizers()
+        self.models = Models(lambda worker_id: worker_id in self.up)
+        self.pools = ModelPools(
+            self.models,
+            on_ready=lambda: self.ready.append(len(self.models)),
+            load=self.tokenizers.load,
+            tokenize=self.tokenize,
+            clock=lambda: self.now_s,
+            **options,
+        )
+        self.now_s = 0.0
+        self.asked = []
+
+    async def tokenize(self, workers, body):
+        self.asked.append((set(workers), dict(body)))
+        return np.arange(3, dtype=np.uint32)
+
+    def join(self, worker_id, *models, context=None, kv=None, root="", tokenizes=False, **spec):
+        self.pools.worker_joins(
+            WorkerSpec(worker_id, f"http://{worker_id}", **spec),
+            WorkerFacts(models or ("m",), context, kv, root=root, tokenizes=tokenizes),
+        )
+        self.up.add(worker_id)
+
+    async def served(self, name):
+        """The model once it is served."""
+        await until(lambda: name in self.models.names())
+        return self.models.resolve(name, "").model
+
+
+@pytest.fixture
+async def world():
+    world = World()
+    world.pools.set_fleet(Desired())
+    yield world
+    await world.pools.close()
+
+
+def fleet(**part):
+    return merge({"file": FleetPart(**part)})
+
+
+async def test_the_smallest_worker_sets_the_context(world):
+    world.join("a", context=4096, kv=100_000)
+    assert (await world.served("m")).context_tokens == 4096
+    world.join("b", context=4096, kv=2048)
+    assert (await world.served("m")).context_tokens == 2048
+    world.join("c", kv_tokens=1024)
+    assert (await world.served("m")).context_tokens == 1024
+    world.pools.worker_left("c")
+    assert (await world.served("m")).context_tokens == 2048
+    await settle()
+    assert world.ready == [1]
+
+
+async def test_several_models_each_with_its_own_tokenizer(world):
+    named = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b")
+    world.pools.set_fleet(fleet(workers=named, tokenizers={"m": "/of/m"}))
+    world.join("a", "m")
+    world.join("b", "n")
+    assert (await world.served("m")).reader._counter.name == "/of/m"
+    assert (await world.served("n")).reader._counter.name == "n"
+    assert (await world.served("m")).workers == {"a"}
+    assert world.pools.workers() == {"m": ("a",), "n": ("b",)}
+
+
+async def test_a_slow_tokenizer_holds_up_its_own_model_only(world):
+    world.tokenizers.slow["m"] = threading.Event()
+    world.join("a", "m")
+    world.join("b", "n")
+    await world.served("n")
+    with pytest.raises(UnavailableError):
+        world.models.resolve("m", "")
+    world.tokenizers.slow["m"].set()
+    await world.served("m")
+
+
+async def test_without_a_tokenizer_tokens_are_estimated(world, caplog):
+    world.pools.set_fleet(fleet(tokenizers={"m": "broken"}))
+    world.join("a")
+    reader = (await world.served("m")).reader
+    assert isinstance(reader._counter, BytesCounter)
+    assert not reader.exact
+    assert "token counts are estimates" in caplog.text
+
+
+async def test_a_tokenizer_that_is_named_later_takes_over(world):
+    world.join("a")
+    first = await world.served("m")
+    world.pools.set_fleet(fleet(tokenizers={"m": "/better"}))
+    assert (await world.served("m")).reader is first.reader, "until the new one is there"
+    await until(lambda: world.models.resolve("m", "").model.reader is not first.reader)
+    assert (await world.served("m")).reader._counter.name == "/better"
+    assert world.tokenizers.loaded == ["m", "/better"]
+
+
+async def test_the_root_that_a_worker_names_comes_before_the_model_s_name(world):
+    world.join("a", root="/models/a")
+    reader = (await world.served("m")).reader
+    assert (reader.source, world.tokenizers.loaded) == ("/models/a", ["/models/a"])
+    world.join("b", root="/elsewhere/a")
+    await settle()
+    assert world.tokenizers.loaded == ["/models/a"], "the first worker's root holds"
+
+
+async def test_a_worker_that_tokenises_counts_where_there_is_no_other_tokenizer(world):
+    world.tokenizers.at_hub = {"m", "root"}
+    world.tokenizers.slow = {"root": threading.Event()}
+    world.join("a", root="root", tokenizes=True)
+    world.join("b", root="root")
+    reader = (await world.served("m")).reader
+    assert (reader.source, reader.exact) == ("worker", True)
+    prompt = await reader.text(TextBody(model="m", prompt="hello"))
+    assert prompt.token_ids.tolist() == [0, 1, 2]
+    assert world.asked == [({"a"}, {"model": "m", "prompt": "hello"})]
+    world.tokenizers.slow["root"].set()
+    await until(lambda: world.models.resolve("m", "").model.reader is not reader)
+    assert (await world.served("m")).reader.source == "root", "what was fetched takes over"
+
+
+async def test_a_worker_that_tokenises_ends_the_estimates(world):
+    world.tokenizers.at_hub = {"m"}
+    world.pools.set_fleet(fleet(tokenizers={"m": "broken"}))
+    world.join("a")
+    assert (await world.served("m")).reader.source == "estimate"
+    world.join("b", tokenizes=True)
+    assert (await world.served("m")).reader.source == "worker"
+
+
+async def test_a_name_without_a_tokenizer_is_not_looked_up_again_at_once(world):
+    for wait_s, looked_up in ((0, 2), (MISSING_S - 1, 2), (1, 4)):
+        world.now_s += wait_s
+        world.join("a", "broken")
+        await world.served("broken")
+        world.pools.worker_left("a")
+        assert len(world.tokenizers.loaded) == looked_up
+
+
+async def test_what_a_model_waits_for_is_shown(world):
+    world.tokenizers.slow["m"] = threading.Event()
+    world.join("a", "m")
+    assert world.pools.loading_of("a") == "the tokenizer of 'm' is being loaded from 'm'"
+    world.tokenizers.slow["m"].set()
+    await world.served("m")
+    assert world.pools.loading_of("a") == world.pools.loading_of("unknown") == ""
+
+
+async def test_a_worker_must_serve_the_model_that_was_said(world):
+    world.join("a", "m", "n", model="n")
+    assert (await world.served("n")).workers == {"a"}
+    with pytest.raises(ValueError, match=r"does not serve 'x'; it serves: m, n"):
+        world.join("b", "m", "n", model="x")
+    assert "does not serve 'x'" in world.pools.problem_of("b")
+    with pytest.raises(ValueError, match="serves no model"):
+        world.pools.worker_joins(WorkerSpec("c", "http://c"), WorkerFacts((), None, None))
+    world.pools.set_fleet(fleet(aliases={"chat": {"n": 1}}))
+    with pytest.raises(ValueError, match="'chat', which is the name of an alias"):
+        world.join("b", "chat")
+    world.join("b", "n")
+    assert world.pools.problem_of("b") == ""
+
+
+async def test_a_draining_worker_takes_no_share_and_the_last_one_takes_the_model(world):
+    world.join("a")
+    world.join("b")
+    await world.served("m")
+    world.pools.worker_drains("a")
+    assert (await world.served("m")).workers == {"b"}
+    world.pools.worker_undrains("a")
+    assert (await world.served("m")).workers == {"a", "b"}
+    world.pools.worker_drains("a")
+    world.pools.worker_drains("b")
+    assert world.models.workers_up("m") == 0
+    world.pools.worker_left("a")
+    world.pools.worker_left("b")
+    world.join("c", "n")
+    await world.served("n")
+    with pytest.raises(NotFoundError):
+        world.models.resolve("m", "")
+    world.join("a")
+    assert (await world.served("m")).workers == {"a"}, "it has come again, and is not draining"
+
+
+async def test_a_worker_that_comes_back_with_another_model(world):
+    world.join("a", "m")
+    await world.served("m")
+    world.join("a", "n")
+    assert (await world.served("n")).workers == {"a"}
+    assert world.models.names() == {"n"}
+
+
+async def test_a_model_stays_while_its_only_worker_moves(world):
+    """Its calls wait, as they do for a worker that was lost."""
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a"),)))
+    world.join("a", context=512)
+    first = await world.served("m")
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://elsewhere"),)))
+    world.pools.worker_drains("a")
+    world.pools.worker_left("a")
+    between = world.models.resolve("m", "").model
+    assert (between.workers, between.context_tokens) == (set(), 512)
+    assert between.reader is first.reader
+    world.join("a", context=256)
+    assert world.models.resolve("m", "").model.context_tokens == 256
+    world.pools.set_fleet(Desired())
+    assert (await world.served("m")).workers == {"a"}
+    world.pools.worker_left("a")
+    assert world.models.names() == set()
+
+
+async def test_a_model_is_not_awaited_once_its_worker_came_back_with_another(world):
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a"),)))
+    world.join("a", "m")
+    await world.served("m")
+    world.pools.worker_left("a")
+    assert world.models.names() == {"m"}
+    world.join("a", "n")
+    await world.served("n")
+    assert world.models.names() == {"n"}
+
+
+async def test_a_model_waits_for_a_worker_that_is_said_to_serve_it(world):
+    old, new = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b", model="m")
+    world.pools.set_fleet(fleet(workers=(old, new)))
+    world.join("a")
+    await world.served("m")
+    world.pools.set_fleet(fleet(workers=(new,)))
+    world.pools.worker_left("a")
+    assert world.models.names() == {"m"}
+    world.pools.set_fleet(Desired())
+    assert world.models.names() == set(), "nobody is to come any more"
+
+
+async def test_a_declared_model_is_expected(world):
+    world.pools.set_fleet(fleet(workers=(WorkerSpec("a", "http://a", model="soon"),)))
+    world.join("b", "m")
+    await world.served("m")
+    with pytest.raises(UnavailableError):
+        world.models.resolve("soon", "")
+    with pytest.raises(NotFoundError):
+        world.models.resolve("never", "")
+
+
+async def test_the_setting_model_is_for_local_workers():
+    world = World(local_model="/models/mine")
+    static, named = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b")
+    world.pools.set_fleet(
+        merge({"settings": FleetPart(workers=(static,)), "file": FleetPart(workers=(named,))})
+    )
+    world.pools.prefetch()
+    world.join("a", "m")
+    world.join("b", "n")
+    assert (await world.served("m")).names == ("m", "/models/mine")
+    assert (await world.served("m")).reader._counter.name == "/models/mine"
+    assert (await world.served("n")).names == ("n",)
+    assert sorted(world.tokenizers.loaded) == ["/models/mine", "n"], "loaded once, ahead"
+    await world.pools.close()
+
+
+async def test_a_model_knows_whether_others_would_do_a_drained_worker_s_work(world):
+    world.join("a")
+    world.join("b")
+    world.join("c", "n")
+    await world.served("m")
+    await world.served("n")
+    models = world.models
+    assert (models.models_without("a"), models.models_without("c")) == ([], ["n"])
+    assert models.models_without("unknown") == []
+    world.pools.worker_drains("b")
+    served = await world.served("m")
+    assert (served.workers, served.drained) == ({"a"}, {"b"})
+    assert (models.models_without("a"), models.models_without("b")) == (["m"], [])
+    world.pools.worker_drains("a")
+    assert models.models_without("b") == ["m"], "it is drained, and so is the other"
+    world.join("b")
+    assert models.models_without("a") == []
+    world.up.discard("b")
+    assert models.models_without("a") == ["m"], "the other is not up"

@@ -1,0 +1,144 @@
+"""Calls through control, relay and pool to a server that knows nothing of vLLM's dialect."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from control_world import MemoryJournal
+from pool_world import CIRCUIT, hasten
+from scripted_server import ScriptedServer
+from until import until
+
+from fairserve.engine.base import WorkerRequest
+from fairserve.engine.client import worker_session
+from fairserve.interactions.call import Call
+from fairserve.platform.control.messages import Submit
+from fairserve.platform.control.service import ControlService
+from fairserve.platform.fleet.pool import WorkerPool
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+from fairserve.platform.serving.completions.relay import Relay
+from fairserve.scheduling.registry import SYSTEMS
+
+PROMPT_TOKENS = 64
+
+
+class Prepared:
+    """A call of its own run, with a prompt that no other one shares."""
+
+    stream, conversation = True, None
+
+    def __init__(self, number, user, word):
+        name = f"{user}-{number}"
+        first = number * 1000 + (500_000 if user == "light" else 0)
+        tokens = np.arange(first, first + PROMPT_TOKENS, dtype=np.uint32)
+        run = f"app/{name}"
+        self.word = f"{word} {name}"
+        self.call = Call(
+            f"{run}/c",
+            "t",
+            "app",
+            user,
+            run,
+            "m",
+            PROMPT_TOKENS,
+            0,
+            5,
+            single=True,
+            token_ids=tokens,
+            pool="m",
+        )
+
+    def submit(self):
+        return Submit(self.call, record_id=self.call.call_id)
+
+    def worker_request(self, grant):
+        messages = [{"role": "user", "content": self.word}]
+        return WorkerRequest(
+            "/v1/chat/completions",
+            {"model": "m", "messages": messages},
+            self.call.call_id,
+            grant.client_id,
+            grant.weight,
+            self.call.salt,
+            self.call.token_ids,
+            self.call.max_output_tokens,
+        )
+
+
+class Journal(MemoryJournal):
+    async def written(self):
+        pass
+
+
+class World:
+    def __init__(self, session):
+        self.journal = Journal()
+        self.control = ControlService(SYSTEMS["d2lpm"], self.journal)
+        self.control.start()
+        self.pool = WorkerPool(
+            self.control,
+            session,
+            lambda *told: None,
+            local_options={"quantum": PROMPT_TOKENS},
+            circuit=CIRCUIT,
+        )
+
+    async def serve(self, server, concurrency):
+        spec = WorkerSpec("w", server.url, "openai", kv_tokens=10_000, concurrency=concurrency)
+        self.pool.add(spec)
+        await until(lambda: self.pool.serves("w"))
+
+    async def call(self, number, user, word="ok"):
+        relay = Relay(Prepared(number, user, word), self.control, self.pool)
+        return [chunk.data async for chunk in relay.chunks()]
+
+
+@pytest.fixture
+async def world(monkeypatch):
+    hasten(monkeypatch)
+    async with worker_session() as session:
+        made = World(session)
+        yield made
+        await made.pool.close()
+        await made.control.close()
+
+
+@pytest.fixture
+async def server():
+    async with ScriptedServer("openai") as made:
+        yield made
+
+
+async def test_the_local_queue_is_fair_before_a_server_that_is_not(world, server):
+    await world.serve(server, concurrency=1)
+    flood = [asyncio.create_task(world.call(number, "flood")) for number in range(12)]
+    light = asyncio.create_task(world.call(0, "light"))
+    await asyncio.gather(*flood, light)
+    order = [body["messages"][0]["content"].split()[1] for body in server.bodies]
+    assert sorted(order) == sorted(["light-0", *(f"flood-{n}" for n in range(12))])
+    assert order.index("light-0") <= 3, order
+    assert server.most_under_way == 1
+    rows = world.journal.rows()
+    assert {(row["outcome"], row["output_tokens"]) for row in rows} == {("completed", 3)}
+    assert len(rows) == 13
+    (view,) = world.pool.views()
+    assert (view["local_queue"]["waiting"], view["local_queue"]["sent"]) == (0, 0)
+    (seen,) = (await world.control.cluster()).workers
+    assert (seen.calls, seen.demand_tokens) == (0, 0)
+
+
+async def test_a_server_that_asks_for_a_pause_gets_the_call_after_it(world, server):
+    await world.serve(server, concurrency=2)
+    server.throttled, server.retry_after = 2, "0"
+    assert len(await world.call(0, "ann")) > 3
+    assert [row["outcome"] for row in world.journal.rows()] == ["completed"]
+    assert len(server.bodies) == 3
+    assert world.pool.views()[0]["circuit"]["opened"] == 0
+
+
+async def test_a_worker_that_breaks_before_the_first_token_is_tried_again(world, server):
+    await world.serve(server, concurrency=1)
+    server.failures = 1
+    assert await world.call(0, "ann")
+    assert len(server.bodies) == 2
+    assert [row["outcome"] for row in world.journal.rows()] == ["completed"]

@@ -1,0 +1,273 @@
+"""The running fleet: what it tells pool and models, and that nothing is removed under its calls."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+
+import pytest
+from until import settle, until
+
+from fairserve.platform.fleet.fleet import DrainNote, FleetPart, StoredFleet
+from fairserve.platform.fleet.running_fleet import RunningFleet
+from fairserve.platform.fleet.worker_spec import WorkerSpec
+
+A, B = WorkerSpec("a", "http://a"), WorkerSpec("b", "http://b")
+NOTE = DrainNote("sk-fs-a-1")
+
+
+def stored(*workers, drained=""):
+    return StoredFleet(FleetPart(workers=workers), dict.fromkeys(drained.split(), NOTE))
+
+
+class World:
+    """A pool, models and control that only remember."""
+
+    def __init__(self, **options):
+        self.told = []
+        self.calls = {}
+        self.busy = set()
+        self.asked = asyncio.Event()
+        pool = SimpleNamespace(
+            add=lambda spec: self.told.append(f"add {spec.url}"),
+            drain=lambda worker_id: self.told.append(f"drain {worker_id}"),
+            undrain=self.undrain,
+            remove=lambda worker_id: self.told.append(f"remove {worker_id}"),
+            busy=lambda worker_id: worker_id in self.busy,
+        )
+        models = SimpleNamespace(
+            set_fleet=lambda desired: None,
+            worker_drains=lambda worker_id: None,
+            worker_undrains=lambda worker_id: self.told.append(f"models: undrained {worker_id}"),
+            worker_left=lambda worker_id: self.told.append(f"left {worker_id}"),
+        )
+        self.fleet = RunningFleet(pool, models, self.cluster, look_s=0, **options)
+        self.away = set()
+
+    def undrain(self, worker_id):
+        self.told.append(f"undrain {worker_id}")
+        return worker_id not in self.away
+
+    async def cluster(self):
+        self.asked.set()
+        return SimpleNamespace(
+            workers=[SimpleNamespace(worker_id=w, calls=n) for w, n in self.calls.items()]
+        )
+
+    def news(self):
+        told, self.told = self.told, []
+        return told
+
+    async def look_at_nobody(self):
+        """Time for a look that would be wrong: nobody drains."""
+        await settle()
+
+    async def look(self):
+        """Until control was asked twice: what the first answer led to is done then."""
+        for _ in range(2):
+            self.asked.clear()
+            await self.asked.wait()
+
+
+@pytest.fixture
+async def world():
+    world = World()
+    task = asyncio.create_task(world.fleet.run())
+    yield world
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_worker_is_drained_before_it_goes(world):
+    world.fleet.set_part("file", FleetPart(workers=(A, B)))
+    assert world.news() == ["add http://a", "add http://b"]
+    world.calls = {"a": 1, "b": 3}
+    world.fleet.set_part("file", FleetPart(workers=(B,)))
+    assert world.news() == ["drain a"]
+    await world.look()
+    assert world.news() == []
+    world.calls = {"a": 0, "b": 3}
+    assert await until(world.news) == ["remove a", "left a"]
+    assert set(world.fleet.present) == {"b"}
+
+
+async def test_an_answer_from_before_it_drained_removes_nobody(world):
+    world.fleet.set_part("file", FleetPart(workers=(A, B)))
+    world.calls = {"a": 1, "b": 0}
+    world.fleet.set_part("file", FleetPart(workers=(B,)))
+    answered = world.fleet._cluster
+
+    async def slow():
+        answer = await answered()
+        if world.fleet.present["b"].draining:
+            return answer
+        world.calls["b"] = 1  # it begins a call, then drains; the answer does not know
+        world.fleet.set_part("file", FleetPart())
+        return answer
+
+    world.fleet._cluster = slow
+    await world.look()
+    await world.look()
+    assert set(world.fleet.present) == {"a", "b"}
+    world.calls = {}
+    await until(lambda: not world.fleet.present)
+
+
+async def test_a_changed_worker_drains_and_joins_at_its_new_place(world):
+    world.fleet.set_part("file", FleetPart(workers=(A,)))
+    world.calls = {"a": 1}
+    moved = WorkerSpec("a", "http://elsewhere")
+    world.fleet.set_part("file", FleetPart(workers=(moved,)))
+    await world.look()
+    assert world.news() == ["add http://a", "drain a"]
+    world.calls = {}
+    assert await until(world.news) == ["remove a", "left a", "add http://elsewhere"]
+
+
+async def test_a_worker_dropped_by_force_goes_at_once(world):
+    world.fleet.set_stored(stored(A, B))
+    world.calls = {"a": 9, "b": 9}
+    world.news()
+    world.fleet.set_stored(stored(B), drop="a")
+    assert world.news() == ["remove a", "left a"]
+
+
+@pytest.mark.parametrize("source", ["settings", "api", "file"])
+async def test_a_drained_worker_leaves_the_pool_and_stays_wanted(world, source):
+    """And one of its model's, which otherwise would be gone with it."""
+    workers = (A,) if source == "api" else ()
+    if source != "api":
+        world.fleet.set_part(source, FleetPart(workers=(A,)))
+    world.fleet.set_stored(stored(*workers))
+    world.fleet.set_stored(stored(*workers, drained="a"))
+    await until(lambda: "a" not in world.fleet.present)
+    assert world.fleet.desired.workers["a"].drain == NOTE
+    assert world.news() == ["add http://a", "drain a", "remove a"]
+    world.fleet.set_stored(stored(*workers))
+    assert world.news() == ["add http://a"]
+
+
+async def test_what_the_file_changes_leaves_a_drain_as_it_is(world):
+    world.fleet.set_part("file", FleetPart(workers=(A,)))
+    world.fleet.set_stored(stored(drained="a"))
+    await until(lambda: "a" not in world.fleet.present)
+    world.news()
+    moved = WorkerSpec("a", "http://elsewhere")
+    world.fleet.set_part("file", FleetPart(workers=(moved, B)))
+    assert world.news() == ["add http://b"]
+    world.fleet.set_part("file", FleetPart(workers=(B,)))
+    assert world.news() == ["left a"], "now it is none of its model's any more"
+    world.fleet.set_part("file", FleetPart(workers=(A, B)))
+    assert world.news() == []
+    assert "a" in world.fleet.without("api").workers
+    assert world.fleet.without("api").workers["a"].drained
+
+
+async def test_a_drain_is_taken_back_while_calls_run(world):
+    world.fleet.set_part("file", FleetPart(workers=(A,)))
+    world.calls = {"a": 2}
+    world.fleet.set_stored(stored(drained="a"))
+    await world.look()
+    world.fleet.set_stored(stored())
+    await world.look_at_nobody()
+    told = ["undrain a", "models: undrained a"]
+    assert world.news() == ["add http://a", "drain a", *told]
+    assert not world.fleet.present["a"].draining
+    world.fleet.set_stored(stored(drained="a"))
+    world.away = {"a"}
+    world.fleet.set_stored(stored())
+    assert world.news() == ["drain a", "undrain a"], "it tells its model when it joins"
+
+
+async def test_calls_that_control_does_not_count_keep_a_worker(world):
+    """They are from before it was lost for a while."""
+    world.fleet.set_part("file", FleetPart(workers=(A,)))
+    world.busy = {"a"}
+    world.fleet.set_stored(stored(drained="a"))
+    await world.look()
+    assert world.news() == ["add http://a", "drain a"]
+    world.busy = set()
+    assert await until(world.news) == ["remove a"]
+
+
+async def test_an_embedded_worker_is_drained_and_its_process_left_alone(world):
+    world.fleet.set_part("embedded", FleetPart(workers=(WorkerSpec("w0", ""),)))
+    assert world.news() == []
+    world.fleet.embedded_ready("w0", "http://127.0.0.1:1")
+    world.fleet.set_stored(stored())
+    assert world.news() == ["add http://127.0.0.1:1"]
+    world.calls = {"w0": 1}
+    world.fleet.set_stored(stored(drained="w0"))
+    await world.look()
+    assert not world.fleet.present["w0"].idle
+    world.calls = {}
+    await until(lambda: world.fleet.present["w0"].idle)
+    world.fleet.embedded_lost("w0")
+    world.fleet.embedded_ready("w0", "http://127.0.0.1:2")
+    told = ["drain w0", "remove w0", "add http://127.0.0.1:2", "drain w0"]
+    assert world.news() == told, "it stays drained"
+    await until(lambda: world.fleet.present["w0"].idle)
+    world.fleet.set_stored(stored())
+    assert world.news() == ["undrain w0", "models: undrained w0"]
+    assert world.fleet.present["w0"].spec.url == "http://127.0.0.1:2"
+
+
+async def test_drains_hold_from_the_start(caplog):
+    world = World(drains={"w0": NOTE, "a": NOTE})
+    assert "drained, so that they take no calls: w0, a" in caplog.text
+    world.fleet.set_part("embedded", FleetPart(workers=(WorkerSpec("w0", ""),)))
+    world.fleet.set_part("settings", FleetPart(workers=(A, B)))
+    world.fleet.embedded_ready("w0", "http://127.0.0.1:1")
+    assert world.news() == ["add http://b", "add http://127.0.0.1:1", "drain w0"]
+
+
+async def test_sources_do_not_disturb_each_other(world):
+    world.fleet.set_part("settings", FleetPart(workers=(A,)))
+    world.fleet.set_stored(stored(B))
+    world.news()
+    world.fleet.set_part("file", FleetPart())
+    assert world.news() == []
+    assert set(world.fleet.without("api").workers) == {"a"}
+
+
+async def test_another_thread_waits_until_its_change_holds(world):
+    """The later change holds in the end, also if the earlier one is slow with what it has read."""
+    found = [A]
+    has_read, go_on = threading.Event(), threading.Event()
+
+    def slow():
+        read = tuple(found)
+        has_read.set()
+        assert go_on.wait(30)
+        return stored(*read)
+
+    first = asyncio.create_task(asyncio.to_thread(world.fleet.reload, slow))
+    assert await asyncio.to_thread(has_read.wait, 30)
+    found.append(B)
+    second = asyncio.create_task(asyncio.to_thread(world.fleet.reload, lambda: stored(*found)))
+    await asyncio.wait({second}, timeout=0.2)
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert set(world.fleet.desired.workers) == {"a", "b"}
+
+
+async def test_a_worker_that_the_pool_refuses_is_tried_again(world, caplog):
+    add = world.fleet._pool.add
+
+    def refuse(spec):
+        raise ValueError("no such option")
+
+    world.fleet._pool.add = refuse
+    world.fleet.set_part("file", FleetPart(workers=(A,)))
+    assert "worker a cannot be added: no such option" in caplog.text
+    assert world.fleet.present == {}
+    world.fleet._pool.add = add
+    world.fleet.set_part("file", FleetPart(workers=(A, B)))
+    assert world.news() == ["add http://a", "add http://b"]
+
+
+async def test_a_failure_reaches_the_thread_that_asked(world):
+    def load():
+        raise ValueError("the database is gone")
+
+    with pytest.raises(ValueError, match="gone"):
+        await asyncio.to_thread(world.fleet.reload, load)

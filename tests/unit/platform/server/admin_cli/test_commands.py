@@ -1,0 +1,394 @@
+"""The admin commands against a scripted server: what they ask for, what they print, how they fail."""
+
+import json
+import socket
+import stat
+
+import pytest
+from scripted_api import ScriptedApi
+
+from fairserve.platform.server.admin_cli.main import NOUNS, parser
+from fairserve.platform.server.cli import main
+
+KEY = "sk-fs-a-the-key-that-nobody-may-see"
+NOTHING = {"rpm_limit": None, "soft_end": "warn", "soft_budget": None, "allowed_models": None}
+TENANT = {
+    "id": "tn_1",
+    "name": "Acme",
+    "weight": 2.0,
+    "contract": NOTHING | {"rpm_limit": 5},
+    "suspended_at": None,
+    "deleted_at": None,
+}
+PROFILE = {"stages": [{"input_tokens": 1, "output_tokens": 2}]}
+USER = {
+    "tenant_id": "tn_1",
+    "user": "a/b",
+    "weight": 3.0,
+    "rpm": None,
+    "blocked": True,
+    "contract": NOTHING | {"soft_budget": 0.5, "soft_end": "finish_runs", "budget_duration": "1d"},
+    "updated_at": None,
+}
+
+
+@pytest.fixture
+def api(monkeypatch):
+    monkeypatch.setenv("FAIRSERVE_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "*")
+    with ScriptedApi() as api:
+        monkeypatch.setenv("FAIRSERVE_URL", api.url)
+        yield api
+
+
+def run(*words):
+    """Exit code of ``fairserve`` with these words."""
+    try:
+        return main([str(word) for word in words])
+    except SystemExit as exit:
+        return exit.code
+
+
+LIMITS = ("--rpm-limit", "5", "--max-budget", "0.5", "--soft-budget", "none")
+LIMITS_BODY = {"rpm_limit": 5, "max_budget": 0.5, "soft_budget": None}
+APP = "/v1/apps/app_1"
+REQUESTS = [
+    ("tenant create Acme", ("POST", "/admin/tenants", {}, {"name": "Acme"})),
+    (
+        ("tenant", "create", "Acme", "--weight", "2", *LIMITS),
+        ("POST", "/admin/tenants", {}, {"name": "Acme", "weight": 2, "contract": LIMITS_BODY}),
+    ),
+    (
+        ("tenant", "set", "tn_1", "--levels", "tenant > app > user"),
+        ("PATCH", "/admin/tenants/tn_1", {}, {"levels": "tenant > app > user"}),
+    ),
+    ("tenant set tn_1 --levels none", ("PATCH", "/admin/tenants/tn_1", {}, {"levels": None})),
+    ("tenant show tn_1", ("GET", "/admin/tenants/tn_1", {}, None)),
+    ("tenant show a/b", ("GET", "/admin/tenants/a/b", {}, None)),
+    ("tenant set tn_1 --name New", ("PATCH", "/admin/tenants/tn_1", {}, {"name": "New"})),
+    (
+        ("tenant", "set", "tn_1", "--allowed-models", "a, org/b", "--tpm-limit", "none"),
+        (
+            "PATCH",
+            "/admin/tenants/tn_1",
+            {},
+            {"contract": {"allowed_models": ["a", "org/b"], "tpm_limit": None}},
+        ),
+    ),
+    ("tenant suspend tn_1", ("PATCH", "/admin/tenants/tn_1", {}, {"suspended": True})),
+    ("tenant resume tn_1", ("PATCH", "/admin/tenants/tn_1", {}, {"suspended": False})),
+    ("tenant delete tn_1", ("DELETE", "/admin/tenants/tn_1", {}, None)),
+    ("tenant restore tn_1", ("POST", "/admin/tenants/tn_1/restore", {}, None)),
+    (
+        "app register chat --profile profile.json",
+        ("POST", "/v1/apps", {}, {"name": "chat", "profile": PROFILE}),
+    ),
+    (
+        f"app register chat --profile profile.json --tenant tn_1 --weight 2 {' '.join(LIMITS)}",
+        (
+            "POST",
+            "/v1/apps",
+            {"tenant": "tn_1"},
+            {"name": "chat", "weight": 2, "profile": PROFILE, "contract": LIMITS_BODY},
+        ),
+    ),
+    (
+        "app set app_1 --user-rpm 5 --app-rpm none --new-users-per-minute 9"
+        " --user-rpm-limit 6 --user-soft-end warn",
+        (
+            "PATCH",
+            APP,
+            {},
+            {
+                "limits": {"user_rpm": 5, "app_rpm": None, "new_users_per_minute": 9},
+                "user_contract": {"rpm_limit": 6, "soft_end": "warn"},
+            },
+        ),
+    ),
+    ("app show app_1 --tenant tn_1", ("GET", APP, {"tenant": "tn_1"}, None)),
+    ("app suspend app_1", ("PATCH", APP, {}, {"suspended": True})),
+    ("app resume app_1", ("PATCH", APP, {}, {"suspended": False})),
+    ("app delete app_1 --tenant tn_1", ("DELETE", APP, {"tenant": "tn_1"}, None)),
+    ("app restore app_1", ("POST", f"{APP}/restore", {}, None)),
+    ("app profile app_1 --tenant tn_1", ("GET", f"{APP}/profile", {"tenant": "tn_1"}, None)),
+    (
+        "app profile app_1 --mode learned",
+        ("PUT", "/admin/apps/app_1/profile", {}, {"mode": "learned"}),
+    ),
+    (
+        "app profile app_1 --mode pinned --profile profile.json",
+        ("PUT", "/admin/apps/app_1/profile", {}, {"mode": "pinned", "profile": PROFILE}),
+    ),
+    ("key create --app app_1", ("POST", f"{APP}/keys", {}, {})),
+    (
+        ("key", "create", "--tenant-id", "tn_1", "--name", "ci", "--expires-at", "2099-01-01"),
+        ("POST", "/admin/tenants/tn_1/keys", {}, {"name": "ci", "expires_at": "2099-01-01"}),
+    ),
+    (
+        "key rotate --app app_1 --tenant tn_1 --grace 60",
+        ("POST", f"{APP}/keys/rotate", {"tenant": "tn_1"}, {"grace_s": 60}),
+    ),
+    ("key create --admin --name anna", ("POST", "/admin/keys", {}, {"name": "anna"})),
+    ("key rotate --admin", ("POST", "/admin/keys/rotate", {}, {"grace_s": 0.0})),
+    ("key revoke key_1 --admin", ("DELETE", "/admin/keys/key_1", {}, None)),
+    ("key rename key_1 anna --admin", ("PATCH", "/admin/keys/key_1", {}, {"name": "anna"})),
+    ("key rename key_1 ci --app app_1", ("PATCH", f"{APP}/keys/key_1", {}, {"name": "ci"})),
+    ("key revoke key_1 --app app_1", ("DELETE", f"{APP}/keys/key_1", {}, None)),
+    (
+        "key revoke key_1 --tenant-id tn_1",
+        ("DELETE", "/admin/tenants/tn_1/keys/key_1", {}, None),
+    ),
+    (
+        "price set m --input 1 --output 2.5 --valid-from 2099-01-01T00:00:00Z",
+        (
+            "POST",
+            "/admin/prices",
+            {},
+            {"model": "m", "input": 1.0, "output": 2.5, "valid_from": "2099-01-01T00:00:00Z"},
+        ),
+    ),
+    ("price delete price_1", ("DELETE", "/admin/prices/price_1", {}, None)),
+    ("user show tn_1 team/zoé", ("GET", "/admin/users/tn_1/team/zoé", {}, None)),
+    ("user reset tn_1 team/zoé", ("DELETE", "/admin/users/tn_1/team/zoé", {}, None)),
+    (
+        "user export tn_1 team/zoé",
+        ("GET", "/v1/user-data", {"user": "team/zoé", "tenant": "tn_1"}, None),
+    ),
+    (
+        "user erase tn_1 zoé --yes",
+        ("DELETE", "/v1/user-data", {"user": "zoé", "tenant": "tn_1"}, None),
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), REQUESTS)
+def test_a_command_is_one_request(api, tmp_path, monkeypatch, capsys, words, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
+    assert run(*(words.split() if isinstance(words, str) else words)) == 0
+    assert api.asked == [(*expected, f"Bearer {KEY}")]
+    out, err = capsys.readouterr()
+    assert "x" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "query"),
+    [
+        ("tenant list", "/admin/tenants", {"deleted": "false"}),
+        ("price list --model m", "/admin/prices", {"model": "m"}),
+        ("tenant list --deleted --limit 2", "/admin/tenants", {"deleted": "true", "limit": "2"}),
+        ("app list --tenant tn_1", "/v1/apps", {"deleted": "false", "tenant": "tn_1"}),
+        ("app list --all --deleted", "/admin/apps", {"deleted": "true"}),
+        ("tenant list --name me", "/admin/tenants", {"deleted": "false", "name": "me"}),
+        ("app list --name me", "/v1/apps", {"deleted": "false", "name": "me"}),
+        ("app profile app_1 --history --limit 2", f"{APP}/profile/history", {"limit": "2"}),
+        ("key list --app app_1 --offset 5", f"{APP}/keys", {"offset": "5"}),
+        ("key list --tenant-id tn_1", "/admin/tenants/tn_1/keys", {}),
+        ("key list --admin", "/admin/keys", {}),
+        ("user list", "/admin/users", {}),
+        (
+            "user list --tenant tn_1 --blocked --user a",
+            "/admin/users",
+            {"tenant": "tn_1", "blocked": "true", "user": "a"},
+        ),
+    ],
+)
+def test_a_list_is_one_request(api, words, path, query):
+    api.answer = (200, {"items": [], "total": 0, "limit": 100, "offset": 0})
+    assert run(*words.split()) == 0
+    assert [asked[:3] for asked in api.asked] == [("GET", path, query)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "changed"),
+    [
+        ("--unblock", {"blocked": False}),
+        ("--rpm 7 --weight 1", {"rpm": 7, "weight": 1}),
+        ("--rpm none --block", {"rpm": None}),
+        (
+            "--rpm-limit 5",
+            {
+                "contract": {
+                    "rpm_limit": 5,
+                    "soft_budget": 0.5,
+                    "soft_end": "finish_runs",
+                    "budget_duration": "1d",
+                }
+            },
+        ),
+        ("--soft-budget none --budget-duration none", {"contract": {}}),
+    ],
+)
+def test_setting_a_user_keeps_the_rest(api, flags, changed):
+    api.answer = (200, USER)
+    assert run("user", "set", "tn_1", "a/b", *flags.split()) == 0
+    read, put = api.asked
+    assert read[:2] == ("GET", "/admin/users/tn_1/a/b")
+    assert put[:2] == ("PUT", "/admin/users/tn_1/a/b")
+    kept = {name: value for name, value in USER["contract"].items() if value is not None}
+    assert put[3] == {"weight": 3, "rpm": None, "blocked": True, "contract": kept} | changed
+
+
+def test_tables_are_readable(api, capsys):
+    api.answer = (200, {"items": [TENANT], "total": 3, "limit": 1, "offset": 0})
+    run("tenant", "list", "--limit", "1")
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "id    name  state   weight  contract",
+        "---------------------------------------",
+        "tn_1  Acme  active  2       rpm_limit 5",
+    ]
+    assert err == "1 of 3; --offset 1 shows more\n"
+    api.answer = (200, TENANT | {"suspended_at": "2026-01-01T00:00:00Z", "name": "A\x9bme"})
+    run("tenant", "show", "tn_1")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["id", "tn_1"],
+        ["name", "A?me"],
+        ["weight", "2"],
+        ["contract.rpm_limit", "5"],
+        ["suspended_at", "2026-01-01T00:00:00Z"],
+        ["deleted_at", "-"],
+    ]
+
+
+def test_json_is_the_raw_answer(api, capsys):
+    api.answer = (200, TENANT)
+    run("tenant", "show", "tn_1", "--json")
+    assert json.loads(capsys.readouterr().out) == TENANT
+    page = {"items": [TENANT], "total": 3, "limit": 1, "offset": 0}
+    api.answer = (200, page)
+    run("tenant", "list", "--json")
+    out, err = capsys.readouterr()
+    assert (json.loads(out), err) == (page, "")
+
+
+def test_a_new_key_is_printed_once(api, capsys):
+    plain = "sk-fs-p-new"
+    api.answer = (201, {"id": "key_1", "prefix": "sk-fs-p", "api_key": plain})
+    for flags in ((), ("--json",)):
+        run("key", "create", "--app", "app_1", *flags)
+        out, err = capsys.readouterr()
+        assert (out.count(plain), err) == (1, "")
+
+
+def test_a_refusal_is_told(api, capsys):
+    error = {"message": "weight: Input should be less than 100", "code": "invalid_value"}
+    api.answer = (400, {"error": error})
+    assert run("tenant", "set", "tn_1", "--weight", "200") == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"fairserve tenant: {error['message']}\n")
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "said"),
+    [
+        (502, b"<html>bad gateway</html>", "the server answers 502"),
+        (500, {"error": "no object"}, "the server answers 500"),
+        (200, b"<html>", "does not answer with JSON"),
+    ],
+)
+def test_answers_that_are_none_are_told(api, capsys, status, answer, said):
+    api.answer = (status, answer)
+    assert run("tenant", "list") == 1
+    assert said in capsys.readouterr().err
+
+
+def test_the_key_goes_where_it_was_sent_and_nowhere_else(api, capsys):
+    with ScriptedApi() as elsewhere:
+        api.answer = (307, b"")
+        api.headers = {"Location": f"{elsewhere.url}/admin/tenants"}
+        assert run("tenant", "list") == 1
+        assert elsewhere.asked == []
+    assert f"answers 307, elsewhere: {elsewhere.url}" in capsys.readouterr().err
+
+
+def test_a_server_that_is_not_there(api, capsys):
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        assert run("tenant", "list", "--url", url) == 1
+    assert f"{url} does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "tenant",
+        "tenant destroy tn_1",
+        "tenant create",
+        "tenant set tn_1",
+        "tenant set tn_1 --rpm-limit many",
+        "tenant set tn_1 --weight heavy",
+        "tenant show tn_1 --key secret",
+        "tenant list --url ftp://host",
+        "tenant list --url file:///etc/passwd",
+        "tenant list --key-file missing",
+        "app register chat",
+        "app register chat --profile missing.json",
+        "app register chat --profile broken.json",
+        "app set app_1 --user-rpm-lim 5",
+        "key create",
+        "key create --app app_1 --tenant-id tn_1",
+        "user set tn_1 zoé",
+        "user set tn_1 zoé --block --unblock",
+        "user erase tn_1 zoé",
+    ],
+)
+def test_wrong_use_asks_for_nothing(api, tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.json").write_text("{")
+    assert run(*words.split()) == 2
+    out, err = capsys.readouterr()
+    assert (api.asked, out) == ([], "")
+    assert err.startswith("fairserve ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("key", [None, "", "  ", "two words\nlines", "schlüssel", "k" * 300])
+def test_a_key_that_is_none_is_refused_without_being_told(api, monkeypatch, capsys, key):
+    if key is None:
+        monkeypatch.delenv("FAIRSERVE_API_KEY")
+    else:
+        monkeypatch.setenv("FAIRSERVE_API_KEY", key)
+    assert run("tenant", "list") == 2
+    err = capsys.readouterr().err
+    assert "key" in err
+    assert not (key and key.strip()) or key not in err
+    assert api.asked == []
+
+
+def test_a_key_file_wins_and_no_error_tells_a_key(api, tmp_path, capsys):
+    file = tmp_path / "key"
+    file.write_text("sk-fs-a-of-the-file\n")
+    assert run("tenant", "show", "tn_1", "--key-file", file) == 0
+    assert api.asked[0][4] == "Bearer sk-fs-a-of-the-file"
+    for status in (400, 401, 500):
+        api.answer = (status, {"error": {"message": "no"}})
+        run("tenant", "show", "tn_1")
+        run("tenant", "show", "tn_1", "--key-file", file)
+    file.write_bytes(b"\xff")
+    assert run("tenant", "show", "tn_1", "--key-file", file) == 2
+    told = "".join(capsys.readouterr())
+    assert KEY not in told
+    assert "of-the-file" not in told
+
+
+def test_an_export_may_go_to_a_file_for_nobody_else(api, tmp_path, capsys):
+    out = tmp_path / "alice.json"
+    api.answer = (200, {"user": "zoé"})
+    assert run("user", "export", "tn_1", "zoé", "--out", out) == 0
+    assert json.loads(out.read_text(encoding="utf-8")) == {"user": "zoé"}
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert capsys.readouterr().out == ""
+    assert run("user", "export", "tn_1", "zoé", "--out", tmp_path / "no" / "a.json") == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_every_command_has_help(capsys):
+    for noun in NOUNS:
+        (actions,) = [action for action in parser(noun)._actions if action.choices]
+        for name in actions.choices:
+            assert run(noun, name, "--help") == 0
+            assert f"fairserve {noun} {name}" in capsys.readouterr().out

@@ -1,0 +1,228 @@
+"""Settings: environment and flags, bounds, secrets that stay secret, and the guide."""
+
+import argparse
+import json
+import re
+import stat
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from fairserve.platform.base.option_pairs import parse_options
+from fairserve.platform.db.key_hash import KeyHasher, key_hasher
+from fairserve.platform.server import settings_background
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.settings_flags import (
+    add_flags,
+    environment_names,
+    flag,
+    guide,
+    settings_from,
+)
+from fairserve.scheduling.registry import SYSTEMS
+
+ROOT = Path(__file__).resolve().parents[4]
+SECRET = "s3cret-" + "x" * 40
+FIELDS = sorted(Settings.model_fields)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch):
+    for field in FIELDS:
+        for name in environment_names(field):
+            monkeypatch.delenv(name, raising=False)
+
+
+def parse(*flags):
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return settings_from(parser.parse_args(list(flags)))
+
+
+def test_every_setting_is_described_and_documented():
+    text = (ROOT / "docs/guide/settings.md").read_text()
+    assert text == guide(), (
+        "run: python -m fairserve.platform.server.settings_flags > docs/guide/settings.md"
+    )
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
+    for field in FIELDS:
+        assert Settings.model_fields[field].description, field
+        assert all(f"`{name}`" in rows[field] for name in environment_names(field)), field
+        assert flag(field) is None or f"`{flag(field)}`" in rows[field], field
+
+
+def test_help_names_every_flag_default_and_variable():
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    text = " ".join(parser.format_help().split())
+    for field in FIELDS:
+        if flag(field) is None:
+            assert field.replace("_", "-") not in text
+        else:
+            assert flag(field) in text
+            assert environment_names(field)[0] in re.sub(r"(?<=_) (?=[A-Z])", "", text)
+    assert "Default: 8000." in text
+
+
+def test_a_flag_wins_over_the_environment(monkeypatch):
+    monkeypatch.setenv("FAIRSERVE_PORT", "9001")
+    monkeypatch.setenv("FAIRSERVE_WORKERS", "5")
+    settings = parse("--port", "9002", "--no-api-docs")
+    assert (settings.port, settings.workers, settings.api_docs) == (9002, 5, False)
+
+
+@pytest.mark.parametrize("field", ["database_url", "redis_url"])
+def test_urls_come_with_and_without_the_prefix(monkeypatch, field):
+    plain = field.upper()
+    monkeypatch.setenv(plain, "x://plain")
+    assert getattr(Settings(), field) == "x://plain"
+    monkeypatch.setenv(f"FAIRSERVE_{plain}", "x://prefixed")
+    assert getattr(Settings(), field) == "x://prefixed"
+    assert getattr(parse(f"--{field.replace('_', '-')}", "x://flag"), field) == "x://flag"
+
+
+def test_lists_and_options_are_read_from_text(monkeypatch):
+    monkeypatch.setenv("FAIRSERVE_WORKER_URLS", "http://a:1/, https://b:2")
+    monkeypatch.setenv("FAIRSERVE_SYSTEM_OPTIONS", "feed_window=0.1,feeder.charge=finish")
+    settings = Settings()
+    assert settings.worker_urls == ("http://a:1", "https://b:2")
+    assert settings.system_options == {"feed_window": 0.1, "feeder.charge": "finish"}
+    assert settings.system_config().feeder_options["charge"] == "finish"
+    settings = parse("--set", "feed_window=0.2", "--set", "router.quantum=null")
+    assert settings.system_options == {"feed_window": 0.2, "router.quantum": None}
+    monkeypatch.setenv("FAIRSERVE_SYSTEM_OPTIONS", json.dumps({"feed_window": 0.3}))
+    assert Settings().system_options == {"feed_window": 0.3}
+
+
+def test_endpoints_of_kv_events_belong_to_urls(monkeypatch):
+    monkeypatch.setenv("FAIRSERVE_WORKER_URLS", "http://a:1,http://b:1")
+    monkeypatch.setenv("FAIRSERVE_WORKER_KV_EVENTS", "tcp://a:2 tcp://a:3,")
+    assert Settings().worker_kv_events == ("tcp://a:2 tcp://a:3", "")
+    monkeypatch.setenv("FAIRSERVE_WORKER_KV_EVENTS", "")
+    assert Settings().worker_kv_events == ()
+
+
+@pytest.mark.parametrize("pairs", [["a"], ["=1"], ["a=1", "a=2"]])
+def test_options_that_are_none_are_refused(pairs):
+    with pytest.raises(ValueError, match="option"):
+        parse_options(pairs)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"port": 70_000}, "port"),
+        ({"system_options": "{"}, "system_options"),
+        ({"overload_low": 3}, "overload_low must not be above overload_high"),
+        ({"worker_urls": "localhost:1"}, "worker_urls: a worker URL starts with"),
+        ({"worker_urls": "http://a,http://a"}, "worker_urls: a worker URL is given twice"),
+        ({"worker_kv_events": "tcp://a:1"}, "as many entries as worker_urls"),
+        ({"worker_kv_events": "http://a:1"}, "worker_kv_events: each is one or two endpoints"),
+        ({"worker_kv_events": "tcp://a tcp://b tcp://c"}, "one or two endpoints"),
+        ({"secret_key": "short"}, "secret_key: must have 32 to 256 characters"),
+        ({"secret_key_previous": SECRET}, "secret_key_previous needs secret_key"),
+        ({"journal_max_bytes": 4096}, "journal_segment_bytes must not be above"),
+        ({"keepalive_s": "soon"}, "keepalive_s"),
+    ],
+)
+def test_what_is_wrong_is_said_without_the_value(wrong, problem):
+    with pytest.raises(ValueError, match=problem) as caught:
+        settings_from(argparse.Namespace(**wrong))
+    assert "\n" not in str(caught.value)
+    assert "short" not in str(caught.value)
+
+
+def test_a_mistyped_name_is_refused():
+    with pytest.raises(ValidationError):
+        Settings(prot=8000)
+
+
+@pytest.mark.parametrize(
+    ("system", "local", "problem"),
+    [
+        ("nothing", "", "unknown system 'nothing'; known: .*fairserve"),
+        ("fairserve", "nothing", "unknown local scheduler 'nothing'; known: .*dlpm"),
+    ],
+)
+def test_unknown_systems_list_the_known(system, local, problem):
+    with pytest.raises(ValueError, match=problem):
+        Settings(system=system, local_scheduler=local).system_config()
+
+
+def test_the_system_takes_the_settings():
+    config = Settings(
+        overload_high=3, overload_low=2, feed_window=0.2, immunity_factor=9, local_scheduler="fcfs"
+    ).system_config()
+    assert (config.high_watermark, config.low_watermark) == (3, 2)
+    assert (config.feed_window, config.immunity_factor, config.local) == (0.2, 9, "fcfs")
+    assert Settings(system="fcfs").system_config().feed_window is None
+
+
+@pytest.mark.parametrize("system", ["fairserve", "central-dlpm", "fcfs"])
+def test_a_system_keeps_its_own_feed_window_where_none_is_set(system):
+    for settings in (Settings(system=system), Settings(system=system, feed_window="")):
+        assert settings.system_config().feed_window == SYSTEMS[system].feed_window
+
+
+def test_no_secret_is_shown():
+    settings = Settings(
+        secret_key=SECRET,
+        secret_key_previous=SECRET,
+        admin_key=SECRET,
+        database_url="postgresql://u:s3cret-x@h/d",
+        redis_url="redis://:s3cret-x@h",
+    )
+    hasher = key_hasher(settings)
+    assert SECRET not in settings.model_dump_json()
+    assert "s3cret" not in repr(settings) + str(settings) + repr(hasher)
+    assert isinstance(settings.admin_key, SecretStr)
+
+
+def test_an_empty_secret_is_none():
+    assert Settings(secret_key="", admin_key="").secret_key is None
+
+
+def test_the_secret_is_generated_once_and_private(tmp_path):
+    settings = Settings(data_dir=tmp_path / "data")
+    first, second = key_hasher(settings), key_hasher(settings)
+    assert first.hash("key") == second.hash("key")
+    path = tmp_path / "data" / "secret.key"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in path.parent.iterdir()] == ["secret.key"]
+    other = key_hasher(Settings(data_dir=tmp_path / "other"))
+    assert other.hash("key") != first.hash("key")
+    path.write_text("short\n")
+    with pytest.raises(ValueError, match="at least 32 characters"):
+        key_hasher(settings)
+
+
+def test_a_shared_database_needs_a_shared_secret(tmp_path):
+    url = "postgresql://h/d"
+    with pytest.raises(ValueError, match="FAIRSERVE_SECRET_KEY must be set"):
+        key_hasher(Settings(data_dir=tmp_path, database_url=url))
+    hasher = key_hasher(Settings(data_dir=tmp_path, database_url=url, secret_key=SECRET))
+    assert hasher.hash("k") == KeyHasher(SECRET.encode()).hash("k")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "celery"),
+    [
+        ({}, False),
+        ({"redis_url": "redis://h/0"}, True),
+        ({"redis_url": "redis://h/0", "background_jobs": "here"}, False),
+        ({"redis_url": "redis://h/0", "background_jobs": "celery"}, True),
+    ],
+)
+def test_who_does_background_jobs(given, celery):
+    assert Settings(**given).jobs_on_celery is celery
+
+
+def test_celery_needs_a_redis_and_has_to_be_installed(monkeypatch):
+    with pytest.raises(ValueError, match="needs a redis_url"):
+        Settings(background_jobs="celery")
+    monkeypatch.setattr(settings_background, "find_spec", lambda name: None)
+    assert Settings(redis_url="redis://h/0", background_jobs="here").redis_url
+    with pytest.raises(ValueError, match=r"fairserve\[redis\]"):
+        Settings(redis_url="redis://h/0")

@@ -1,0 +1,111 @@
+"""The command line: help for all commands, one clear line for an error, and exit code 2."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from fairserve.platform.db.schema import SchemaError, required_revision
+from fairserve.platform.server import cli
+
+
+def run(capsys, *arguments):
+    try:
+        code = cli.main(list(arguments))
+    except SystemExit as exit_:
+        code = exit_.code or 0
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_version_and_help(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert code == 0
+    assert out.startswith("fairserve ")
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for command in ("serve", "worker", "db", "demo", "bench", "simulate", "reproduce"):
+        assert re.search(rf"\n    {command}\s", out)
+    assert "\n    control " not in out
+    assert run(capsys, "serve", "--help")[0] == 0
+    assert "FAIRSERVE_DATABASE_URL" in run(capsys, "db", "upgrade", "--help")[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nothing"],
+        ["serve", "--nothing"],
+        ["serve", "--por", "1"],
+        ["serve", "--port", "x"],
+        ["serve", "--system", "nothing"],
+        ["serve", "--set", "nothing"],
+        ["serve", "--set", "nothing=1"],
+        ["serve", "--local-scheduler", "nothing"],
+        ["db"],
+        ["db", "downgrade"],
+        ["db", "current", "--database-url", "mysql://u:hunter2@h/d"],
+        ["db", "upgrade", "--database-url", "postgresql://u:hunter2@127.0.0.1:1/d"],
+    ],
+)
+def test_an_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments):
+    monkeypatch.setenv("FAIRSERVE_DATA_DIR", str(tmp_path))
+    code, out, err = run(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("fairserve")
+    assert "hunter2" not in err
+
+
+def test_the_database_commands(capsys, tmp_path):
+    here = ["--data-dir", str(tmp_path)]
+    assert "there is no database" in run(capsys, "db", "current", *here)[2]
+    upgraded = f"schema revision {required_revision()}\n"
+    assert run(capsys, "db", "upgrade", *here) == (0, upgraded, "")
+    assert run(capsys, "db", "upgrade", *here) == (0, upgraded, "")
+    code, _, err = run(capsys, "db", "downgrade", str(required_revision()), *here)
+    assert code == 2
+    assert "allowed: base" in err
+    assert f"revision {required_revision()}, " in run(capsys, "db", "current", *here)[1]
+    assert run(capsys, "db", "downgrade", "base", *here) == (0, "schema revision 0\n", "")
+    assert "revision 0, " in run(capsys, "db", "current", *here)[1]
+
+
+@pytest.mark.parametrize("command", ["worker", "demo"])
+def test_commands_get_their_own_arguments(command, monkeypatch):
+    got = []
+    module = {"worker": "fairserve.engine.worker", "demo": "fairserve.benchmarks.demo.main"}[
+        command
+    ]
+    fake = type(sys)(module)
+    fake.main = lambda argv: got.append(argv) or 7
+    for part in (module.rpartition(".")[0], module):
+        if part == module or part not in sys.modules:
+            monkeypatch.setitem(sys.modules, part, fake if part == module else type(sys)(part))
+    assert cli.main([command, "--help", "x"]) == 7
+    assert got == [["--help", "x"]]
+
+
+def test_serve_gets_the_settings(monkeypatch, capsys):
+    got = []
+    fake = type(sys)("fairserve.platform.server.wiring")
+    fake.serve = lambda settings: got.append(settings) or 0
+    monkeypatch.setitem(sys.modules, "fairserve.platform.server.wiring", fake)
+    assert cli.main(["serve", "--port", "0", "--set", "feed_window=0.1"]) == 0
+    assert (got[0].port, got[0].system_config().feed_window) == (0, 0.1)
+
+    def refuse(settings):
+        raise SchemaError("run `fairserve db upgrade`")
+
+    fake.serve = refuse
+    assert run(capsys, "serve") == (2, "", "fairserve: run `fairserve db upgrade`\n")
+
+
+def test_the_help_imports_no_server():
+    code = (
+        "import sys; from fairserve.platform.server import cli; cli.parser().format_help();"
+        "print(sorted({'fastapi', 'torch', 'sqlalchemy', 'transformers'} & sys.modules.keys()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"

@@ -1,0 +1,35 @@
+"""Every parameter of every system is described, and its own values are accepted again."""
+
+import pytest
+
+from fairserve.platform.server.settings import Settings
+from fairserve.platform.tuning.parameters import describe, system_config
+from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
+
+SETTINGS = Settings(_env_file=None)
+
+
+SERVED = [name for name, system in SYSTEMS.items() if not system.simulated_only]
+
+
+@pytest.mark.parametrize(
+    ("system", "local"),
+    [*((name, "") for name in SERVED), *(("fairserve", name) for name in LOCAL_SCHEDULERS)],
+)
+def test_every_parameter_is_described_and_can_be_set_to_its_value(system, local):
+    settings = SETTINGS.model_copy(update={"local_scheduler": local})
+    found = describe(settings, system, {})
+    assert found
+    for parameter in found:
+        assert parameter.description, parameter.name
+    again = system_config(settings, system, {item.name: item.value for item in found})
+    assert describe(settings, system, {})[0] in found
+    assert [
+        item.value for item in describe(settings, system, {item.name: item.value for item in found})
+    ] == [item.value for item in found]
+    assert again.name == system
+
+
+def test_a_system_that_knows_the_future_is_not_served():
+    with pytest.raises(ValueError, match="'vtc-oracle' needs the true output lengths"):
+        Settings(system="vtc-oracle").system_config()

@@ -1,0 +1,131 @@
+"""Kept answers: read along, replayed, bounded, and never kept when they failed."""
+
+import asyncio
+
+import pytest
+
+from fairserve.platform.base.errors import InvalidRequestError, UnprocessableError
+from fairserve.platform.serving.completions.answer import AnswerBuffer
+from fairserve.platform.serving.completions.idempotency import IdempotentAnswers, checked_key
+
+
+class Producer:
+    """Writes as many parts as it is allowed to."""
+
+    def __init__(self, *parts, succeeds=True):
+        self.parts = parts
+        self.succeeded = False
+        self.succeeds = succeeds
+        self._allowed = asyncio.Semaphore(0)
+
+    def allow(self, parts):
+        for _ in range(parts):
+            self._allowed.release()
+
+    async def produce(self, sink):
+        await sink.start(200, {"a": "b"})
+        for part in self.parts:
+            await self._allowed.acquire()
+            await sink.write(part)
+        self.succeeded = self.succeeds
+
+
+class Sink:
+    def __init__(self):
+        self.body = b""
+        self.started = asyncio.Event()
+        self.wrote = asyncio.Event()
+
+    async def start(self, status, headers):
+        self.started.set()
+
+    async def write(self, body):
+        self.body += body
+        self.wrote.set()
+
+
+async def replay(buffer, sink=None):
+    sink = sink or Sink()
+    await buffer.replay(sink, {})
+    return sink.body
+
+
+async def finish(answers, name, *parts, **more):
+    producer = Producer(*parts, **more)
+    producer.allow(len(parts))
+    return await replay(answers.begin("app", name, "f", producer))
+
+
+async def test_readers_who_come_early_midway_and_late_get_the_same():
+    answers, producer = IdempotentAnswers(), Producer(b"one", b"two", b"three")
+    first, second = Sink(), Sink()
+    early = asyncio.create_task(replay(answers.begin("app", "k", "f", producer), first))
+    await first.started.wait()
+    assert first.body == b""
+    producer.allow(1)
+    await first.wrote.wait()
+    midway = asyncio.create_task(replay(answers.find("app", "k", "f"), second))
+    await second.wrote.wait()
+    assert first.body == second.body == b"one"
+    producer.allow(2)
+    assert await early == await midway == b"onetwothree"
+    assert await replay(answers.find("app", "k", "f")) == b"onetwothree"
+
+
+async def test_a_reader_that_leaves_does_not_end_the_call():
+    answers, producer = IdempotentAnswers(), Producer(b"one", b"two")
+    sink = Sink()
+    reader = asyncio.create_task(replay(answers.begin("app", "k", "f", producer), sink))
+    await sink.started.wait()
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    producer.allow(2)
+    assert await replay(answers.find("app", "k", "f")) == b"onetwo"
+
+
+async def test_another_request_under_the_same_key_is_refused():
+    answers = IdempotentAnswers()
+    await finish(answers, "k", b"x")
+    with pytest.raises(UnprocessableError):
+        answers.find("app", "k", "another")
+    assert answers.find("another app", "k", "another") is None
+
+
+async def test_a_failure_is_not_kept():
+    answers = IdempotentAnswers()
+    assert await finish(answers, "k", b"error", succeeds=False) == b"error"
+    assert answers.find("app", "k", "f") is None
+
+
+async def test_it_is_bounded_by_number_bytes_and_age():
+    now_s = 0.0
+    answers = IdempotentAnswers(retention_s=10, max_entries=3, max_bytes=100, clock=lambda: now_s)
+    for n in range(5):
+        await finish(answers, f"k{n}", b"x")
+    assert [answers.find("app", f"k{n}", "f") is not None for n in range(5)] == [
+        False, False, True, True, True,
+    ]  # fmt: skip
+    await finish(answers, "big", b"x" * 99)
+    assert answers.find("app", "k3", "f") is None
+    assert answers.find("app", "big", "f") is not None
+    await finish(answers, "too big", b"x" * 101)
+    assert answers.find("app", "too big", "f") is None
+    now_s = 10.1
+    assert answers.find("app", "big", "f") is None
+
+
+async def test_parts_joined_while_a_reader_is_midway_are_not_repeated():
+    buffer = AnswerBuffer()
+    await buffer.start(200, {})
+    await buffer.write(b"abc")
+    reading = buffer._read()
+    assert await anext(reading) == b"abc"
+    await buffer.write(b"def")
+    buffer.finish()
+    assert b"".join([part async for part in reading]) == b"def"
+
+
+@pytest.mark.parametrize("key", ["", " ", "a" * 256, "a\x00"])
+def test_a_key_is_printable_and_short(key):
+    with pytest.raises(InvalidRequestError):
+        checked_key(key)

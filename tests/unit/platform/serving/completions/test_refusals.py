@@ -1,0 +1,112 @@
+"""What a refused client is told: the kind of limit, whose it is, and whether waiting helps."""
+
+import pytest
+
+from fairserve.platform.control.messages import RefuseCall
+from fairserve.platform.serving.completions.headers import limit_headers
+from fairserve.platform.serving.completions.refusals import refusal
+from fairserve.scheduling.admission import LimitsInUse
+from fairserve.throttling.base import Decision, LimitUse
+from fairserve.throttling.contracts import BudgetUse, ContractUse
+
+
+def answer(**told):
+    decision = Decision(admitted=False, **told)
+    return refusal(RefuseCall("c", "run", 1, decision, mid_run=False))
+
+
+def test_a_rate_of_the_users_own_is_certain_and_one_that_is_shared_is_not():
+    rate = {"limit": 5, "count": 6, "window_s": 60.0, "retry_after_s": 3.2}
+    own = answer(reason="contract_rpm", scope="user", certain=True, **rate)
+    assert (own.status, own.code, own.type) == (429, "rate_limit_exceeded", "rate_limit_error")
+    assert own.headers == {
+        "Retry-After": "4",
+        "x-fairserve-refusal": "contract_rpm",
+        "x-fairserve-retry": "certain",
+    }
+    assert own.body()["error"]["fairserve"] == {
+        "kind": "contract",
+        "reason": "contract_rpm",
+        "scope": "user",
+        "limit": 5,
+        "count": 6,
+        "window_s": 60.0,
+        "retry_after_s": 4,
+        "retry": "certain",
+    }
+    assert "call number 6 of this user within 60 s; allowed: 5" in own.message
+    shared = answer(reason="contract_tpm", scope="app", **rate)
+    assert shared.headers["x-fairserve-retry"] == "best_effort"
+    assert "6 tokens of this app within 60 s" in shared.message
+
+
+def test_the_throttle_is_told_from_the_contract():
+    told = answer(
+        reason="overloaded_app_limit",
+        scope="app",
+        limit=9,
+        count=10,
+        window_s=60.0,
+        retry_after_s=1,
+    )
+    assert (told.status, told.code) == (429, "overloaded")
+    assert told.body()["error"]["fairserve"]["kind"] == "throttle"
+    assert "while the workers are overloaded" in told.message
+
+
+@pytest.mark.parametrize("reason", ["contract_budget", "contract_soft_budget"])
+def test_a_spent_budget_is_not_to_be_tried_again(reason):
+    told = answer(reason=reason, scope="tenant", retry_after_s=7200.4)
+    assert (told.status, told.code, told.type) == (429, "insufficient_quota", "insufficient_quota")
+    assert told.headers["x-should-retry"] == "false"
+    assert told.headers["Retry-After"] == "7201"
+    assert told.headers["x-fairserve-retry"] == "no"
+    assert "budget of this tenant" in told.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "code", "param"),
+    [
+        ("user_blocked", 403, "user_blocked", None),
+        ("model_not_allowed", 403, "model_not_allowed", "model"),
+        ("contract_call_too_large", 400, "tokens_over_limit", "max_tokens"),
+        ("contract_parallel", 429, "rate_limit_exceeded", None),
+        ("contract_budget_held", 429, "rate_limit_exceeded", None),
+        ("contract_too_many_users", 429, "rate_limit_exceeded", None),
+    ],
+)
+def test_other_reasons(reason, status, code, param):
+    told = answer(reason=reason, scope="user", limit=3, count=4)
+    assert (told.status, told.code, told.param) == (status, code, param)
+    assert ("Retry-After" in told.headers) == (status == 429)
+
+
+def test_headers_show_the_contracts_limit_before_the_throttles():
+    throttle = LimitUse(20, 5, 10.0)
+    assert limit_headers(LimitsInUse(throttle=throttle)) == {
+        "x-ratelimit-limit-requests": "20",
+        "x-ratelimit-remaining-requests": "15",
+        "x-ratelimit-reset-requests": "10s",
+        "x-fairserve-limit-requests": "throttle; scope=user",
+    }
+    contract = ContractUse(
+        LimitUse(7, 7, 1.5, "app"),
+        LimitUse(1000, 400, 59.25, "tenant"),
+        BudgetUse(25 * 10**8, 10**9, 5 * 10**8, 60.0, soft=True, scope="user"),
+    )
+    assert limit_headers(LimitsInUse(contract, throttle)) == {
+        "x-ratelimit-limit-requests": "7",
+        "x-ratelimit-remaining-requests": "0",
+        "x-ratelimit-reset-requests": "1.5s",
+        "x-fairserve-limit-requests": "contract; scope=app",
+        "x-ratelimit-limit-tokens": "1000",
+        "x-ratelimit-remaining-tokens": "600",
+        "x-ratelimit-reset-tokens": "59.25s",
+        "x-fairserve-limit-tokens": "contract; scope=tenant",
+        "x-fairserve-budget-limit": "2.5",
+        "x-fairserve-budget-remaining": "1",
+        "x-fairserve-budget-reset": "60s",
+        "x-fairserve-budget-scope": "user",
+        "x-fairserve-budget-soft-end": "passed",
+    }
+    assert limit_headers(LimitsInUse()) == {}
