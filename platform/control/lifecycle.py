@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.control.call_state import LiveCall
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
@@ -33,7 +34,6 @@ from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.control.watch import CallNews, RunEnded, RunNews, ServerStops, Watchers
 from fairserve.platform.monitoring.activity import Activity
-from fairserve.platform.monitoring.live import LiveCall
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import AdmissionOptions

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from fairserve.platform.control.call_state import LiveCall
 from fairserve.platform.control.deadlines import Leases, QueueWaits
 from fairserve.platform.monitoring.activity import Activity
-from fairserve.platform.monitoring.live import LiveCall
 
 
 class LiveCalls:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from fairserve.platform.control.call_state import LiveCall, refusal_fields
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.retries import RecentAttempts
 from fairserve.platform.monitoring.activity import Activity
-from fairserve.platform.monitoring.live import LiveCall, refusal_fields
 from fairserve.scheduling.events import CallOutcome, Refuse
 
 OnEnded = Callable[[LiveCall, float], None]

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from fairserve.interactions.run import RestoredRun
 from fairserve.interactions.tracker import TrackerLimits
 from fairserve.platform.control.budgets import BudgetOpenings, SpentBefore
+from fairserve.platform.control.entitlement import entitled_service
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.lifecycle import CallLifecycle, ControlOptions
 from fairserve.platform.control.messages import (
@@ -51,7 +52,6 @@ from fairserve.platform.monitoring.client_views import (
     ClientSort,
 )
 from fairserve.platform.monitoring.clients import Clients
-from fairserve.platform.monitoring.entitlement import entitled_service
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import LimitsInUse

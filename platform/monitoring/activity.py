@@ -14,7 +14,7 @@ Cost: O(1) a progress, about 0.3 microseconds; closing a bucket O(its clients), 
 
 Jain's index here is ``(sum x)^2 / (n * sum x^2)`` of x = service over what the client is entitled
 to, by levels and in the currency of the system in force
-(:mod:`fairserve.platform.monitoring.entitlement`). It is over the clients with demand: those that
+(:mod:`fairserve.platform.control.entitlement`). It is over the clients with demand: those that
 were served in the time in question, and those that have calls under way at its end and were served
 nothing. Clients without a name are left out. None where nobody was served. Weakness: who asked for
 little got little.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from fairserve.platform.control.call_state import LiveCall
 from fairserve.platform.monitoring.activity_bucket import (
     Client,
     ClosedBucket,
@@ -33,7 +34,6 @@ from fairserve.platform.monitoring.activity_bucket import (
     index,
     of_entitled,
 )
-from fairserve.platform.monitoring.live import LiveCall
 from fairserve.scheduling.cost import Linear
 from fairserve.scheduling.events import CallOutcome
 

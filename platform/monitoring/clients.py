@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from fairserve.interactions.call import owner_path
+from fairserve.platform.control.entitlement import typical_service
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.activity_bucket import Client, ClosedBucket
@@ -23,7 +24,6 @@ from fairserve.platform.monitoring.client_views import (
     ClientView,
     LevelView,
 )
-from fairserve.platform.monitoring.entitlement import typical_service
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.level_weights import entitled_shares
 

@@ -31,10 +31,10 @@ from fairserve.platform.console.errors import error_page, is_console
 from fairserve.platform.console.router import router as console
 from fairserve.platform.console.security_headers import ConsoleHeaders
 from fairserve.platform.console.state import ConsoleState
-from fairserve.platform.control import endpoints as live
 from fairserve.platform.db.schemas import NO_CONTROL_CHARACTERS, FieldError
 from fairserve.platform.fleet import endpoints as cluster
 from fairserve.platform.fleet import fleet_endpoints as fleet
+from fairserve.platform.monitoring import endpoints as live
 from fairserve.platform.reporting.exports import endpoints as exports
 from fairserve.platform.reporting.usage import endpoints as usage
 from fairserve.platform.reporting.usage.slots import ReportSlots

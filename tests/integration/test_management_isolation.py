@@ -13,7 +13,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 from virtual_cluster import make_call
 
-from fairserve.platform.monitoring.live import LiveCall
+from fairserve.platform.control.call_state import LiveCall
 from fairserve.platform.reporting.exports.work import make_exports
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.server.app import MANAGEMENT

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refused_calls import START, STATE, refused
 
+from fairserve.platform.control.call_state import MAX_WHOLE
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.ledger import Ledger
 from fairserve.platform.control.record import plain_of
 from fairserve.platform.db.ledger import ThrottlingEvent
-from fairserve.platform.monitoring.live import MAX_WHOLE
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.tuning.schemas import EventOut
 from fairserve.scheduling.circumstances import Circumstances

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from call_records import call_record
 
-from fairserve.platform.monitoring.live import refusal_fields
+from fairserve.platform.control.call_state import refusal_fields
 from fairserve.scheduling.circumstances import Circumstances
 from fairserve.scheduling.events import Refuse
 from fairserve.throttling.base import Decision

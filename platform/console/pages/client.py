@@ -29,12 +29,12 @@ from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.schemas import ClientOut
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.schemas import UserId
 from fairserve.platform.monitoring.client_views import ClientDetail
+from fairserve.platform.monitoring.schemas import ClientOut
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
 from fairserve.platform.tenancy.tenants.schemas import UserPut

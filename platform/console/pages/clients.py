@@ -16,12 +16,12 @@ from fairserve.platform.console.lists import PER_PAGE, Part, asked, filters, pla
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.control.endpoints import list_clients
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.schemas import ClientQuery
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import names_of
 from fairserve.platform.monitoring.client_views import ClientPage, ClientView
+from fairserve.platform.monitoring.endpoints import list_clients
+from fairserve.platform.monitoring.schemas import ClientQuery
 
 router = APIRouter(prefix="/console/clients")
 

@@ -106,7 +106,7 @@ _LEDGER = (
         "platform/monitoring/activity.py",
         "            live.counted_service = service\n",
         "            live.counted_service = 0.0\n",
-        ("tests/unit/platform/control/*activity*.py", "tests/property/*activity*.py"),
+        ("tests/unit/platform/monitoring/*activity*.py", "tests/property/*activity*.py"),
     ),
     Mutation(
         "new-feeder-forgets-what-running-calls-used",

@@ -3,7 +3,7 @@
 import pytest
 
 from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.platform.monitoring.entitlement import entitled_service
+from fairserve.platform.control.entitlement import entitled_service
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.events import AppChanged, TenantChanged, UserChanged
 from fairserve.scheduling.registry import SYSTEMS

@@ -7,7 +7,7 @@ import pytest
 from recorded_calls import OPENED_AT, ended, writer
 
 from fairserve.interactions.call import Call, TokenUsage
-from fairserve.platform.monitoring.live import LiveCall
+from fairserve.platform.control.call_state import LiveCall
 from fairserve.platform.reporting.traffic import recorder as recorder_module
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import (

@@ -10,13 +10,13 @@ from pydantic import TypeAdapter
 
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.control.schemas import ClientOut, ClientQuery, LiveQuery
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import ids_named
 from fairserve.platform.db.schemas import UserId
 from fairserve.platform.monitoring.client_views import ClientPage
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot
+from fairserve.platform.monitoring.schemas import ClientOut, ClientQuery, LiveQuery
 from fairserve.platform.tenancy.auth import require_admin
 
 router = APIRouter(prefix="/admin", dependencies=[Depends(require_admin)])

@@ -4,10 +4,10 @@ import pytest
 from virtual_cluster import make_call
 
 from fairserve.interactions.call import TokenUsage
+from fairserve.platform.control.call_state import LiveCall
 from fairserve.platform.monitoring import activity_bucket
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.activity_bucket import Counts
-from fairserve.platform.monitoring.live import LiveCall
 
 
 class Clock:
