@@ -12,10 +12,8 @@ from typing import Any
 
 from fairserve.interactions.call import NO_USAGE, Call, TokenUsage
 from fairserve.interactions.identity import client_call_id, client_run_id
-from fairserve.platform.control.messages import Grant, RefuseCall
-from fairserve.platform.control.port import OnCancel
-from fairserve.platform.control.record import CallRecord, plain_of
-from fairserve.platform.monitoring.activity_bucket import NOT_SERVED, Client, Served
+from fairserve.platform.control.messages import Grant, OnCancel, RefuseCall
+from fairserve.platform.control.record import CallRecord, Client, plain_of
 from fairserve.scheduling.admission import BILLED
 from fairserve.scheduling.cost import Linear
 from fairserve.scheduling.events import CallOutcome, Refuse
@@ -28,8 +26,8 @@ _SERVICE = Linear()
 
 
 @dataclass(slots=True, eq=False)
-class LiveCall:
-    """One call under way. ``worker_id`` is set from its grant until it ends or returns."""
+class CallState:
+    """One queued or running call. ``worker_id`` is set from its grant until it ends or is requeued."""
 
     call: Call
     record_id: str
@@ -51,9 +49,6 @@ class LiveCall:
     price: TokenPrice = FREE
     superseded: bool = False
     """Its client has repeated it: charged only if it delivers something after all."""
-    counted_service: float = 0.0
-    """What of its service is counted by now, and where it was last."""
-    served: Served = NOT_SERVED
     owner: Client = field(init=False)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Collection
 from statistics import fmean
 
 from fairserve.interactions.profile import AppProfile
-from fairserve.platform.monitoring.activity_bucket import Client
+from fairserve.platform.control.port import Entitlements
+from fairserve.platform.control.record import Client
 from fairserve.scheduling.cost import Linear
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.feeder.wsc_options import WscOptions
@@ -21,8 +22,19 @@ from fairserve.scheduling.level_weights import entitled_shares
 _SERVICE = Linear()
 
 
-def typical_service(dispatcher: Dispatcher, apps: Collection[str]) -> dict[str, float]:
-    """Return the tokens of a typical call of each app where typical calls are counted, else 1."""
+def entitlements(dispatcher: Dispatcher, clients: Collection[Client]) -> Entitlements:
+    """Return what each of these clients is entitled to among them.
+
+    O(clients * levels + apps * stages).
+    """
+    weights = {client: dispatcher.directory.weights(*client) for client in clients}
+    return Entitlements(
+        entitled_shares(weights, dispatcher.levels),
+        _typical_service(dispatcher, {app for _, app, _ in clients}),
+    )
+
+
+def _typical_service(dispatcher: Dispatcher, apps: Collection[str]) -> dict[str, float]:
     system = dispatcher.system
     slices = system.feeder == "wsc" and WscOptions(**system.feeder_options).currency == "slices"
     profile = dispatcher.directory.profile
@@ -35,14 +47,3 @@ def _typical_call(profile: AppProfile) -> float:
         wp * (stage.input_tokens + stage.system_tokens) + wq * stage.output_tokens
         for stage in profile.stages
     )
-
-
-def entitled_service(dispatcher: Dispatcher, clients: Collection[Client]) -> dict[Client, float]:
-    """Return the service that each of these clients is entitled to, in one unit for all.
-
-    O(clients * levels + apps * stages).
-    """
-    weights = {client: dispatcher.directory.weights(*client) for client in clients}
-    shares = entitled_shares(weights, dispatcher.levels)
-    typical = typical_service(dispatcher, {client[1] for client in clients})
-    return {client: share * typical[client[1]] for client, share in shares.items()}

@@ -10,30 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import UnavailableError
-from fairserve.platform.control.call_state import LiveCall
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
     Cancel,
     Grant,
+    OnCancel,
     Progress,
     RefuseCall,
     Release,
     Submit,
 )
-from fairserve.platform.control.port import OnCancel
 from fairserve.platform.control.record import CallRecord, plain_of
-from fairserve.platform.control.recorder import CallRecorder, OnEnded
+from fairserve.platform.control.recorder import CallRecorder
 from fairserve.platform.control.room import QueueBounds, no_room, turned_away
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.control.watch import CallNews, RunEnded, RunNews, ServerStops, Watchers
-from fairserve.platform.monitoring.activity import Activity
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import AdmissionOptions
@@ -80,15 +80,14 @@ class CallLifecycle:
         journal: Journal,
         options: ControlOptions,
         runs: LiveRuns,
-        activity: Activity,
+        listeners: Sequence[CallListener],
         *,
         prices: PriceBook,
-        on_ended: OnEnded | None,
         require_lease: Callable[[], None],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s, activity)
+        self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s, listeners)
         """To be read only."""
         self.watchers: Watchers[str, RunNews] = Watchers()
         """Followers of runs, by the core's ids."""
@@ -96,11 +95,11 @@ class CallLifecycle:
         self._dispatcher, self._journal = dispatcher, journal
         self._options = options
         self._runs = runs
-        self._activity = activity
+        self._listeners = listeners
         self._prices = prices
         self._require_lease = require_lease
         self._clock, self._wall = clock, wall
-        self._recorder = CallRecorder(journal, clock, wall, activity, on_ended)
+        self._recorder = CallRecorder(journal, clock, wall, listeners)
 
     def use_prices(self, prices: PriceBook) -> None:
         """Calls that are submitted from now on cost what this says."""
@@ -111,7 +110,7 @@ class CallLifecycle:
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
         """See :class:`~fairserve.platform.control.port.ControlPort`."""
         call = message.call
-        live = LiveCall(
+        live = CallState(
             call=call,
             record_id=message.record_id,
             fingerprint=message.fingerprint,
@@ -152,7 +151,7 @@ class CallLifecycle:
             raise
         return await self._turn(live)
 
-    async def _turn(self, live: LiveCall) -> Grant | RefuseCall:
+    async def _turn(self, live: CallState) -> Grant | RefuseCall:
         """Wait for the grant; a task that is cancelled meanwhile withdraws the call."""
         try:
             return await live.turn
@@ -171,7 +170,8 @@ class CallLifecycle:
         if message.started and not live.started:
             live.started = True
             live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
-            self._activity.started(live, now_s)
+            for listener in self._listeners:
+                listener.call_started(live, now_s)
             cached = message.usage.cached_tokens if message.cached_told else None
             self.take(ev.CallStarted(message.call_id, cached))
         grew = message.usage.output_tokens > before.output_tokens
@@ -223,7 +223,7 @@ class CallLifecycle:
         else:
             self._withdraw(live)
 
-    def _withdraw(self, live: LiveCall) -> None:
+    def _withdraw(self, live: CallState) -> None:
         """Nobody waits for the grant any more: end the call, if it has not ended."""
         if self.calls.get(live.call.call_id) is live:
             self._end(live, "cancelled", error="client disconnected")
@@ -306,7 +306,7 @@ class CallLifecycle:
             owner = (earlier.tenant, earlier.app, earlier.user)
             self.take(ev.BudgetSpent(owner, -earlier.cost, earlier.accepted_at))
 
-    def _refuse_without_room(self, live: LiveCall) -> None:
+    def _refuse_without_room(self, live: CallState) -> None:
         """Before the dispatcher sees the call; such a refusal is recorded, too."""
         refusal = no_room(
             self._dispatcher,
@@ -319,7 +319,7 @@ class CallLifecycle:
             self._recorder.refused(live, refusal)
             raise turned_away(refusal)
 
-    def _refuse(self, live: LiveCall, refusal: ev.Refuse) -> RefuseCall:
+    def _refuse(self, live: CallState, refusal: ev.Refuse) -> RefuseCall:
         self._recorder.refused(live, refusal)
         call, decision = live.call, refusal.decision
         return RefuseCall(call.call_id, call.interaction_id, call.stage, decision, refusal.mid_run)
@@ -356,7 +356,7 @@ class CallLifecycle:
                 Cancel(command.call_id, command.outcome, "its interaction was cancelled")
             )
 
-    def _stop(self, live: LiveCall, outcome: ev.CallOutcome, error: str, message: str) -> None:
+    def _stop(self, live: CallState, outcome: ev.CallOutcome, error: str, message: str) -> None:
         """End a call from here, and tell whoever waits for it or streams it."""
         granted = live.worker_id is not None
         self._end(live, outcome, error=error, delivered=live.usage.output_tokens > 0)
@@ -367,7 +367,7 @@ class CallLifecycle:
 
     def _end(
         self,
-        live: LiveCall,
+        live: CallState,
         outcome: ev.CallOutcome,
         *,
         ttft_s: float | None = None,
@@ -390,12 +390,12 @@ class CallLifecycle:
         if journaled:
             self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error, delivered=delivered)
         else:
-            self._recorder.forget(live)
+            self._recorder.dropped(live)
         self._tell(live, outcome, ttft_s=ttft_s, error=error)
         self.apply(commands)
 
     def _tell(
-        self, live: LiveCall, state: str, *, ttft_s: float | None = None, error: str = ""
+        self, live: CallState, state: str, *, ttft_s: float | None = None, error: str = ""
     ) -> None:
         """Those who follow its run."""
         run_id = live.call.interaction_id
@@ -406,13 +406,13 @@ class CallLifecycle:
             )
             self.watchers.tell(run_id, CallNews(state, record))
 
-    def _forget(self, live: LiveCall) -> None:
+    def _forget(self, live: CallState) -> None:
         self.calls.forget(live)
         spent = live.usage.prompt_tokens + live.usage.output_tokens
         self._runs.call_ended(live.call, spent, self._wall())
 
 
-def _fail_turn(live: LiveCall, message: str, code: str) -> None:
+def _fail_turn(live: CallState, message: str, code: str) -> None:
     if not live.turn.done():
         error = UnavailableError(message, code=code, headers={"Retry-After": "5"})
         live.turn.set_exception(error)

@@ -8,6 +8,7 @@ it ends by itself at ``lease_s``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairserve.interactions.call import Call, TokenUsage
@@ -98,3 +99,7 @@ class Cancel:
     call_id: str
     outcome: CallOutcome = "cancelled"
     reason: str = ""
+
+
+OnCancel = Callable[[Cancel], None]
+"""Called by control, on the event loop, when a granted call must stop."""

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import TypeAdapter
 
 from fairserve.platform.base.errors import NotFoundError
-from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import ids_named
 from fairserve.platform.db.schemas import UserId
 from fairserve.platform.monitoring.client_views import ClientPage
+from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot
 from fairserve.platform.monitoring.schemas import ClientOut, ClientQuery, LiveQuery
@@ -36,9 +36,9 @@ async def read_live(request: Request, query: Annotated[LiveQuery, Query()]) -> R
 @router.get("/clients")
 async def list_clients(request: Request, query: Annotated[ClientQuery, Query()]) -> ClientPage:
     """The clients of the last half hour, those first that were served most."""
-    control: ControlPort = request.app.state.control
+    clients: Clients = request.app.state.clients
     named = await asyncio.to_thread(_named, request, query) if query.query else ()
-    return await control.clients(
+    return clients.page(
         query.tenant,
         limit=query.limit,
         offset=query.offset,
@@ -53,8 +53,8 @@ async def read_client(
     tenant_id: str, app_id: str, user: Annotated[UserId, Path()], request: Request
 ) -> ClientOut:
     """One of them: service by time, weights, counters and credits by level, limits, calls under way."""
-    control: ControlPort = request.app.state.control
-    found = await control.client(tenant_id, app_id, user)
+    clients: Clients = request.app.state.clients
+    found = clients.one(tenant_id, app_id, user)
     if found is None:
         raise NotFoundError("it had no call in the last half hour", code="client_not_found")
     return ClientOut.of(found)

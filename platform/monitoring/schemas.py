@@ -8,15 +8,10 @@ from decimal import Decimal
 from pydantic import BaseModel, Field
 
 from fairserve.platform.base.money import NANO, Amount
+from fairserve.platform.control.port import CallView, LevelView
 from fairserve.platform.db.schemas import NamePart, ObjectId, Paging, Strict
 from fairserve.platform.monitoring.activity import BUCKETS
-from fairserve.platform.monitoring.client_views import (
-    CallView,
-    ClientDetail,
-    ClientSort,
-    ClientView,
-    LevelView,
-)
+from fairserve.platform.monitoring.client_views import ClientDetail, ClientSort, ClientView
 from fairserve.platform.monitoring.history import SHOWN_CLIENTS
 from fairserve.scheduling.admission import LimitsInUse
 from fairserve.throttling.base import LimitUse

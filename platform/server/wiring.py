@@ -48,7 +48,7 @@ from fairserve.platform.fleet.repository import load_stored
 from fairserve.platform.fleet.running_fleet import RunningFleet
 from fairserve.platform.fleet.supervisor import Supervisor, socket_folder, worker_command
 from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.platform.monitoring.history import History
+from fairserve.platform.monitoring.monitoring import Monitoring
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import delete_recording, recording_folder
 from fairserve.platform.reporting.usage.repository import (
@@ -159,10 +159,12 @@ class Platform:
             seed=seed,
             prices=prices,
             spent=spent.before,
-            on_ended=None if self.traffic is None else self.traffic.ended,
             require_lease=self.require_lease,
             clock=self._clock,
         )
+        self.monitoring = Monitoring(self.control, lambda: self.pool.members(), clock=self._clock)
+        if self.traffic is not None:
+            self.control.subscribe(self.traffic)
         self.profile_news = ProfileNews(self.sessions, self.control, learning, known_profiles)
         self.control.start()
         for event in events:
@@ -195,7 +197,6 @@ class Platform:
             local_scheduler=system.local,
             local_options=system.local_options,
         )
-        self.history = History(self.control, self.pool.members, clock=self._clock)
         self.answers = IdempotentAnswers(
             retention_s=settings.idempotency_retention_s,
             max_entries=settings.idempotency_max_entries,
@@ -223,7 +224,7 @@ class Platform:
         await self.programs.start()
         self.jobs.start()
         openings = retry_openings(self.control.openings)
-        background = (self.profile_news.run(), openings, self.history.run())
+        background = (self.profile_news.run(), openings, self.monitoring.history.run())
         self._tasks.extend(asyncio.create_task(each) for each in background)
         self.started.set()
 
@@ -380,7 +381,8 @@ def build_app(settings: Settings, platform: Platform | None = None) -> FastAPI:
         await running.start()
         state = app.state
         state.control = running.control
-        state.history = running.history
+        state.clients = running.monitoring.clients
+        state.history = running.monitoring.history
         state.pool = running.pool
         state.fleet = running.fleet
         state.fleet_watch = running.fleet_watch

@@ -13,7 +13,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 from virtual_cluster import make_call
 
-from fairserve.platform.control.call_state import LiveCall
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.reporting.exports.work import make_exports
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.server.app import MANAGEMENT
@@ -66,7 +66,7 @@ def two(management):
         app["call_id"] = f"call_of_{app['id']}"
         run = {"id": "run", "user": "anna"}
         management.call(app["api_key"], "POST", "/v1/interactions", run, status=201)
-        management.on_loop(refuse, management.control.activity, app)
+        management.on_loop(refuse, management.platform.monitoring.activity, app)
         with management.state.session_factory.begin() as session:
             upsert_calls(session, [refused(app)])
     make_exports(management.state.session_factory, management.state.settings)
@@ -77,8 +77,8 @@ def two(management):
 def refuse(activity, app):
     """A call of the app that was just rejected, as the pages of clients count it."""
     call = make_call("c", tenant=app["tenant_id"], app=app["id"], user="anna")
-    activity.refused(
-        LiveCall(call, "row", "", 0.0, 0.0, print, None), "rpm_user_limit", time.monotonic()
+    activity.call_refused(
+        CallState(call, "row", "", 0.0, 0.0, print, None), "rpm_user_limit", time.monotonic()
     )
 
 

@@ -60,12 +60,15 @@ class World:
             self.journal,
             ControlOptions(**options),
             clock=lambda: self.now_s,
-            wall=lambda: 1_000_000.0 + self.now_s,
+            wall=self.wall,
         )
         self.control.start()
         self.cancelled = []
         for worker in ("w0", "w1"):
             self.control.post(ev.WorkerJoined(worker, capacity))
+
+    def wall(self):
+        return 1_000_000.0 + self.now_s
 
     def submit(self, name="c1", *, run="run", user="u", **more):
         values = {

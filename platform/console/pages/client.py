@@ -28,12 +28,12 @@ from fairserve.platform.console.guard import (
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.names import names_of
 from fairserve.platform.db.schemas import UserId
 from fairserve.platform.monitoring.client_views import ClientDetail
+from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.schemas import ClientOut
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tenancy.quotas.schemas import ContractBody
@@ -162,8 +162,8 @@ def changed(held: UserPut, form: Mapping[str, str]) -> UserPut | forms.Wrong:
 
 
 async def _look(request: Request, viewer: Viewer, client: Client) -> ClientDetail | None:
-    control: ControlPort = request.app.state.control
-    return await control.client(client.tenant, client.app, client.user, within=viewer.tenant_id)
+    clients: Clients = request.app.state.clients
+    return clients.one(client.tenant, client.app, client.user, within=viewer.tenant_id)
 
 
 async def _page(

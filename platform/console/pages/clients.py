@@ -16,10 +16,10 @@ from fairserve.platform.console.lists import PER_PAGE, Part, asked, filters, pla
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import names_of
 from fairserve.platform.monitoring.client_views import ClientPage, ClientView
+from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.endpoints import list_clients
 from fairserve.platform.monitoring.schemas import ClientQuery
 
@@ -88,14 +88,14 @@ def _query(request: Request, viewer: Viewer) -> ClientQuery:
 
 
 async def _look(request: Request, query: ClientQuery) -> _Found:
-    control: ControlPort = request.app.state.control
-    clients = await list_clients(request, query)
-    queued = await control.clients(query.tenant, limit=PER_PAGE, sort="queued_calls")
-    refused = await control.clients(query.tenant, limit=PER_PAGE, sort="refused_calls")
-    served = await control.clients(query.tenant, limit=PER_PAGE, sort="service_5m")
+    clients: Clients = request.app.state.clients
+    shown = await list_clients(request, query)
+    queued = clients.page(query.tenant, limit=PER_PAGE, sort="queued_calls")
+    refused = clients.page(query.tenant, limit=PER_PAGE, sort="refused_calls")
+    served = clients.page(query.tenant, limit=PER_PAGE, sort="service_5m")
     of_all = totals(queued.items, refused.items)
     alarms = worst((*served.items, *queued.items), of_all, MOST_ALARMS)
-    return _Found(clients, of_all, alarms)
+    return _Found(shown, of_all, alarms)
 
 
 def _part(request: Request, viewer: Viewer, query: ClientQuery, found: _Found) -> str:

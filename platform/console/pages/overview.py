@@ -27,6 +27,7 @@ from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.fleet.endpoints import read_cluster
 from fairserve.platform.monitoring.activity import BUCKET_S
+from fairserve.platform.monitoring.clients import Clients
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot
 
@@ -93,9 +94,8 @@ async def _look(request: Request, viewer: Viewer, minutes: int) -> Overview:
     history: History = state.history
     tenant = viewer.tenant_id
     live = history.snapshot(tenant, buckets=round(minutes * 60 / BUCKET_S))
-    busiest = await state.control.clients(
-        tenant, limit=CLIENTS_LOOKED_AT, offset=0, sort="service_5m", query=""
-    )
+    clients: Clients = state.clients
+    busiest = clients.page(tenant, limit=CLIENTS_LOOKED_AT)
     names, jobs = await asyncio.to_thread(_stored, request, live, viewer.is_admin)
     health = Health(live=live, clients=busiest.items, draining=state.draining.is_set())
     if viewer.is_admin:

@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fairserve.platform.control.call_state import LiveCall
+from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
+from fairserve.scheduling.events import CallOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +32,8 @@ WRITE_S = 1.0
 PRUNE_S = 600.0
 
 
-class TrafficRecorder:
-    """``ended`` belongs to the event loop, the files to a thread. ``start`` and ``close`` once each."""
+class TrafficRecorder(CallListener):
+    """Events belong to the event loop, the files to a thread. ``start`` and ``close`` once each."""
 
     def __init__(
         self,
@@ -72,14 +74,14 @@ class TrafficRecorder:
             self._thread.join()
             self._thread = None
 
-    def ended(self, live: LiveCall, now_s: float) -> None:
-        """A call ended, at this time of the monotonic clock. Raises nothing."""
+    def call_ended(self, call: CallState, outcome: CallOutcome, now_s: float) -> None:
+        """Keep what is recorded of an ended call. Raises nothing."""
         try:
-            self._take(self._call(live, now_s))
+            self._take(self._call(call, now_s))
         except Exception:
             logger.exception("a call was not recorded")
 
-    def _call(self, live: LiveCall, now_s: float) -> EndedCall:
+    def _call(self, live: CallState, now_s: float) -> EndedCall:
         call, usage = live.call, live.usage
         told = usage.prompt_tokens > 0  # by the worker, whose count is the ledger's
         return EndedCall(

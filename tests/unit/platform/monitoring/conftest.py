@@ -1,16 +1,16 @@
-"""Worlds of control that are closed when the test is over."""
+"""Worlds of control with monitoring, closed at the end of the test."""
 
 import pytest
-from control_world import World
+from monitored_world import MonitoredWorld
 
 
 @pytest.fixture
 async def make_world():
-    """A world of a system, a capacity and options of control."""
+    """Return a factory of worlds from a system, a capacity and options of control."""
     made = []
 
     def make(*arguments, **options):
-        made.append(World(*arguments, **options))
+        made.append(MonitoredWorld(*arguments, **options))
         return made[-1]
 
     yield make

@@ -4,7 +4,7 @@ import pytest
 from virtual_cluster import make_call
 
 from fairserve.interactions.call import TokenUsage
-from fairserve.platform.control.call_state import LiveCall
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.monitoring import activity_bucket
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.activity_bucket import Counts
@@ -25,28 +25,27 @@ class Clock:
     def call(self, user="u", tenant="t"):
         self.calls += 1
         call = make_call(f"c{self.calls}", user=user, tenant=tenant)
-        return LiveCall(call, "row", "", self.now_s, self.now_s, print, None)
+        return CallState(call, "row", "", self.now_s, self.now_s, print, None)
 
     def accept(self, user="u", tenant="t"):
         live = self.call(user, tenant)
-        self.activity.accepted(live, self.now_s)
+        self.activity.call_accepted(live, self.now_s)
         return live
 
     def use(self, live, prompt=0, output=0, cached=0):
         live.usage = TokenUsage(prompt, 0, cached, output)
-        self.activity.used(live, self.now_s)
+        self.activity.call_progressed(live, self.now_s)
 
     def serve(self, user="u", tokens=10, tenant="t", worker="w0", cached=0, outcome="completed"):
         """A whole call at once."""
         live = self.accept(user, tenant)
-        self.activity.granted(live)
+        self.activity.call_granted(live)
         live.worker_id, live.queue_s = worker, 0.5
         live.usage = TokenUsage(tokens, 0, cached, 0)
-        self.activity.left(live)
-        self.activity.ended(live, outcome, self.now_s)
+        self.activity.call_ended(live, outcome, self.now_s)
 
     def refuse(self, user="u", tenant="t", reason="rpm_user_limit"):
-        self.activity.refused(self.call(user, tenant), reason, self.now_s)
+        self.activity.call_refused(self.call(user, tenant), reason, self.now_s)
 
     def next_bucket(self, buckets=1):
         self.now_s = (self.now_s // BUCKET_S + buckets) * BUCKET_S
@@ -192,7 +191,7 @@ def test_what_becomes_of_calls_is_counted_for_each_tenant():
     world.serve(tenant="other", tokens=8)
     world.refuse(reason="blocked")
     queued = world.accept("late")
-    world.activity.run_begun("t")
+    world.activity.run_opened("t")
     world.activity.run_ended("other")
     world.next_bucket()
     own, other, whole = *(world.last.tenants[name] for name in ("t", "other")), world.last.whole
@@ -208,20 +207,20 @@ def test_what_becomes_of_calls_is_counted_for_each_tenant():
     assert (whole.accepted, whole.prompt_tokens, whole.runs_begun) == (4, 158, 1)
     assert world.last.workers == {"w0": (108, 60), "w1": (50, 0)}
     assert world.activity.under_way(owner("late")) == (1, 0)
-    world.activity.left(queued)
+    world.activity.call_dropped(queued)
     assert world.activity.under_way(owner("late")) == (0, 0)
 
 
 def test_a_call_that_is_returned_waits_again():
     world = Clock()
     live = world.accept()
-    world.activity.granted(live)
+    world.activity.call_granted(live)
     live.worker_id = "w0"
     assert world.activity.under_way(owner()) == (0, 1)
-    world.activity.returned(live)
+    world.activity.call_requeued(live)
     live.worker_id = None
     assert world.activity.under_way(owner()) == (1, 0)
-    world.activity.left(live)
+    world.activity.call_dropped(live)
     assert world.activity.under_way(owner()) == (0, 0)
 
 
@@ -242,11 +241,10 @@ def test_delays_are_told_within_an_eighth(delay_s):
 def test_a_call_that_began_is_asked_for_its_wait_once():
     world = Clock()
     live = world.accept()
-    world.activity.granted(live)
+    world.activity.call_granted(live)
     live.worker_id, live.started, live.queue_s = "w0", True, 2.0
-    world.activity.started(live, world.now_s)
-    world.activity.left(live)
-    world.activity.ended(live, "completed", world.now_s)
+    world.activity.call_started(live, world.now_s)
+    world.activity.call_ended(live, "completed", world.now_s)
     world.next_bucket()
     assert sum(world.last.whole.delays.values()) == 1
 

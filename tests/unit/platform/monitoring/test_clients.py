@@ -24,19 +24,22 @@ async def test_clients_are_sorted_found_and_paged(world):
     for number in range(7):
         await call(world, f"user-{number}", output=number)
     await call(world, "elsewhere", output=30, tenant="other", app="apple")
-    page = await world.control.clients(None, limit=3)
+    page = world.monitoring.clients.page(None, limit=3)
     assert users(page) == ["elsewhere", "user-6", "user-5"]
     assert page.total == 8
-    assert users(await world.control.clients(None, limit=3, offset=6)) == ["user-1", "user-0"]
-    assert users(await world.control.clients(None, limit=2, sort="name")) == ["elsewhere", "user-0"]
-    assert users(await world.control.clients("t", limit=1)) == ["user-6"]
-    assert users(await world.control.clients(None, limit=9, query="R-3")) == ["user-3"]
-    assert users(await world.control.clients(None, limit=9, query="APPLE")) == ["elsewhere"]
-    assert (await world.control.clients(None, limit=9, query="nobody")).total == 0
+    assert users(world.monitoring.clients.page(None, limit=3, offset=6)) == ["user-1", "user-0"]
+    assert users(world.monitoring.clients.page(None, limit=2, sort="name")) == [
+        "elsewhere",
+        "user-0",
+    ]
+    assert users(world.monitoring.clients.page("t", limit=1)) == ["user-6"]
+    assert users(world.monitoring.clients.page(None, limit=9, query="R-3")) == ["user-3"]
+    assert users(world.monitoring.clients.page(None, limit=9, query="APPLE")) == ["elsewhere"]
+    assert (world.monitoring.clients.page(None, limit=9, query="nobody")).total == 0
     for named in (["other"], {"apple"}):
-        page = await world.control.clients(None, limit=9, query="r-6", named=named)
+        page = world.monitoring.clients.page(None, limit=9, query="r-6", named=named)
         assert users(page) == ["elsewhere", "user-6"]
-        assert users(await world.control.clients("t", limit=9, query="r-6", named=named)) == [
+        assert users(world.monitoring.clients.page("t", limit=9, query="r-6", named=named)) == [
             "user-6"
         ]
 
@@ -46,7 +49,7 @@ async def test_shares_are_by_weight_among_the_active(world):
     await call(world, "heavy", output=100)
     await call(world, "light", output=100)
     await call(world, "there", output=100, tenant="other")
-    shown = {item.user: item for item in (await world.control.clients("t", limit=9)).items}
+    shown = {item.user: item for item in (world.monitoring.clients.page("t", limit=9)).items}
     assert {user: item.service_share for user, item in shown.items()} == {
         "heavy": 0.5,
         "light": 0.5,
@@ -55,11 +58,11 @@ async def test_shares_are_by_weight_among_the_active(world):
         "heavy": 0.75,
         "light": 0.25,
     }
-    everybody = (await world.control.clients(None, limit=9)).items
+    everybody = (world.monitoring.clients.page(None, limit=9)).items
     entitled = {item.user: item.entitled_share for item in everybody}
     assert entitled == {"heavy": 0.375, "light": 0.125, "there": 0.5}, "tenants have equal weights"
     world.now_s += 400
-    idle = (await world.control.clients("t", limit=9)).items
+    idle = (world.monitoring.clients.page("t", limit=9)).items
     assert [(item.service_5m, item.service_share, item.entitled_share) for item in idle] == [
         (0.0, None, None)
     ] * 2
@@ -71,15 +74,15 @@ async def test_shares_and_counters_are_by_the_tenants_own_levels(world):
     for app, user in (("one", "ann"), ("one", "ben"), ("two", "cleo"), ("one", "dan")):
         await call(world, user, app=app)
     await call(world, "elsewhere", tenant="other")
-    shown = (await world.control.clients(None, limit=9)).items
+    shown = (world.monitoring.clients.page(None, limit=9)).items
     entitled = {item.user: item.entitled_share for item in shown}
     assert entitled == pytest.approx(
         {"ann": 1 / 12, "ben": 1 / 12, "dan": 1 / 12, "cleo": 1 / 4, "elsewhere": 1 / 2}
     )
-    found = await world.control.client("t", "two", "cleo")
+    found = world.monitoring.clients.one("t", "two", "cleo")
     assert [level.path for level in found.levels] == [("t",), ("t", "two"), ("t", "two", "cleo")]
     assert found.levels[-1].counter > 0
-    assert len((await world.control.client("other", "app", "elsewhere")).levels) == 2
+    assert len((world.monitoring.clients.one("other", "app", "elsewhere")).levels) == 2
 
 
 async def test_a_client_has_its_calls_refusals_and_limits(make_world):
@@ -90,13 +93,13 @@ async def test_a_client_has_its_calls_refusals_and_limits(make_world):
     assert isinstance(await world.submit("c2", run="r2"), RefuseCall)
     world.now_s += 2
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 40, 7), True))
-    (item,) = (await world.control.clients(None, limit=9)).items
+    (item,) = (world.monitoring.clients.page(None, limit=9)).items
     assert (item.queued_calls, item.running_calls, item.refused_calls) == (0, 1, 1)
     assert (item.service_1m, item.blocked, item.user_rpm, item.app_rpm) == (114.0, False, 1, 60)
     assert item.counter is None, "first come, first served"
     world.control.post(ev.UserChanged("t", "u", blocked=True, weight=2.0))
     world.now_s += 5
-    found = await world.control.client("t", "app", "u")
+    found = world.monitoring.clients.one("t", "app", "u")
     assert found.client.blocked
     assert (found.tenant_weight, found.app_weight, found.user_weight) == (1.0, 1.0, 2.0)
     assert sum(value or 0 for value in found.service) == 114.0
@@ -106,8 +109,8 @@ async def test_a_client_has_its_calls_refusals_and_limits(make_world):
     (under_way,) = found.calls
     assert (under_way.state, under_way.record.output_tokens) == ("running", 7)
     assert found.limits.throttle is not None
-    assert await world.control.client("t", "app", "nobody") is None
-    assert await world.control.client("other", "app", "u") is None
+    assert world.monitoring.clients.one("t", "app", "nobody") is None
+    assert world.monitoring.clients.one("other", "app", "u") is None
 
 
 async def test_one_client_has_its_counters_and_credits_on_every_level(world):
@@ -116,7 +119,7 @@ async def test_one_client_has_its_counters_and_credits_on_every_level(world):
     busy, other = [
         await world.submitted("c", run=f"r-{user}", user=user) for user in ("busy", "new")
     ]
-    found = await world.control.client("t", "app", "busy")
+    found = world.monitoring.clients.one("t", "app", "busy")
     assert [level.path for level in found.levels] == [("t",), ("t", "busy")]
     tenant, own = found.levels
     assert own.least_counter <= own.counter <= tenant.counter
@@ -138,9 +141,9 @@ async def test_looking_changes_nothing(make_world, system):
     waiting = [await world.submitted("w", run=f"w{n}", user=f"u{n % 3}") for n in range(6)]
     dispatcher = world.control._dispatcher
     before = dispatcher.snapshot(world.now_s)
-    page = await world.control.clients(None, limit=9)
+    page = world.monitoring.clients.page(None, limit=9)
     for item in page.items:
-        assert await world.control.client(item.tenant, item.app, item.user) is not None
+        assert world.monitoring.clients.one(item.tenant, item.app, item.user) is not None
     await world.control.runs(None, None, 10)
     assert dispatcher.snapshot(world.now_s) == before
     for task in waiting:

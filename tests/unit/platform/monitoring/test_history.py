@@ -10,7 +10,6 @@ from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Progress
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS
-from fairserve.platform.monitoring.history import History
 
 
 def member(worker_id, metrics=None, state="ready"):
@@ -20,9 +19,8 @@ def member(worker_id, metrics=None, state="ready"):
 @pytest.fixture
 async def history(world):
     members = [member("w0", WorkerMetrics(3, 1, 0.25)), member("w1"), member("w9", state="joining")]
-    made = History(
-        world.control, lambda: members, clock=lambda: world.now_s, wall=lambda: 5000.0 + world.now_s
-    )
+    made = world.monitoring.history
+    world.members += members
     made.world = world
     return made
 
@@ -64,7 +62,7 @@ async def test_the_arrays_have_one_entry_a_bucket(world, history):
     await step(history)
     await step(history, 3 * BUCKET_S)  # the loop was held up
     found = history.snapshot()
-    assert found.at == [5100.0 + BUCKET_S * n for n in range(1, 6)]
+    assert found.at == [1_000_100.0 + BUCKET_S * n for n in range(1, 6)]
     assert found.activity.service == [0.0, 110.0, 0.0, 0.0, 0.0]
     assert found.activity.ended["completed"] == [0, 1, 0, 0, 0]
     assert found.activity.accepted == [0, 1, 0, 0, 0]

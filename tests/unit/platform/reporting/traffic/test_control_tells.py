@@ -1,4 +1,4 @@
-"""Control tells the recorder of every accepted call once, with the keys that the router matched by."""
+"""Control notifies the recorder of every accepted call once, with the router's block keys."""
 
 import asyncio
 
@@ -8,6 +8,7 @@ from control_world import MemoryJournal
 
 from fairserve.interactions.call import Call, TokenUsage
 from fairserve.interactions.profile import DEFAULT_PROFILE
+from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.messages import Cancel, Grant, RefuseCall, Release, Submit
 from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
 from fairserve.scheduling import events as ev
@@ -23,19 +24,29 @@ def journal():
     return MemoryJournal()
 
 
+class Ended(CallListener):
+    """A listener that keeps the calls that ended."""
+
+    def __init__(self):
+        self.calls = []
+
+    def call_ended(self, call, outcome, now_s):
+        self.calls.append(call)
+
+
 @pytest.fixture
 async def world(journal):
-    told = []
+    ended = Ended()
     control = ControlService(
         SYSTEMS["rpm-3"],
         journal,
-        on_ended=lambda live, now_s: told.append(live),
         wall=lambda: 1_000_000.0,
     )
+    control.subscribe(ended)
     control.start()
     control.post(ev.WorkerJoined("w0", CAPACITY))
     control.post(ev.AppChanged("app", DEFAULT_PROFILE, Limits(3, None)))
-    yield control, told
+    yield control, ended.calls
     await control.close()
 
 
@@ -46,24 +57,24 @@ def submit(control, name, **more):
     return control.submit(Submit(call, record_id=name), lambda cancel: None)
 
 
-async def test_each_accepted_call_is_told_once_with_keys_stage_and_its_run(world):
-    control, told = world
+async def test_each_accepted_call_ends_once_with_keys_stage_and_its_run(world):
+    control, ended = world
     for name in ("a", "b"):
         grant = await submit(control, name)
         assert isinstance(grant, Grant)
         await control.release(
             Release(grant.call_id, "completed", TokenUsage(100, 0, 0, 5), delivered=True)
         )
-    assert [live.call.call_id for live in told] == ["app/run/a", "app/run/b"]
-    assert [live.call.stage for live in told] == [1, 2]
-    assert {live.run_opened_at for live in told} == {1_000_000.0}
-    keys = [list(live.block_keys) for live in told]
+    assert [live.call.call_id for live in ended] == ["app/run/a", "app/run/b"]
+    assert [live.call.stage for live in ended] == [1, 2]
+    assert {live.run_opened_at for live in ended} == {1_000_000.0}
+    keys = [list(live.block_keys) for live in ended]
     assert keys[0] == keys[1]
     assert len(keys[0]) == len(PROMPT) // BLOCK_TOKENS
 
 
-async def test_a_withdrawn_call_is_told_and_a_refused_one_is_not(world, journal):
-    control, told = world
+async def test_a_withdrawn_call_is_recorded_and_a_refused_one_is_not(world, journal):
+    control, ended = world
     for name in ("a", "b"):
         assert isinstance(await submit(control, name), Grant)
     control.post(ev.WorkerDraining("w0"))
@@ -74,5 +85,5 @@ async def test_a_withdrawn_call_is_told_and_a_refused_one_is_not(world, journal)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert isinstance(await submit(control, "d"), RefuseCall)
-    assert "app/run/d" not in {live.call.call_id for live in told}
-    assert [live.call.call_id for live in told].count("app/run/c") == 1
+    assert "app/run/d" not in {live.call.call_id for live in ended}
+    assert [live.call.call_id for live in ended].count("app/run/c") == 1

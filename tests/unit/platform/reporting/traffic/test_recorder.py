@@ -7,7 +7,7 @@ import pytest
 from recorded_calls import OPENED_AT, ended, writer
 
 from fairserve.interactions.call import Call, TokenUsage
-from fairserve.platform.control.call_state import LiveCall
+from fairserve.platform.control.call_state import CallState
 from fairserve.platform.reporting.traffic import recorder as recorder_module
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import (
@@ -96,7 +96,7 @@ class Recorder:
         )
 
     def ended(self, name="c1", usage=TokenUsage(30, 10, 8, 5), **more):
-        live = LiveCall(
+        live = CallState(
             call=Call(
                 call_id=f"app/run/{name}",
                 tenant="tn_1",
@@ -121,7 +121,7 @@ class Recorder:
             block_keys=[1, 2],
             **more,
         )
-        self.recorder.ended(live, 105.5)
+        self.recorder.call_ended(live, "completed", 105.5)
 
     def written(self):
         self.recorder.start()
