@@ -68,8 +68,8 @@ _LEDGER = (
         "ledger",
         "platform/control/live_calls.py",
         """        self._leases.renew(live.call.call_id, now_s)
-        self._activity.used""",
-        "        self._activity.used",
+        for listener""",
+        "        for listener",
         _CONTROL,
     ),
     Mutation(
@@ -104,8 +104,8 @@ _LEDGER = (
         "live-service-counts-each-progress-in-full",
         "ledger",
         "platform/monitoring/activity.py",
-        "            live.counted_service = service\n",
-        "            live.counted_service = 0.0\n",
+        "            counted.service = service\n",
+        "            counted.service = 0.0\n",
         ("tests/unit/platform/monitoring/*activity*.py", "tests/property/*activity*.py"),
     ),
     Mutation(
