@@ -48,7 +48,6 @@ from fairserve.platform.control.port import (
 )
 from fairserve.platform.control.record import Client
 from fairserve.platform.control.runs import LiveRuns
-from fairserve.platform.control.switch import switch_system
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.control.watch import Tell
 from fairserve.platform.tenancy.prices.book import PriceBook
@@ -56,6 +55,7 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import LimitsInUse
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.switch import switch_system
 from fairserve.scheduling.system import SystemConfig
 
 logger = logging.getLogger(__name__)

@@ -111,7 +111,7 @@ _LEDGER = (
     Mutation(
         "new-feeder-forgets-what-running-calls-used",
         "ledger",
-        "platform/control/switch.py",
+        "scheduling/switch.py",
         "            feeder.charge(call.call_id, usage)\n",
         "",
         ("tests/unit/platform/control/*switch*.py", *_CONTROL),

@@ -127,7 +127,7 @@ def test_a_lost_worker_begins_anew():
 
 
 def test_the_system_changes_and_reports_go_on():
-    from fairserve.platform.control.switch import switch_system
+    from fairserve.scheduling.switch import switch_system
 
     told = Told()
     name, worker, _ = told.call(DOCUMENT)

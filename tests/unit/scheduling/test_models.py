@@ -6,10 +6,10 @@ import pytest
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.profile import AppProfile, StageProfile
-from fairserve.platform.control.switch import switch_system
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import SYSTEMS
+from fairserve.scheduling.switch import switch_system
 from fairserve.throttling.base import Limits
 
 PROFILE = AppProfile(stages=(StageProfile(32, 0, 8),), calls_per_interaction=1, idle_timeout_s=30.0)

@@ -1,10 +1,10 @@
-"""Changing the system while calls run: a new dispatcher that takes over what the old one holds.
+"""Replaces the system of a dispatcher while calls are queued and running.
 
-What belongs to people and workers goes over unchanged: profiles, limits, runs, workers, believed
-caches. Policies that are replaced begin with fair counters but know every call under way, so nothing
-is lost, refused or granted twice by the change. A policy whose name and options stay keeps its state,
-unless the system's levels or its rule for newcomers change: then all clients are others. (The levels of
-one tenant change by an event, :meth:`Dispatcher.handle`, which leaves every other tenant as it is.)
+Profiles, limits, runs, workers and believed caches are kept. A new policy starts with fair counters and
+knows every queued and running call, so that no call is lost, rejected or granted twice. A policy whose
+name and options stay the same keeps its state, unless the levels or the rule for newcomers change: then
+all clients are others. (The levels of one tenant change by an event, :meth:`Dispatcher.handle`, which
+leaves every other tenant as it is.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairserve.throttling.registry import THROTTLES
 P = TypeVar("P")
 
 LiveState = tuple[Call, str | None, TokenUsage]
-"""A call under way, its worker (None: it is queued), and what it has used."""
+"""A call, its worker (None while it is queued), and its usage so far."""
 
 
 def switch_system(
@@ -34,11 +34,10 @@ def switch_system(
     seed: int,
     now_s: float,
 ) -> None:
-    """Change the dispatcher to ``system``, at the very end and in one go.
+    """Change the dispatcher to ``system``; everything that can fail precedes the first change.
 
-    ``calls`` are all calls under way in the order of their acceptance, ``seed`` is the dispatcher's.
-    Raises ValueError, KeyError or TypeError for options that a policy does not take; nothing has
-    changed then.
+    ``calls`` are all queued and running calls in the order of their acceptance; ``seed`` is that of the
+    dispatcher. Raises ValueError, KeyError or TypeError for options that a policy does not accept.
     """
     before = dispatcher.system
     # Everything that can fail is built first.
@@ -47,7 +46,7 @@ def switch_system(
         throttle = _built(THROTTLES[system.throttle], **system.throttle_options)
 
     block_tokens = dispatcher.first.locality.block_tokens
-    # New throughout: a feeder that is replaced would go on to follow the old one's tree.
+    # All new: a feeder that is kept would continue to follow the prefix tree of its old pool.
     pools = {
         model: _built(ModelPool, system, dispatcher.directory, seed=seed, block_tokens=block_tokens)
         for model in dispatcher.pools or [""]
@@ -84,13 +83,13 @@ def switch_system(
         newcomers.slices, newcomers.growth_s = system.newcomer_slices, system.newcomer_growth_s
     dispatcher.first = first
     dispatcher.compose(pools if dispatcher.pools else {})
-    if not same_feeder:  # they share by now what they charge
+    if not same_feeder:  # the new feeders share their counters from here on
         for model, pool in dispatcher.pools.items():
             _fill_feeder(pool.feeder, [entry for entry in calls if entry[0].pool == model])
 
 
 def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:
-    """Tell a new feeder of the calls under way: the granted ones first, then the queue in order."""
+    """Add the calls to a new feeder: the granted ones first, then the queue in order."""
     for call, worker_id, usage in calls:
         if worker_id is not None:
             feeder.add(call)
@@ -102,7 +101,7 @@ def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:
 
 
 def _fill_router(router: Router, pool: Pool, calls: Sequence[LiveState]) -> None:
-    """Tell a new router of the workers and of what runs on them."""
+    """Add the workers to a new router, and the calls that run on them."""
     for name in pool.workers:
         router.add_worker(name)
     for call, worker_id, _ in calls:
@@ -114,7 +113,7 @@ def _fill_router(router: Router, pool: Pool, calls: Sequence[LiveState]) -> None
 
 
 def _built(factory: Callable[..., P], *arguments: Any, **options: Any) -> P:
-    """A policy from its registry. An option that it does not have is the caller's error."""
+    """Return a policy from its registry; raise ValueError for an option that it does not have."""
     try:
         return factory(*arguments, **options)
     except TypeError as error:
