@@ -49,7 +49,7 @@ async def chart_events(
     history: History, draw: Callable[[], Mapping[str, Chart]]
 ) -> AsyncIterator[bytes]:
     """The event ``charts`` with each new sample: a source for :func:`streams.stream`."""
-    with latest(history.watch) as news:
+    with latest(history.subscribe) as news:
         while True:
             yield event("charts", orjson.dumps(draw()))
             while await news.next(LOOK_S) is None:

@@ -15,17 +15,22 @@ from dataclasses import dataclass, field
 
 from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.call_state import CallState
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.live_calls import LiveCalls
 from fairserve.platform.control.messages import (
+    CallEvent,
     Cancel,
     Grant,
     OnCancel,
     Progress,
     RefuseCall,
     Release,
+    RunEnded,
+    RunEvent,
+    ServerStopping,
     Submit,
 )
 from fairserve.platform.control.record import CallRecord, plain_of
@@ -33,7 +38,6 @@ from fairserve.platform.control.recorder import CallRecorder
 from fairserve.platform.control.room import QueueBounds, no_room, turned_away
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
-from fairserve.platform.control.watch import CallNews, RunEnded, RunNews, ServerStops, Watchers
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import AdmissionOptions
@@ -89,8 +93,8 @@ class CallLifecycle:
     ) -> None:
         self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s, listeners)
         """To be read only."""
-        self.watchers: Watchers[str, RunNews] = Watchers()
-        """Followers of runs, by the core's ids."""
+        self.followers: Subscribers[str, RunEvent] = Subscribers()
+        """Followers of runs by the run's core id."""
         self.draining = False
         self._dispatcher, self._journal = dispatcher, journal
         self._options = options
@@ -139,7 +143,7 @@ class CallLifecycle:
         live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
         self.save_run(call.interaction_id)
         live.block_keys = self._dispatcher.block_keys(call)
-        self._tell(live, "queued")
+        self._publish(live, "queued")
         self.apply(commands)
         try:
             await self._journal.durable(sequence)
@@ -207,7 +211,7 @@ class CallLifecycle:
         logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
         now_s = self._clock()
         self.calls.wait_again(live, now_s)
-        self._tell(live, "queued")
+        self._publish(live, "queued")
         self.apply(self._dispatcher.handle(ev.CallReturned(message.call_id), now_s))
         granted = await self._turn(live)
         assert isinstance(granted, Grant), "a call that was admitted once is never refused"
@@ -263,7 +267,7 @@ class CallLifecycle:
                 case ev.InteractionEnded():
                     record = self._runs.ended(command, self._wall())
                     self._journal.append("interaction", command.interaction_id, plain_of(record))
-                    self.watchers.tell(command.interaction_id, RunEnded())
+                    self.followers.publish(command.interaction_id, RunEnded())
                 case ev.Refuse():
                     raise AssertionError("only an arriving call is refused")
 
@@ -278,7 +282,7 @@ class CallLifecycle:
         # The queued first: the end of a running call would give them a grant.
         for live in sorted(self.calls, key=lambda live: live.worker_id is not None):
             self._stop(live, "failed", "server stopped", "the server is stopping")
-        self.watchers.tell_all(ServerStops())
+        self.followers.publish_all(ServerStopping())
 
     def end_overdue(self, now_s: float) -> None:
         """Expire waits and leases."""
@@ -326,7 +330,7 @@ class CallLifecycle:
 
     def _grant(self, command: ev.Admit) -> None:
         live = self.calls.grant(command.call_id, command.worker_id, self._clock())
-        self._tell(live, "running")
+        self._publish(live, "running")
         grant = Grant(
             call_id=command.call_id,
             interaction_id=live.call.interaction_id,
@@ -349,7 +353,7 @@ class CallLifecycle:
         if command.worker_id is None:
             self._forget(live)
             self._recorder.ended(live, command.outcome, error="interaction cancelled")
-            self._tell(live, command.outcome, error="interaction cancelled")
+            self._publish(live, command.outcome, error="interaction cancelled")
             _fail_turn(live, "its interaction was cancelled", "interaction_cancelled")
         else:
             live.on_cancel(
@@ -391,20 +395,20 @@ class CallLifecycle:
             self._recorder.ended(live, outcome, ttft_s=ttft_s, error=error, delivered=delivered)
         else:
             self._recorder.dropped(live)
-        self._tell(live, outcome, ttft_s=ttft_s, error=error)
+        self._publish(live, outcome, ttft_s=ttft_s, error=error)
         self.apply(commands)
 
-    def _tell(
+    def _publish(
         self, live: CallState, state: str, *, ttft_s: float | None = None, error: str = ""
     ) -> None:
-        """Those who follow its run."""
+        """Publish the state of a call to the followers of its run."""
         run_id = live.call.interaction_id
-        if run_id in self.watchers:
+        if run_id in self.followers:
             now_s, now_at = self._clock(), self._wall()
             record = live.record(
                 "completed", now_s=now_s, ended_at=now_at, ttft_s=ttft_s, error=error
             )
-            self.watchers.tell(run_id, CallNews(state, record))
+            self.followers.publish(run_id, CallEvent(state, record))
 
     def _forget(self, live: CallState) -> None:
         self.calls.forget(live)

@@ -1,4 +1,4 @@
-"""The messages between API replicas and control (DESIGN, "Roles"): six kinds, defined once.
+"""The messages between API replicas and control (DESIGN, "Roles"), and the events of a run.
 
 The embedded default sends them through memory; scaled out they travel through Redis streams.
 An API replica *submits* a call, gets a *grant* (or a *refusal*), streams from the granted worker
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairserve.interactions.call import Call, TokenUsage
+from fairserve.platform.control.record import CallRecord
 from fairserve.scheduling.events import CallOutcome
 from fairserve.throttling.base import Decision
 
@@ -103,3 +104,28 @@ class Cancel:
 
 OnCancel = Callable[[Cancel], None]
 """Called by control, on the event loop, when a granted call must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEvent:
+    """Control -> follower of a run: a call of it has another state."""
+
+    state: str
+    """``queued``, ``running``, or how it ended."""
+    record: CallRecord
+    """Its row as known so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """Control -> follower of a run: it has ended; a late call may reopen one that timed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStopping:
+    """Control -> follower of a run: this is the last event."""
+
+
+RunEvent = CallEvent | RunEnded | ServerStopping
+OnRunEvent = Callable[[RunEvent], None]
+"""Receives the events of a run, on the event loop. Raises nothing."""

@@ -17,13 +17,14 @@ from fairserve.platform.control.messages import (
     Cancel,
     Grant,
     OnCancel,
+    OnRunEvent,
     Progress,
     RefuseCall,
     Release,
     Submit,
 )
 from fairserve.platform.control.record import CallRecord, Client
-from fairserve.platform.control.watch import Tell
+from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.scheduling.admission import LimitsInUse
 
 
@@ -148,8 +149,11 @@ class ClusterView:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
-class ControlPort(Protocol):
-    """Control, as an API replica sees it."""
+class ControlPort(ControlInbox, Protocol):
+    """Control as the rest of the platform sees it.
+
+    Calls and runs, views, and changes: of settings (:class:`ControlInbox`), workers and the system.
+    """
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
         """Queue a call and wait for its turn.
@@ -223,8 +227,11 @@ class ControlPort(Protocol):
         """
         ...
 
-    def watch(self, run_id: str, tell: Tell) -> Callable[[], None]:
-        """Be told what becomes of a run's calls and of the run; the answer ends it."""
+    def follow_run(self, run_id: str, on_event: OnRunEvent) -> Callable[[], None]:
+        """Deliver the events of a run and its calls from now on; the result ends that.
+
+        The run need not exist. Raises UnavailableError if there are too many followers.
+        """
         ...
 
     async def interaction(self, run_id: str) -> RunView | None:
@@ -262,6 +269,13 @@ class ControlPort(Protocol):
 
     def subscribe(self, listener: CallListener) -> None:
         """Notify a listener of the calls and runs from now on; before the first call."""
+        ...
+
+    def apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
+        """Change the system or its parameters while calls run; from any thread, waits for it.
+
+        Raises ValueError (or KeyError for a name) that states what is allowed; nothing has changed then.
+        """
         ...
 
     async def cluster(self) -> ClusterView:

@@ -31,6 +31,7 @@ from fairserve.platform.control.messages import (
     Cancel,
     Grant,
     OnCancel,
+    OnRunEvent,
     Progress,
     RefuseCall,
     Release,
@@ -49,7 +50,6 @@ from fairserve.platform.control.port import (
 from fairserve.platform.control.record import Client
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
-from fairserve.platform.control.watch import Tell
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import LimitsInUse
@@ -278,9 +278,9 @@ class ControlService:
             commands = self._dispatcher.handle(event, self._clock())
         self._lifecycle.apply(commands)
 
-    def watch(self, run_id: str, tell: Tell) -> Callable[[], None]:
+    def follow_run(self, run_id: str, on_event: OnRunEvent) -> Callable[[], None]:
         """See the port."""
-        return self._lifecycle.watchers.watch(run_id, tell)
+        return self._lifecycle.followers.subscribe(run_id, on_event)
 
     async def interaction(self, run_id: str) -> RunView | None:
         """See the port."""

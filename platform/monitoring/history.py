@@ -1,8 +1,8 @@
 """The last half hour: every five seconds a sample of the cluster, beside what became of the calls.
 
 A sample is taken at the end of each bucket of :mod:`fairserve.platform.monitoring.activity`. Kept in
-memory only, for as long as the buckets: a restart begins anew. Followers are told of each new
-sample; there may be as many as of runs (:mod:`fairserve.platform.control.watch`).
+memory only, for as long as the buckets: a restart begins anew. Each new sample is published to the
+subscribers, whose number is bounded (:mod:`fairserve.platform.base.subscribers`).
 
 Cost of a sample: O(workers + clients of the bucket), once in 5 s; of a snapshot: O(360 * (its clients +
 workers)), on the event loop.
@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from fairserve.engine.base import WorkerMetrics
+from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.port import ClusterView, ControlPort, WorkerView
 from fairserve.platform.control.record import Client
-from fairserve.platform.control.watch import Watchers
 from fairserve.platform.monitoring.activity import BUCKET_S, BUCKETS, Activity
 from fairserve.platform.monitoring.live_snapshot import (
     LiveSnapshot,
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 SHOWN_CLIENTS = 10
 
-Tell = Callable[[Sample], None]
+OnSample = Callable[[Sample], None]
 
 
 class PoolMember(Protocol):
@@ -73,7 +73,7 @@ class History:
         self._wall = wall
         self._samples: dict[int, Sample] = {}
         """By bucket, ascending."""
-        self._watchers: Watchers[str, Sample] = Watchers()
+        self._subscribers: Subscribers[str, Sample] = Subscribers()
         self._leaders: dict[tuple[str | None, int], Sequence[Client]] = {}
         """Since the last sample."""
 
@@ -111,7 +111,7 @@ class History:
         for old in [old for old in self._samples if old <= number - BUCKETS]:
             del self._samples[old]
         self._leaders.clear()
-        self._watchers.tell("", sample)
+        self._subscribers.publish("", sample)
         return sample
 
     def _workers(self, view: ClusterView, number: int) -> tuple[WorkerSample, ...]:
@@ -152,12 +152,12 @@ class History:
             at=lambda number: offset_s + (number + 1) * BUCKET_S,
         )
 
-    def watch(self, tell: Tell) -> Callable[[], None]:
-        """Be told of each new sample, on the event loop; the answer ends it.
+    def subscribe(self, on_sample: OnSample) -> Callable[[], None]:
+        """Deliver each new sample, on the event loop; the result ends that.
 
-        Raises UnavailableError if there are too many followers.
+        Raises UnavailableError if there are too many subscribers.
         """
-        return self._watchers.watch("", tell)
+        return self._subscribers.subscribe("", on_sample)
 
 
 def _worker(

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
 from fairserve.platform.reporting.usage.readers import Reader, asked_app
@@ -43,7 +44,7 @@ def change_throttling(
     """Change it while running: parameters that are left out return to their defaults."""
     settings = request.app.state.settings
     current, options, kept = service.change(session, principal, settings, body)
-    control = request.app.state.control
+    control: ControlPort = request.app.state.control
     after_commit(session, lambda: control.apply_throttling(current.system, options))
     report = service.report(settings, current)
     return ThrottlingChanged(**report.model_dump(), after_worker_restart=kept)

@@ -71,7 +71,7 @@ async def follow(request: Request, viewer: AdminViewer) -> Response:
     async def pieces() -> AsyncIterator[bytes]:
         sampled = asyncio.Event()
         sampled.set()
-        stop = history.watch(lambda _: sampled.set())
+        stop = history.subscribe(lambda _: sampled.set())
         said: dict[str, str] = {}
         rates: dict[str, float | None] = {}
         looks = 0

@@ -78,7 +78,7 @@ async def follow(request: Request, viewer: AnyViewer, minutes: Minutes = 10) -> 
 
     async def pieces() -> AsyncIterator[bytes]:
         key = (viewer.is_admin, viewer.tenant_id, minutes)
-        with latest(history.watch) as news:
+        with latest(history.subscribe) as news:
             while True:
                 sample = await news.next(WAIT_S)
                 if sample is None:

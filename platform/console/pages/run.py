@@ -19,6 +19,7 @@ from fairserve.platform.console.lists import Part
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, latest, stream
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.identity import App
 from fairserve.platform.serving.interactions.admin_endpoints import cancel_any_interaction
@@ -70,11 +71,11 @@ async def follow(
     offset: Offset = 0,
 ) -> Response:
     """The page's moving part, drawn anew when something happens, until the run has ended."""
-    control = request.app.state.control
+    control: ControlPort = request.app.state.control
     await runs.get(run_id)
 
     async def pieces() -> AsyncIterator[bytes]:
-        with latest(partial(control.watch, core_run_id(app_id, run_id))) as news:
+        with latest(partial(control.follow_run, core_run_id(app_id, run_id))) as news:
             while True:
                 began_s = time.monotonic()
                 run = await runs.get(run_id)

@@ -87,7 +87,7 @@ async def test_charts_are_sent_at_each_new_sample(monkeypatch):
     told = []
 
     class Samples:
-        def watch(self, tell):
+        def subscribe(self, tell):
             told.append(tell)
             return told.clear
 

@@ -106,7 +106,7 @@ async def test_samples_are_kept_for_half_an_hour(history):
 
 async def test_followers_are_told_of_each_sample(history):
     told = []
-    stop = history.watch(told.append)
+    stop = history.subscribe(told.append)
     first = await step(history)
     await history.take()
     second = await step(history)
@@ -116,12 +116,12 @@ async def test_followers_are_told_of_each_sample(history):
 
 
 async def test_followers_are_bounded(history, monkeypatch):
-    monkeypatch.setattr("fairserve.platform.control.watch.MAX_FOLLOWERS", 1)
-    stop = history.watch(print)
+    monkeypatch.setattr("fairserve.platform.base.subscribers.MAX_SUBSCRIBERS", 1)
+    stop = history.subscribe(print)
     with pytest.raises(UnavailableError):
-        history.watch(print)
+        history.subscribe(print)
     stop()
-    history.watch(print)
+    history.subscribe(print)
 
 
 async def test_it_samples_by_itself_when_a_bucket_is_over(world, history):
@@ -142,7 +142,7 @@ async def test_it_samples_by_itself_when_a_bucket_is_over(world, history):
         if len(samples) == 3:
             told.set()
 
-    history.watch(tell)
+    history.subscribe(tell)
     world.now_s += 1.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fairserve.platform.monitoring.history.asyncio.sleep", passing)
