@@ -30,6 +30,8 @@ CPU_S = 1.0
 """Processor time that compiling one schema may take."""
 MAX_WAITING = 128
 MAX_WAITING_PER_CLIENT = 8
+END_S = 5.0
+"""Seconds within which the child ends once it has closed its output; then it is killed."""
 _MODULE = "fairserve.engine.torch.schema_process"
 
 
@@ -126,6 +128,9 @@ class SchemaChecks:
         answer = await process.stdout.readline()
         if answer:
             return str(orjson.loads(answer))
+        # It has closed its output, so it is ending. A kill would reap it first and lose its status.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), END_S)
         status = await self._end_process()
         if status == -signal.SIGPROF:
             return f"compiling it takes over {self._cpu_s:g} s of processor time; simplify it"
