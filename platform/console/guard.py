@@ -37,7 +37,7 @@ class SignInNeededError(AuthenticationError):
 def _viewer(request: Request) -> Viewer:
     state = request.app.state
     token = request.cookies.get(COOKIE, "")
-    viewer = sessions.find(state.session_factory, token, state.settings, utc_now())
+    viewer = sessions.find(state.session_factory, token, state.settings.tenancy, utc_now())
     if viewer is None:
         raise SignInNeededError("sign in to see this page")
     request.state.viewer = viewer
@@ -69,7 +69,7 @@ async def _form(request: Request) -> Form:
     token = request.cookies.get(COOKIE, "")
     state = request.app.state
     viewer = await asyncio.to_thread(
-        sessions.find, state.session_factory, token, state.settings, utc_now()
+        sessions.find, state.session_factory, token, state.settings.tenancy, utc_now()
     )
     if viewer is None:
         raise SignInNeededError("sign in first; nothing was changed")

@@ -48,7 +48,7 @@ def page(
         viewer=viewer,
         pages=pages,
         note=NOTES.get(request.query_params.get("done", "")),
-        currency=request.app.state.settings.currency,
+        currency=request.app.state.settings.tenancy.currency,
         **values,
     )
     return HTMLResponse(text, status_code=status, headers={"Cache-Control": "no-store"})

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, Tenant
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.settings import TenancySettings
 
 MOST_PER_KEY = 100
 """Sessions of one key; a further sign-in ends the oldest."""
@@ -49,7 +49,7 @@ class Viewer:
         return self.principal.tenant_id
 
 
-def begin(session: Session, principal: Principal, settings: Settings, now: datetime) -> str:
+def begin(session: Session, principal: Principal, settings: TenancySettings, now: datetime) -> str:
     """Store a session for a key's principal; returns the cookie's value. The caller commits."""
     token = secrets.token_urlsafe(32)
     session.execute(
@@ -81,7 +81,9 @@ def begin(session: Session, principal: Principal, settings: Settings, now: datet
     return token
 
 
-def find(sessions: SessionFactory, token: str, settings: Settings, now: datetime) -> Viewer | None:
+def find(
+    sessions: SessionFactory, token: str, settings: TenancySettings, now: datetime
+) -> Viewer | None:
     """Whom a cookie stands for now; None if its session is over. Notes that it was seen."""
     if not token or len(token) > MAX_TOKEN_CHARS:
         return None
@@ -99,7 +101,7 @@ def find(sessions: SessionFactory, token: str, settings: Settings, now: datetime
 
 
 def still_holds(
-    sessions: SessionFactory, viewer: Viewer, settings: Settings, now: datetime
+    sessions: SessionFactory, viewer: Viewer, settings: TenancySettings, now: datetime
 ) -> bool:
     """Whether the session of a page that stays open has not ended; the page counts as a look at it."""
     return _open_session(sessions, viewer.session_id, settings, now) is not None
@@ -110,14 +112,14 @@ def end(session: Session, session_id: str) -> None:
     session.execute(delete(ConsoleSession).where(ConsoleSession.id == session_id))
 
 
-def delete_over(session: Session, settings: Settings, now: datetime) -> int:
+def delete_over(session: Session, settings: TenancySettings, now: datetime) -> int:
     """Delete sessions that are over; returns how many. The caller commits."""
     result = session.execute(delete(ConsoleSession).where(or_(*_over(settings, now))))
     return int(getattr(result, "rowcount", 0))
 
 
 def _open_session(
-    sessions: SessionFactory, session_id: str, settings: Settings, now: datetime
+    sessions: SessionFactory, session_id: str, settings: TenancySettings, now: datetime
 ) -> tuple[ConsoleSession, ApiKey, Tenant | None] | None:
     """A session that has not ended, with its key and tenant. The look at it is stored, to the minute."""
     with sessions() as session:
@@ -144,13 +146,17 @@ def _open_session(
     return row[0], row[1], row[2]
 
 
-def _over(settings: Settings, now: datetime) -> tuple[ColumnElement[bool], ...]:
+def _over(settings: TenancySettings, now: datetime) -> tuple[ColumnElement[bool], ...]:
     idle = timedelta(minutes=settings.console_idle_minutes)
     return (ConsoleSession.expires_at <= now, ConsoleSession.seen_at <= now - idle)
 
 
 def _holds(
-    row: ConsoleSession, key: ApiKey, tenant: Tenant | None, settings: Settings, now: datetime
+    row: ConsoleSession,
+    key: ApiKey,
+    tenant: Tenant | None,
+    settings: TenancySettings,
+    now: datetime,
 ) -> bool:
     idle = timedelta(minutes=settings.console_idle_minutes)
     if row.expires_at <= now or row.seen_at <= now - idle:

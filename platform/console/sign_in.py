@@ -14,12 +14,12 @@ from fairserve.platform.base.errors import FairServeError, PermissionDeniedError
 from fairserve.platform.console import sessions
 from fairserve.platform.console.guard import COOKIE, AnyViewer, OwnForm, check_site, read_form
 from fairserve.platform.console.rendering import page
+from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.session import WriteSession
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tenancy.auth import Principal
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ async def sign_in(request: Request) -> Response:
     onward = form.get("next", "")
     console: ConsoleState = request.app.state.console
     factory: SessionFactory = request.app.state.session_factory
-    settings: Settings = request.app.state.settings
+    settings: ConsoleSettings = request.app.state.settings.console
     address = client_address(request.scope, settings.proxy_networks)
     _warn_of_proxy(request, console, settings)
     try:
@@ -73,7 +73,7 @@ async def sign_in(request: Request) -> Response:
                 tenant_id=principal.tenant_id,
                 after={"address": address},
             )
-            return sessions.begin(session, principal, settings, utc_now())
+            return sessions.begin(session, principal, request.app.state.settings.tenancy, utc_now())
 
     token = await asyncio.to_thread(store)
     answer = RedirectResponse(_local(onward), status_code=303)
@@ -105,7 +105,7 @@ async def _principal(request: Request, key: str) -> Principal:
     return found
 
 
-def _warn_of_proxy(request: Request, console: ConsoleState, settings: Settings) -> None:
+def _warn_of_proxy(request: Request, console: ConsoleState, settings: ConsoleSettings) -> None:
     """Log, once, that there seems to be a proxy whose headers are ignored."""
     ignored = not settings.trusted_proxies and "x-forwarded-for" in request.headers
     if ignored and not console.warned_of_proxy:

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from fairserve.platform.base.errors import UnavailableError
+from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.console.sign_in_limit import SignInFailures, SignInLimit
-from fairserve.platform.server.settings import Settings
 
 MAX_SHARED = 100
 
@@ -62,7 +62,7 @@ class Shared:
 class ConsoleState:
     """All of it, of one server."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ConsoleSettings) -> None:
         self.overviews = Shared()
         self.sign_ins = SignInLimit(settings.console_sign_ins, settings.console_sign_ins_in_all)
         self.sign_in_failures = SignInFailures()

@@ -46,7 +46,9 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
 
     def check_session() -> None:
         try:
-            if not sessions.still_holds(state.session_factory, viewer, state.settings, utc_now()):
+            if not sessions.still_holds(
+                state.session_factory, viewer, state.settings.tenancy, utc_now()
+            ):
                 raise SignInNeededError("signed out")
         except OperationalError as error:
             raise unavailable() from error
@@ -67,7 +69,7 @@ def stream(request: Request, viewer: Viewer, source: Source) -> StreamingRespons
     answer = while_allowed(
         events(),
         partial(asyncio.to_thread, check_session),
-        state.settings.stream_check_s,
+        state.settings.serving.stream_check_s,
         ending,
     )
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from fairserve.interactions.call import LEVELS
 from fairserve.platform.db.base import ID_CHARS
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tuning.parameters import describe, parameters_of, system_config
 from fairserve.platform.tuning.service import Current
+from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.system import SystemConfig
 
 FIELD = "p."
@@ -165,7 +165,7 @@ def text_of(value: Any) -> str:
 
 
 def sheet(
-    settings: Settings, current: Current, system: str, form: Mapping[str, str] | None = None
+    settings: TuningSettings, current: Current, system: str, form: Mapping[str, str] | None = None
 ) -> Sheet:
     """The parameters of a system, as they hold, or as a form has them.
 
@@ -231,7 +231,7 @@ def plain(value: Any) -> Any:
     return math.inf if value == "inf" else value
 
 
-def blamed(settings: Settings, system: str, chosen: Mapping[str, Any]) -> dict[str, str]:
+def blamed(settings: TuningSettings, system: str, chosen: Mapping[str, Any]) -> dict[str, str]:
     """The parameters because of which these cannot hold, with what is wrong; empty: they can."""
     message = _wrong(settings, system, chosen)
     if message is None:
@@ -247,7 +247,7 @@ def blamed(settings: Settings, system: str, chosen: Mapping[str, Any]) -> dict[s
     return {**others, **dict.fromkeys(names or chosen, message)}
 
 
-def _wrong(settings: Settings, system: str, chosen: Mapping[str, Any]) -> str | None:
+def _wrong(settings: TuningSettings, system: str, chosen: Mapping[str, Any]) -> str | None:
     try:
         system_config(settings, system, chosen)
     except ValueError as error:

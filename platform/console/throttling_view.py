@@ -14,11 +14,11 @@ from fairserve.platform.console.lists import Part
 from fairserve.platform.console.throttling_form import PARTS, Change, Sheet, differences, sheet
 from fairserve.platform.db.operations import ThrottlingSetting
 from fairserve.platform.db.schemas import Paging
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tuning import repository, service
 from fairserve.platform.tuning.parameters import system_config
 from fairserve.platform.tuning.preview_schemas import DEFAULT_MINUTES, FiguresOut, PreviewOut
 from fairserve.platform.tuning.service import Current
+from fairserve.platform.tuning.settings import TuningSettings
 
 PER_PAGE = 20
 MINUTES = (5, 10, 30)
@@ -88,7 +88,7 @@ def minutes_of(form: Mapping[str, str]) -> int:
     return int(text)
 
 
-def version(session: Session, settings: Settings, number: int) -> tuple[str, dict[str, Any]]:
+def version(session: Session, settings: TuningSettings, number: int) -> tuple[str, dict[str, Any]]:
     """System and parameters of a version. Raises InvalidRequestError if there was none."""
     if number == 0:
         return settings.system, {}
@@ -98,7 +98,7 @@ def version(session: Session, settings: Settings, number: int) -> tuple[str, dic
     return row.system, row.parameters
 
 
-def history(session: Session, settings: Settings, offset: int) -> tuple[list[Version], Part]:
+def history(session: Session, settings: TuningSettings, offset: int) -> tuple[list[Version], Part]:
     """Versions, newest first, each with what it changed; at the end the server's settings."""
     rows, total = repository.history(session, limit=PER_PAGE + 1, offset=offset)
     shown, has_more = rows[:PER_PAGE], len(rows) > PER_PAGE
@@ -116,7 +116,7 @@ def history(session: Session, settings: Settings, offset: int) -> tuple[list[Ver
 
 def values(
     session: Session,
-    settings: Settings,
+    settings: TuningSettings,
     shown: Sheet | None,
     problem: FairServeError | None,
     form: Mapping[str, str] | None,
@@ -173,7 +173,7 @@ def _expected(
         return current.version
 
 
-def _kept(session: Session, settings: Settings, current: Current) -> list[str]:
+def _kept(session: Session, settings: TuningSettings, current: Current) -> list[str]:
     """What the newest version changed that running workers do not take up."""
     if current.version == 0:
         return []
@@ -188,7 +188,7 @@ def _kept(session: Session, settings: Settings, current: Current) -> list[str]:
 
 def _meanwhile(
     session: Session,
-    settings: Settings,
+    settings: TuningSettings,
     current: Current,
     problem: FairServeError | None,
     form: Mapping[str, str] | None,

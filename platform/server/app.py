@@ -83,22 +83,22 @@ MANAGEMENT = (
 
 def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     """The application. ``lifespan`` puts what the endpoints need on ``app.state``."""
-    docs = "/docs" if settings.api_docs else None
+    docs = "/docs" if settings.server.api_docs else None
     app = FastAPI(
         title="FairServe",
         version=_version(),
         lifespan=lifespan,
         docs_url=docs,
         redoc_url=None,
-        openapi_url="/openapi.json" if settings.api_docs else None,
+        openapi_url="/openapi.json" if settings.server.api_docs else None,
     )
     app.state.settings = settings
     app.state.previews = Previews()
     app.state.report_slots = ReportSlots()
     for module in (completions, interactions, *MANAGEMENT):
         app.include_router(module.router)
-    if settings.console:
-        app.state.console = ConsoleState(settings)
+    if settings.console.console:
+        app.state.console = ConsoleState(settings.console)
         app.include_router(console)
     app.add_exception_handler(FairServeError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)

@@ -148,10 +148,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     from fairserve.platform.server.settings_flags import settings_from
+    from fairserve.platform.tuning.parameters import configured_system
 
     try:
         settings = settings_from(arguments)
-        settings.system_config()
+        configured_system(settings.tuning)
     except ValueError as error:
         return _fail(str(error))
     from fairserve.platform.db.schema import SchemaError
@@ -179,7 +180,7 @@ def _database(
     }
     try:
         settings = settings_from(argparse.Namespace(**given))
-        engine = connect(settings.effective_database_url, create=create)
+        engine = connect(settings.db.effective_database_url, create=create)
         try:
             action(engine)
         finally:
@@ -233,7 +234,7 @@ def _replace_secret_key(arguments: argparse.Namespace) -> int:
 
     def act(_: argparse.Namespace, settings: Settings, engine: Engine) -> int:
         try:
-            revoked, admin_key = replace_secret_key(session_factory(engine), settings)
+            revoked, admin_key = replace_secret_key(session_factory(engine), settings.db)
         except SecretKeyError as error:
             return fail(command, str(error), USAGE_ERROR)
         print(f"{revoked} API keys are revoked")

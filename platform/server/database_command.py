@@ -44,7 +44,7 @@ def on_database(command: str, arguments: argparse.Namespace, act: Act) -> int:
     }
     try:
         settings = settings_from(argparse.Namespace(**given))
-        engine = connect(settings.effective_database_url, create=False)
+        engine = connect(settings.db.effective_database_url, create=False)
         try:
             schema.check(engine, accept_newer=True)
             return act(arguments, settings, engine)

@@ -15,12 +15,12 @@ from typing import Any
 from pydantic import AliasChoices, ValidationError
 
 from fairserve.platform.base.option_pairs import parse_options
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.settings import FIELDS, Settings
 
 
 def environment_names(field: str) -> tuple[str, ...]:
     """The environment variables of a setting, the one that wins first."""
-    alias = Settings.model_fields[field].validation_alias
+    alias = FIELDS[field].validation_alias
     if isinstance(alias, AliasChoices):
         return tuple(str(choice) for choice in alias.choices)
     return (f"FAIRSERVE_{field.upper()}",)
@@ -28,7 +28,7 @@ def environment_names(field: str) -> tuple[str, ...]:
 
 def flag(field: str) -> str | None:
     """The flag of a setting; None for a secret, which a process list would show."""
-    if "SecretStr" in str(Settings.model_fields[field].annotation):
+    if "SecretStr" in str(FIELDS[field].annotation):
         return None
     return str(_presentation(field).get("flag", "--" + field.replace("_", "-")))
 
@@ -38,7 +38,7 @@ def default_text(field: str) -> str:
     shown = _presentation(field).get("default_text")
     if shown is not None:
         return str(shown)
-    default = Settings.model_fields[field].default
+    default = FIELDS[field].default
     if default is None or default == "":
         return "empty"
     if isinstance(default, bool):
@@ -47,13 +47,13 @@ def default_text(field: str) -> str:
 
 
 def _presentation(field: str) -> Mapping[str, Any]:
-    found = Settings.model_fields[field].json_schema_extra
+    found = FIELDS[field].json_schema_extra
     return found if isinstance(found, dict) else {}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add one flag per setting; its help names description, default and environment."""
-    for field, info in Settings.model_fields.items():
+    for field, info in FIELDS.items():
         name = flag(field)
         if name is None:
             continue
@@ -93,9 +93,7 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
     Raises ValueError with one line that names each wrong setting, never its value.
     """
-    given = {
-        name: value for name, value in vars(arguments).items() if name in Settings.model_fields
-    }
+    given = {name: value for name, value in vars(arguments).items() if name in FIELDS}
     if isinstance(given.get("system_options"), list):
         given["system_options"] = parse_options(given["system_options"])
     try:
@@ -105,9 +103,9 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 
 def _problem(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"][:1])
     message = str(error["msg"]).removeprefix("Value error, ")
-    return f"{where.removeprefix('FAIRSERVE_').lower()}: {message}" if where else message
+    where = error["loc"][1:2]  # after the room; what is wrong with several settings has no name
+    return f"{str(where[0]).removeprefix('FAIRSERVE_').lower()}: {message}" if where else message
 
 
 def guide() -> str:
@@ -124,7 +122,7 @@ def guide() -> str:
         "| setting | flag | environment | default | meaning |",
         "|---|---|---|---|---|",
     ]
-    for field, info in Settings.model_fields.items():
+    for field, info in FIELDS.items():
         name = flag(field)
         environment = ", ".join(f"`{variable}`" for variable in environment_names(field))
         shown = f"`{name}`" if name else "none"

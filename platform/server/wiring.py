@@ -30,6 +30,7 @@ from fairserve.platform.background.webhooks.outbox import Outbox
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.lease import Lease, LeaseTakenError, fenced
 from fairserve.platform.control.ledger import Ledger, Rows
+from fairserve.platform.control.options import control_options
 from fairserve.platform.control.record import plain_of, stopped_record
 from fairserve.platform.control.service import BLOCK_TOKENS, ControlService
 from fairserve.platform.db import schema
@@ -46,6 +47,7 @@ from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.repository import load_stored
 from fairserve.platform.fleet.running_fleet import RunningFleet
+from fairserve.platform.fleet.static_workers import static_fleet
 from fairserve.platform.fleet.supervisor import Supervisor, socket_folder, worker_command
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.platform.monitoring.history import History
@@ -59,18 +61,12 @@ from fairserve.platform.reporting.usage.repository import (
 from fairserve.platform.reporting.user_data.pseudonyms import under_pseudonyms
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_parts import (
-    control_options,
-    learning_options,
-    prepare_options,
-    program_options,
-    static_fleet,
-)
 from fairserve.platform.serving.completions.answer import ClientLimits
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.serving.interactions.restoring import restore_interactions
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE
+from fairserve.platform.serving.options import prepare_options, program_options
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.tenancy.apps.control_events import load_control_events
@@ -109,18 +105,18 @@ class Platform:
         ``clock`` is the monotonic clock of control, its history and the recorded traffic.
         """
         self.settings = settings
-        self.engine = connect(settings.effective_database_url) if engine is None else engine
+        self.engine = connect(settings.db.effective_database_url) if engine is None else engine
         self.lease = lease
         sessions = session_factory(self.engine)
         self.sessions = sessions if lease is None else fenced(sessions, lease)
-        self.hasher = key_hasher(settings)
+        self.hasher = key_hasher(settings.db)
         self.authenticator = Authenticator(self.sessions, self.hasher)
         self.journal = Journal(
-            settings.data_dir / "journal",
-            segment_bytes=settings.journal_segment_bytes,
-            max_bytes=settings.journal_max_bytes,
+            settings.db.data_dir / "journal",
+            segment_bytes=settings.control.journal_segment_bytes,
+            max_bytes=settings.control.journal_max_bytes,
         )
-        self.outbox = Outbox(settings)
+        self.outbox = Outbox(settings.background, settings.tenancy.currency)
         self.ledger = Ledger(self.journal, self._write_rows, poison=(DataError, IntegrityError))
         self.traffic: TrafficRecorder | None = None
         self.supervisor: Supervisor | None = None
@@ -140,8 +136,8 @@ class Platform:
         self.jobs = self._jobs()
         self.graph_slots = asyncio.Semaphore(GRAPHS_AT_ONCE)
         with self.sessions() as session:
-            system = load_system(session, settings)
-        learning = learning_options(settings)
+            system = load_system(session, settings.tuning)
+        learning = settings.tenancy.learning_options
         known_profiles = profile_versions(self.sessions)  # first: what changes meanwhile is news
         with self.sessions() as session:
             events = load_control_events(session, learning)
@@ -155,7 +151,7 @@ class Platform:
         self.control = ControlService(
             system,
             self.journal,
-            control_options(settings),
+            control_options(settings.control, settings.tenancy),
             seed=seed,
             prices=prices,
             spent=spent.before,
@@ -175,7 +171,7 @@ class Platform:
         alive_at = None if self.lease is None else self.lease.previous_alive_at
         await restore_interactions(self.sessions, self.control, alive_at)
         self._http = worker_session()
-        if settings.kv_events:
+        if settings.fleet.kv_events:
             self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
         self.models = Models(
             lambda worker_id: self.pool.serves(worker_id),
@@ -183,7 +179,7 @@ class Platform:
         )
         self.model_pools = ModelPools(
             self.models,
-            local_model=settings.model,
+            local_model=settings.fleet.model,
             on_ready=self._tell_ready,
             tokenize=lambda workers, body: self.pool.tokenize(workers, body),
         )
@@ -197,27 +193,28 @@ class Platform:
         )
         self.history = History(self.control, self.pool.members, clock=self._clock)
         self.answers = IdempotentAnswers(
-            retention_s=settings.idempotency_retention_s,
-            max_entries=settings.idempotency_max_entries,
-            max_bytes=settings.idempotency_max_bytes,
+            retention_s=settings.serving.idempotency_retention_s,
+            max_entries=settings.serving.idempotency_max_entries,
+            max_bytes=settings.serving.idempotency_max_bytes,
         )
+        preparing = prepare_options(settings.serving, settings.control)
         self.completions = Completions(
             self.control,
             self.pool,
             self.answers,
             self.models,
-            prepare_options=prepare_options(settings),
-            keepalive_s=settings.keepalive_s,
+            prepare_options=preparing,
+            keepalive_s=settings.serving.keepalive_s,
             client_limits=ClientLimits(
-                settings.client_buffer_bytes, settings.client_write_timeout_s
+                settings.serving.client_buffer_bytes, settings.serving.client_write_timeout_s
             ),
         )
         self.programs = Programs(
             self.sessions,
             self.control,
             self.models,
-            TaskCalls(self.control, self.pool, self.models, prepare_options(settings)),
-            program_options(settings),
+            TaskCalls(self.control, self.pool, self.models, preparing),
+            program_options(settings.serving, learning),
         )
         await self._start_fleet(stored, system)
         await self.programs.start()
@@ -236,7 +233,7 @@ class Platform:
         """Take no new calls and wait for those under way."""
         self.draining.set()
         self.programs.pause()
-        await self.control.drain(self.settings.drain_timeout_s)
+        await self.control.drain(self.settings.control.drain_timeout_s)
 
     async def stop(self) -> None:
         """Stop everything; what is not in the database yet stays in the journal."""
@@ -284,7 +281,7 @@ class Platform:
 
     def _jobs(self) -> JobsInProcess | JobsOnCelery:
         settings = self.settings
-        if settings.jobs_on_celery:
+        if settings.background.jobs_on_celery:
             from fairserve.platform.background.jobs.celery_jobs import JobsOnCelery
 
             return JobsOnCelery(settings)
@@ -292,8 +289,8 @@ class Platform:
 
     def _start_recorder(self) -> TrafficRecorder | None:
         settings = self.settings
-        folder = recording_folder(settings.data_dir)
-        if not settings.trace_recording:
+        folder = recording_folder(settings.db.data_dir)
+        if not settings.reporting.trace_recording:
             try:
                 delete_recording(folder)
             except OSError as error:
@@ -301,8 +298,8 @@ class Platform:
             return None
         recorder = TrafficRecorder(
             folder,
-            max_bytes=settings.trace_max_bytes,
-            retention_s=timedelta(days=settings.trace_retention_days).total_seconds(),
+            max_bytes=settings.reporting.trace_max_bytes,
+            retention_s=timedelta(days=settings.reporting.trace_retention_days).total_seconds(),
             block_tokens=BLOCK_TOKENS,
             clock=self._clock,
         )
@@ -326,10 +323,12 @@ class Platform:
         settings = self.settings
         cluster, drains = self.control.cluster, stored.drains
         self.fleet = RunningFleet(self.pool, self.model_pools, cluster, drains=drains)
-        if settings.worker_urls or settings.fleet_file or stored.part.workers:
-            self.fleet.set_part("settings", static_fleet(settings))
+        if settings.fleet.worker_urls or settings.fleet.fleet_file or stored.part.workers:
+            self.fleet.set_part("settings", static_fleet(settings.fleet))
         else:
-            embedded = tuple(WorkerSpec(f"w{number}", "") for number in range(settings.workers))
+            embedded = tuple(
+                WorkerSpec(f"w{number}", "") for number in range(settings.fleet.workers)
+            )
             self.fleet.set_part("embedded", FleetPart(workers=embedded))
             self.model_pools.prefetch()
             self._start_workers(system)
@@ -338,10 +337,10 @@ class Platform:
             logger.error("of the workers and aliases from the API: %s", "; ".join(problems))
         self.fleet.set_stored(stored)
         self._tasks.append(asyncio.create_task(self.fleet.run(), name="fleet"))
-        if settings.fleet_file is not None:
+        if settings.fleet.fleet_file is not None:
             fleet, models = self.fleet, self.models
             self.fleet_watch = FleetFileWatch(
-                settings.fleet_file,
+                settings.fleet.fleet_file,
                 others=lambda: fleet.without("file"),
                 served=models.names,
                 apply=lambda part: fleet.set_part("file", part),
@@ -355,18 +354,18 @@ class Platform:
 
     def _start_workers(self, system: SystemConfig) -> None:
         settings = self.settings
-        if settings.kv_events:
-            self._sockets = socket_folder(settings.data_dir)
+        if settings.fleet.kv_events:
+            self._sockets = socket_folder(settings.db.data_dir)
         command = worker_command(
-            settings.model,
-            settings.worker_kv_tokens,
-            settings.worker_max_batch,
+            settings.fleet.model,
+            settings.fleet.worker_kv_tokens,
+            settings.fleet.worker_max_batch,
             system.local,
             [f"{name}={_option(value)}" for name, value in system.local_options.items()],
             self._sockets,
         )
         self.supervisor = Supervisor(
-            command, settings.workers, self.fleet.embedded_ready, self.fleet.embedded_lost
+            command, settings.fleet.workers, self.fleet.embedded_ready, self.fleet.embedded_lost
         )
         self.supervisor.start()
 
@@ -409,13 +408,13 @@ def serve(settings: Settings) -> int:
     from fairserve.platform.server.process import ServerProcess, StartError
 
     try:
-        if settings.fleet_file is not None:
-            read_fleet(settings.fleet_file)
+        if settings.fleet.fleet_file is not None:
+            read_fleet(settings.fleet.fleet_file)
         try:
-            settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            settings.db.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise StartError(
-                f"the data folder {settings.data_dir} cannot be made: {error.strerror};"
+                f"the data folder {settings.db.data_dir} cannot be made: {error.strerror};"
                 " choose another one with --data-dir"
             ) from error
         return ServerProcess(settings).run()
@@ -437,14 +436,14 @@ def prepare_database(settings: Settings, engine: Engine, lease: Lease | None = N
     """
     schema.prepare(
         engine,
-        create_if_empty=settings.embedded_database,
-        accept_newer=settings.accept_newer_schema,
+        create_if_empty=settings.db.embedded_database,
+        accept_newer=settings.db.accept_newer_schema,
     )
     if lease is not None:
         lease.acquire()
     sessions = session_factory(engine)
-    hasher = check_secret_key(sessions, settings)
-    configured = settings.admin_key.get_secret_value() if settings.admin_key else None
+    hasher = check_secret_key(sessions, settings.db)
+    configured = settings.db.admin_key.get_secret_value() if settings.db.admin_key else None
     return ensure_admin_key(sessions, hasher, configured)
 
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
+from fairserve.platform.reporting.traffic.segments import recording_folder
 from fairserve.platform.reporting.usage.readers import Reader, asked_app
 from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
 from fairserve.platform.tuning import events, repository, service
@@ -32,7 +33,7 @@ router = APIRouter()
 @router.get("/admin/throttling", dependencies=[Depends(require_admin)])
 def read_throttling(request: Request, session: ReadSession) -> ThrottlingOut:
     """The system in force, and every parameter with value, default, unit and meaning."""
-    settings = request.app.state.settings
+    settings = request.app.state.settings.tuning
     return service.report(settings, service.load_current(session, settings))
 
 
@@ -41,7 +42,7 @@ def change_throttling(
     body: ThrottlingPut, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> ThrottlingChanged:
     """Change it while running: parameters that are left out return to their defaults."""
-    settings = request.app.state.settings
+    settings = request.app.state.settings.tuning
     current, options, kept = service.change(session, principal, settings, body)
     control = request.app.state.control
     after_commit(session, lambda: control.apply_throttling(current.system, options))
@@ -56,12 +57,17 @@ async def preview_throttling(body: PreviewIn, request: Request) -> PreviewOut:
     Nothing changes. 409 while another preview is made, or where nothing was recorded.
     """
     state = request.app.state
+    settings = state.settings
+    recorded = settings.reporting.trace_recording
+    embedded = getattr(state, "supervisor", None) is not None
     ledger = getattr(state, "ledger", None)
     world = PreviewWorld(
-        settings=state.settings,
+        settings=settings.tuning,
         sessions=state.session_factory,
         cluster=await state.control.cluster(),
-        embedded=getattr(state, "supervisor", None) is not None,
+        recording=recording_folder(settings.db.data_dir) if recorded else None,
+        learning=settings.tenancy.learning_options,
+        embedded_batch=settings.fleet.worker_max_batch if embedded else None,
         flush=None if ledger is None else ledger.flush,
     )
     previews: Previews = state.previews
@@ -89,7 +95,7 @@ def list_all_events(session: ReadSession, query: Annotated[EventQuery, Query()])
 @router.get("/admin/throttling/events/{call_id}", dependencies=[Depends(require_admin)])
 def read_any_event(call_id: str, request: Request, session: ReadSession) -> RefusalOut:
     """One refusal, with its explanation."""
-    currency = request.app.state.settings.currency
+    currency = request.app.state.settings.tenancy.currency
     return events.one(session, call_id, tenant_id=None, app_id=None, currency=currency)
 
 
@@ -111,6 +117,6 @@ def read_event(
     _: Annotated[TenantQuery, Query()],
 ) -> RefusalOut:
     """One refusal of an app, or of a tenant's apps, with its explanation."""
-    currency = request.app.state.settings.currency
+    currency = request.app.state.settings.tenancy.currency
     tenant_id, app_id = principal.tenant_id, principal.app_id
     return events.one(session, call_id, tenant_id=tenant_id, app_id=app_id, currency=currency)

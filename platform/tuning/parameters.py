@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
 from fairserve.scheduling.system import OWN_OPTIONS, SystemConfig
@@ -198,7 +198,7 @@ class Parameter:
 
 
 def effective_options(
-    settings: Settings, system: str, parameters: Mapping[str, Any]
+    settings: TuningSettings, system: str, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """All options for ``SYSTEMS[system].with_options``: settings, and parameters over them.
 
@@ -221,12 +221,22 @@ def effective_options(
     return {name: _checked(name, value, known) for name, value in options.items()}
 
 
-def system_config(settings: Settings, system: str, parameters: Mapping[str, Any]) -> SystemConfig:
+def system_config(
+    settings: TuningSettings, system: str, parameters: Mapping[str, Any]
+) -> SystemConfig:
     """The checked configuration of a system under these settings and parameters.
 
     Raises ValueError naming the parameter that is unknown or has a value that is not allowed.
     """
     return with_checked(_base(settings, system), effective_options(settings, system, parameters))
+
+
+def configured_system(settings: TuningSettings) -> SystemConfig:
+    """Return the system that the settings name, with its options and ``local_scheduler``.
+
+    Raises ValueError naming what is unknown, and what is known.
+    """
+    return system_config(settings, settings.system, {})
 
 
 def with_checked(base: SystemConfig, options: Mapping[str, Any]) -> SystemConfig:
@@ -240,7 +250,9 @@ def with_checked(base: SystemConfig, options: Mapping[str, Any]) -> SystemConfig
     return config
 
 
-def describe(settings: Settings, system: str, parameters: Mapping[str, Any]) -> list[Parameter]:
+def describe(
+    settings: TuningSettings, system: str, parameters: Mapping[str, Any]
+) -> list[Parameter]:
     """Every parameter of a system: the value in force, and the default of the system itself."""
     defaults = parameters_of(_base(settings, system))
     return [
@@ -249,7 +261,7 @@ def describe(settings: Settings, system: str, parameters: Mapping[str, Any]) -> 
     ]
 
 
-def _base(settings: Settings, system: str) -> SystemConfig:
+def _base(settings: TuningSettings, system: str) -> SystemConfig:
     try:
         config: SystemConfig = SYSTEMS[system]
         if config.simulated_only:

@@ -17,17 +17,17 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import orjson
 from sqlalchemy.exc import OperationalError
 
+from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.base.errors import ConflictError, FairServeError, UnavailableError
 from fairserve.platform.control.port import ClusterView, WorkerView
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.session import unavailable
-from fairserve.platform.reporting.traffic.segments import recording_folder, segment_paths
-from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_parts import learning_options
+from fairserve.platform.reporting.traffic.segments import segment_paths
 from fairserve.platform.tuning import preview_rows, service
 from fairserve.platform.tuning.parameters import system_config
 from fairserve.platform.tuning.preview_input import (
@@ -37,6 +37,7 @@ from fairserve.platform.tuning.preview_input import (
     Workers,
 )
 from fairserve.platform.tuning.preview_schemas import PreviewIn, PreviewOut
+from fairserve.platform.tuning.settings import TuningSettings
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +62,15 @@ Gone = Callable[[], Awaitable[bool]]
 class PreviewWorld:
     """What a preview needs of the server."""
 
-    settings: Settings
+    settings: TuningSettings
     sessions: SessionFactory
     cluster: ClusterView
-    embedded: bool
-    """The workers are this server's own."""
+    recording: Path | None
+    """Folder of the recorded traffic; None if traffic is not recorded."""
+    learning: LearningOptions | None = None
+    """Options of the learning of profiles; None if nothing is learned."""
+    embedded_batch: int | None = None
+    """Sequences that a worker of this server runs at once; None if the workers are external."""
     flush: Callable[[float], bool] | None = None
     """Writes what ended to the ledger."""
 
@@ -172,8 +177,8 @@ async def _until(gone: Gone) -> None:
 def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
     """The job: what happened, who is concerned, and on what it is replayed. Blocks."""
     settings = world.settings
-    folder = recording_folder(settings.data_dir)
-    if not settings.trace_recording:
+    folder = world.recording
+    if folder is None:
         raise ConflictError(
             "traffic is not recorded, so there is nothing to replay: start the server with "
             "--trace-recording, and ask when calls have come",
@@ -194,7 +199,7 @@ def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
         if not any(row.at >= from_at for row in rows):
             raise nothing(f"no call has ended that came in the last {body.minutes} min")
         changes = preview_rows.changes_since(session, from_at)
-        parties = preview_rows.settings_of(session, rows, learning_options(settings))
+        parties = preview_rows.settings_of(session, rows, world.learning)
     workers, notes = _workers(world, Counter(row.model for row in rows))
     before = system_config(settings, current.system, current.parameters)
     after, _ = service.checked(settings, body)
@@ -245,6 +250,6 @@ def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[s
     if len(sizes) > 1:
         notes.append("that the workers differ: all count as the smallest")
     batch, tokens = OTHERS_BATCH, OTHERS_PASS_TOKENS
-    if world.embedded:
-        batch, tokens = world.settings.worker_max_batch, EMBEDDED_PASS_TOKENS
+    if world.embedded_batch is not None:
+        batch, tokens = world.embedded_batch, EMBEDDED_PASS_TOKENS
     return Workers(model, len(own), min(sizes), batch, max(tokens, batch)), notes

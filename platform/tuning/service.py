@@ -13,7 +13,6 @@ from fairserve.platform.base.errors import ConflictError, InvalidRequestError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import ThrottlingSetting
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.parameters import (
@@ -28,6 +27,7 @@ from fairserve.platform.tuning.schemas import (
     ThrottlingOut,
     ThrottlingPut,
 )
+from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
@@ -43,7 +43,7 @@ class Current:
     created_at: datetime | None = None
 
 
-def load_current(session: Session, settings: Settings) -> Current:
+def load_current(session: Session, settings: TuningSettings) -> Current:
     """The newest version, or the server's own settings."""
     row = repository.current(session)
     if row is None:
@@ -51,14 +51,14 @@ def load_current(session: Session, settings: Settings) -> Current:
     return Current(row.system, row.parameters, row.version, row.author, row.created_at)
 
 
-def load_system(session: Session, settings: Settings) -> SystemConfig:
+def load_system(session: Session, settings: TuningSettings) -> SystemConfig:
     """The system to start with. Raises ValueError if what is stored is no longer valid."""
     current = load_current(session, settings)
     return system_config(settings, current.system, current.parameters)
 
 
 def change(
-    session: Session, principal: Principal, settings: Settings, body: ThrottlingPut
+    session: Session, principal: Principal, settings: TuningSettings, body: ThrottlingPut
 ) -> tuple[Current, dict[str, Any], list[str]]:
     """Store the next version; returns it with all options for the running control, and the names of
     the changed parameters that running workers do not take up.
@@ -91,7 +91,9 @@ def change(
     return current, options, kept_by_workers(was, after)
 
 
-def checked(settings: Settings, body: ThrottlingChoice) -> tuple[SystemConfig, dict[str, Any]]:
+def checked(
+    settings: TuningSettings, body: ThrottlingChoice
+) -> tuple[SystemConfig, dict[str, Any]]:
     """What a choice leads to, and all its options. Raises InvalidRequestError naming a parameter."""
     try:
         after = system_config(settings, body.system, body.parameters)
@@ -109,7 +111,7 @@ def kept_by_workers(before: SystemConfig, after: SystemConfig) -> list[str]:
     return sorted(f"local.{key}" for key in {*old, *new} if old.get(key) != new.get(key))
 
 
-def report(settings: Settings, current: Current) -> ThrottlingOut:
+def report(settings: TuningSettings, current: Current) -> ThrottlingOut:
     """What holds, with every parameter."""
     config = system_config(settings, current.system, current.parameters)
     return ThrottlingOut(

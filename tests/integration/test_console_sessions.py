@@ -21,7 +21,7 @@ class World:
         self.management = management
         self.sessions = management.state.session_factory
         self.settings = Settings(
-            data_dir=management.state.settings.data_dir,
+            data_dir=management.state.settings.db.data_dir,
             console_session_hours=8,
             console_idle_minutes=60,
         )
@@ -33,10 +33,10 @@ class World:
             key or self.tenant["api_key"]
         )
         with self.sessions.begin() as session:
-            return begin(session, principal, self.settings, self.now)
+            return begin(session, principal, self.settings.tenancy, self.now)
 
     def viewer(self, token):
-        return find(self.sessions, token, self.settings, self.now)
+        return find(self.sessions, token, self.settings.tenancy, self.now)
 
     def later(self, **passed):
         self.now += timedelta(**passed)
@@ -79,9 +79,9 @@ def test_it_ends_after_its_hours_all_the_same(world):
     viewer = world.viewer(token)
     for _ in range(15):
         world.later(minutes=30)
-        assert sessions.still_holds(world.sessions, viewer, world.settings, world.now)
+        assert sessions.still_holds(world.sessions, viewer, world.settings.tenancy, world.now)
     world.later(minutes=30)
-    assert not sessions.still_holds(world.sessions, viewer, world.settings, world.now)
+    assert not sessions.still_holds(world.sessions, viewer, world.settings.tenancy, world.now)
     assert world.viewer(token) is None
 
 
@@ -90,7 +90,7 @@ def test_an_open_page_counts_as_a_look(world):
     viewer = world.viewer(token)
     for _ in range(4):
         world.later(minutes=50)
-        assert sessions.still_holds(world.sessions, viewer, world.settings, world.now)
+        assert sessions.still_holds(world.sessions, viewer, world.settings.tenancy, world.now)
     assert world.viewer(token)
 
 
@@ -141,7 +141,7 @@ def test_what_is_over_is_deleted(world):
     assert world.rows == 1, "by the next sign-in"
     world.later(hours=9)
     with world.sessions.begin() as session:
-        assert delete_over(session, world.settings, world.now) == 1
+        assert delete_over(session, world.settings.tenancy, world.now) == 1
     assert world.rows == 0
     world.now = utc_now() - timedelta(days=1)
     world.sign_in()

@@ -102,7 +102,7 @@ def test_changes_of_an_app_are_kept_and_posted(management):
 
 def test_the_default_idle_timeout_is_the_servers(management):
     app = management.new_app(management.tenant("acme"))
-    expected = management.state.settings.interaction_idle_timeout_s
+    expected = management.state.settings.tenancy.interaction_idle_timeout_s
     assert app["profile"]["idle_timeout_s"] == expected
 
 

@@ -262,7 +262,7 @@ def test_the_servers_retention_purges(management, world):
         with sessions.begin() as session:
             session.get(table, world.id).deleted_at -= timedelta(days=days)
 
-    older(settings.ledger_retention_days - 1)
+    older(settings.tenancy.ledger_retention_days - 1)
     assert delete_old(sessions, settings) == 0
     older(2)
     while delete_old(sessions, settings):

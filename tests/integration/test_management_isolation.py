@@ -263,7 +263,7 @@ def test_a_key_is_told_once_and_kept_nowhere(management, two, caplog):
     stored = str(dump(management))
     shown = "".join(management.bodies)
     internals = repr(management.state.authenticator.__dict__) + repr(management.state.settings)
-    secret = (management.state.settings.data_dir / "secret.key").read_text().strip()
+    secret = (management.state.settings.db.data_dir / "secret.key").read_text().strip()
     for key in [*plain, secret]:
         for where in (stored, shown, caplog.text, internals):
             assert key not in where

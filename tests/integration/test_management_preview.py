@@ -83,7 +83,7 @@ def records(history):
 def happened(management, monkeypatch):
     """Five minutes of a flood, recorded and in the ledger; they have just ended."""
     management.platform.traffic.close()  # it would delete what was recorded so long ago
-    folder = recording_folder(management.state.settings.data_dir)
+    folder = recording_folder(management.state.settings.db.data_dir)
     history = History(folder, traffic(150), system=SYSTEMS["rpm-20"])
     with management.state.session_factory.begin() as session:
         upsert_calls(session, records(history))
@@ -169,7 +169,7 @@ def test_old_traffic_is_none(management, happened, monkeypatch):
 
 def test_where_nothing_is_recorded_by_choice_it_says_what_to_do(management):
     settings = management.state.settings
-    management.state.settings = settings.model_copy(update={"trace_recording": False})
+    management.state.settings = settings.changed(trace_recording=False)
     error = preview(management, status=409)["error"]
     assert error["code"] == "nothing_recorded"
     assert "--trace-recording" in error["message"]
@@ -203,7 +203,14 @@ def test_pages_leave_no_row_out(management, happened, monkeypatch):
 def world(management):
     cluster = management.on_loop(management.control.cluster)
     state = management.state
-    return PreviewWorld(state.settings, state.session_factory, cluster, embedded=False)
+    settings = state.settings
+    return PreviewWorld(
+        settings.tuning,
+        state.session_factory,
+        cluster,
+        recording_folder(settings.db.data_dir),
+        settings.tenancy.learning_options,
+    )
 
 
 def made(management, previews, *, gone):

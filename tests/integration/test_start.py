@@ -47,14 +47,14 @@ def settings(tmp_path):
 @pytest.fixture
 def made(settings):
     """That of a server that has run here."""
-    engine = engines.connect(settings.effective_database_url)
+    engine = engines.connect(settings.db.effective_database_url)
     prepare_database(settings, engine)
     yield engine
     engine.dispose()
 
 
 def serve(settings, *more):
-    return ("serve", "--data-dir", str(settings.data_dir), "--port", "0", *more)
+    return ("serve", "--data-dir", str(settings.db.data_dir), "--port", "0", *more)
 
 
 def test_a_model_that_is_not_there_ends_the_server_with_the_cause(tmp_path):
@@ -110,13 +110,13 @@ def test_a_database_that_cannot_be_had(refused, settings, monkeypatch, url, reas
 
 
 def test_a_file_that_is_no_database(refused, settings):
-    settings.data_dir.mkdir()
-    (settings.data_dir / "fairserve.sqlite3").write_text("no database " * 100)
+    settings.db.data_dir.mkdir()
+    (settings.db.data_dir / "fairserve.sqlite3").write_text("no database " * 100)
     assert "file is not a database" in refused(*serve(settings))
 
 
 def test_commands_that_read_make_no_database(refused, settings):
-    where = ["--data-dir", str(settings.data_dir)]
+    where = ["--data-dir", str(settings.db.data_dir)]
     for command in (
         ("usage", "report"),
         ("usage", "reconcile"),
@@ -126,7 +126,7 @@ def test_commands_that_read_make_no_database(refused, settings):
         ("db", "replace-secret-key"),
     ):
         assert "there is no database at" in refused(*command, *where), command
-    assert not settings.data_dir.exists()
+    assert not settings.db.data_dir.exists()
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_schema_that_does_not_fit(refused, settings, made, change, reason):
 def test_a_newer_schema_is_accepted_where_the_operator_says_so(settings, made):
     with made.begin() as connection:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{HEAD + 1:04}'"))
-    prepare_database(settings.model_copy(update={"accept_newer_schema": True}), made)
+    prepare_database(settings.changed(accept_newer_schema=True), made)
 
 
 # --- the secret key -----------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_a_newer_schema_is_accepted_where_the_operator_says_so(settings, made):
 @pytest.fixture
 def lost(settings, made):
     """The file of a secret key, which is lost."""
-    path = settings.data_dir / KEY_FILE
+    path = settings.db.data_dir / KEY_FILE
     path.unlink()
     return path
 
@@ -180,14 +180,14 @@ def test_a_lost_secret_key_is_noticed_by_the_keys_of_an_older_database(
 
 
 def test_a_lost_secret_key_can_be_replaced(refused, settings, made, lost, capfd):
-    where = ("--data-dir", str(settings.data_dir))
+    where = ("--data-dir", str(settings.db.data_dir))
     assert cli.main(["db", "replace-secret-key", *where]) == 0
     out = capfd.readouterr().out
     assert out.startswith("1 API keys are revoked\n")
     admin_key = out.split()[-1]
     assert prepare_database(settings, made) is None
     with session_factory(made)() as session:
-        row = find(session, key_hasher(settings), admin_key)
+        row = find(session, key_hasher(settings.db), admin_key)
         assert (row.scope, row.revoked_at) == ("admin", None)
         left = "SELECT count(*) FROM api_keys WHERE revoked_at IS NULL"
         assert session.scalar(text(left)) == 1
@@ -195,9 +195,11 @@ def test_a_lost_secret_key_can_be_replaced(refused, settings, made, lost, capfd)
 
 
 def test_a_rotation_is_followed(settings, made):
-    former = (settings.data_dir / KEY_FILE).read_text().strip()
-    rotating = Settings(data_dir=settings.data_dir, secret_key="n" * 40, secret_key_previous=former)
+    former = (settings.db.data_dir / KEY_FILE).read_text().strip()
+    rotating = Settings(
+        data_dir=settings.db.data_dir, secret_key="n" * 40, secret_key_previous=former
+    )
     prepare_database(rotating, made)
-    after = Settings(data_dir=settings.data_dir, secret_key="n" * 40)
+    after = Settings(data_dir=settings.db.data_dir, secret_key="n" * 40)
     prepare_database(after, made)
-    assert ensure_admin_key(session_factory(made), key_hasher(after)) is None
+    assert ensure_admin_key(session_factory(made), key_hasher(after.db)) is None

@@ -169,7 +169,7 @@ def test_a_deliverer_that_is_killed_while_it_sends_loses_nothing(world, one, eng
             sys.executable,
             Path(webhook_deliverer.__file__),
             engine.url.render_as_string(hide_password=False),
-            world.settings.data_dir,
+            world.settings.db.data_dir,
         ]
     )
     try:
@@ -335,7 +335,12 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(world, one):
 
 def test_a_secret_of_a_platform_key_that_is_gone_sends_nothing(world, one):
     world.write(runs=[world.run()])
-    assert deliver_due(world.sessions, world.settings, KeyHasher(b"z" * 32), now=world.clock) == 1
+    assert (
+        deliver_due(
+            world.sessions, world.settings.background, KeyHasher(b"z" * 32), now=world.clock
+        )
+        == 1
+    )
     assert world.receiver.received == []
     (row,) = world.deliveries
     assert row.last_error == sender.UNSIGNED

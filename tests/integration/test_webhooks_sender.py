@@ -47,7 +47,7 @@ def test_what_a_receiver_says_is_kept_short_and_printable(world, one):
 
 
 def test_a_receiver_that_does_not_answer_in_time(world, one):
-    settings = world.settings.model_copy(update={"webhook_timeout_s": 0.05})
+    settings = world.settings.changed(webhook_timeout_s=0.05).background
     world.receiver.hold.clear()
     world.write(runs=[world.run()])
     assert deliver_due(world.sessions, settings, world.hasher, now=world.clock) == 1

@@ -105,7 +105,7 @@ class ExportWorld:
 
     def set(self, **settings):
         """Change settings, for requests and makers."""
-        self.settings = self.management.state.settings = self.settings.model_copy(update=settings)
+        self.settings = self.management.state.settings = self.settings.changed(**settings)
 
 
 class Killed(BaseException):

@@ -321,6 +321,6 @@ class ThreadServer(GatewayServer):
         if self.runs():
             server = self._thread.server
             settings = server._platform.settings
-            server._platform.settings = settings.model_copy(update={"drain_timeout_s": 0.0})
+            server._platform.settings = settings.changed(drain_timeout_s=0.0)
             server.config.timeout_graceful_shutdown = 0
             self.stop()

@@ -136,7 +136,7 @@ class Management:
         self.state = self.app.state
         self.state.settings = settings
         self.state.previews = Previews()
-        self.state.console = ConsoleState(settings)
+        self.state.console = ConsoleState(settings.console)
         self.client = TestClient(self.app)
         self.bodies: list[str] = []
         self.admin = ensure_admin_key(self.platform.sessions, self.hasher)

@@ -61,7 +61,7 @@ class PageServer(LiveServer):
             for module in LOOKING:
                 stack.enter_context(mock.patch.object(module, "LOOK_S", LOOK_S))
             self.folder.joinpath("data").mkdir(exist_ok=True)
-            engine = connect(self.settings.effective_database_url)
+            engine = connect(self.settings.db.effective_database_url)
             stack.callback(engine.dispose)
             prepare_database(self.settings, engine)
             self.platform = Platform(self.settings, engine=engine, clock=lambda: self._now_s)

@@ -113,7 +113,7 @@ class WebhookWorld:
         self.management = management
         self.receiver = receiver
         self.settings = management.state.settings = Settings(
-            data_dir=management.state.settings.data_dir,
+            data_dir=management.state.settings.db.data_dir,
             webhook_allow_http=True,
             webhook_allowed_networks="127.0.0.0/8",
             **{"webhook_timeout_s": 5.0, **settings},
@@ -183,7 +183,9 @@ class WebhookWorld:
         return self.record(name, **fields | more)
 
     def deliver(self, **more):
-        return deliver_due(self.sessions, self.settings, self.hasher, now=self.clock, **more)
+        return deliver_due(
+            self.sessions, self.settings.background, self.hasher, now=self.clock, **more
+        )
 
     def rows(self, model):
         with self.sessions() as session:

@@ -26,7 +26,7 @@ class WholeServer:
         self._stack = ExitStack()
         self.worker = ScriptedWorker()
         self.settings = Settings(data_dir=folder, worker_urls=(self.worker.url,), **settings)
-        self.engine = connect(self.settings.effective_database_url)
+        self.engine = connect(self.settings.db.effective_database_url)
         self.lease = None if lease is None else lease(self.engine)
         self.admin_key = prepare_database(self.settings, self.engine, self.lease)
         self.platform = Platform(self.settings, engine=self.engine, lease=self.lease)

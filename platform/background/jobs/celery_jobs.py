@@ -26,9 +26,9 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from fairserve.platform.background.jobs.job import Job, JobContext
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.jobs.passes import JobFailedError, run_pass
+from fairserve.platform.background.settings import JobSettings
 from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
-from fairserve.platform.server.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +45,12 @@ RESULTS_S = 3600
 """Results are kept so long."""
 
 
-def celery_app(settings: Settings, jobs: Mapping[str, Job] = JOBS) -> Celery:
+def celery_app(settings: JobSettings, jobs: Mapping[str, Job] = JOBS) -> Celery:
     """The Celery app of a deployment. Raises ValueError without a Redis."""
-    if not settings.redis_url:
+    url = settings.background.redis_url
+    if not url:
         raise ValueError("Celery needs a Redis: set FAIRSERVE_REDIS_URL")
-    app = Celery("fairserve", broker=settings.redis_url, backend=settings.redis_url)
+    app = Celery("fairserve", broker=url, backend=url)
     app.conf.update(
         task_default_queue=QUEUE,
         task_acks_late=True,
@@ -84,7 +85,7 @@ def celery_app(settings: Settings, jobs: Mapping[str, Job] = JOBS) -> Celery:
 class _Process:
     """What the tasks of one worker process share: made on its first use, after the fork."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: JobSettings) -> None:
         self._settings = settings
         self._context: JobContext | None = None
 
@@ -102,9 +103,9 @@ class _Process:
     def context(self) -> JobContext:
         """Of this process."""
         if self._context is None:
-            engine = connect(self._settings.effective_database_url, pool_size=2)
+            engine = connect(self._settings.db.effective_database_url, pool_size=2)
             self._context = JobContext(
-                session_factory(engine), self._settings, key_hasher(self._settings)
+                session_factory(engine), self._settings, key_hasher(self._settings.db)
             )
         return self._context
 
@@ -150,7 +151,7 @@ class BoundedScheduler(Scheduler):  # type: ignore[misc]  # Celery has no types
 class JobsOnCelery:
     """The jobs of a server whose jobs others do."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: JobSettings) -> None:
         self._app = celery_app(settings)
         # Otherwise a request waits 6 s for a connection, also with ``retry=False``.
         self._app.conf.broker_transport_options["max_retries"] = 0

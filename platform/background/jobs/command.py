@@ -50,7 +50,7 @@ def _list(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> 
 
 def _run(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> int:
     sessions = session_factory(engine)
-    context = JobContext(sessions, settings, key_hasher(settings))
+    context = JobContext(sessions, settings, key_hasher(settings.db))
     with sessions.begin() as session:
         replay(session, arguments.name)
     try:
@@ -66,7 +66,7 @@ def _worker(arguments: argparse.Namespace, settings: Settings, engine: Engine) -
 
     engine.dispose()
     flags = [f"--concurrency={arguments.concurrency}", f"--pool={arguments.pool}"]
-    quiet = ["--without-gossip", "--without-mingle", f"--loglevel={settings.log_level}"]
+    quiet = ["--without-gossip", "--without-mingle", f"--loglevel={settings.server.log_level}"]
     celery_app(settings).worker_main(["worker", *flags, *quiet])
     return 0
 
@@ -75,7 +75,7 @@ def _beat(arguments: argparse.Namespace, settings: Settings, engine: Engine) -> 
     from fairserve.platform.background.jobs.celery_jobs import celery_app
 
     engine.dispose()
-    celery_app(settings).Beat(loglevel=settings.log_level, quiet=True).run()
+    celery_app(settings).Beat(loglevel=settings.server.log_level, quiet=True).run()
     return 0
 
 

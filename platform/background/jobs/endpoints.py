@@ -10,12 +10,12 @@ from sqlalchemy import select
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.jobs.passes import replay
 from fairserve.platform.background.jobs.schemas import JobOut, Jobs
+from fairserve.platform.background.settings import JobSettings
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
 
 router = APIRouter(prefix="/admin/jobs", dependencies=[Depends(require_admin)])
@@ -32,11 +32,11 @@ class JobRequests(Protocol):
 @router.get("")
 def list_jobs(request: Request, session: ReadSession) -> Jobs:
     """All background jobs, with the error of those that fail."""
-    settings: Settings = request.app.state.settings
+    settings: JobSettings = request.app.state.settings
     states = {state.name: state for state in session.scalars(select(JobState))}
     now = utc_now()
     return Jobs(
-        done_by="celery" if settings.jobs_on_celery else "here",
+        done_by="celery" if settings.background.jobs_on_celery else "here",
         items=[
             JobOut.of(job, job.interval_s(settings), states.get(job.name), now)
             for job in JOBS.values()
@@ -54,5 +54,5 @@ def run_job(job: str, request: Request, session: WriteSession, principal: AdminP
     jobs: JobRequests = request.app.state.jobs
     after_commit(session, lambda: jobs.request(job))
     audit.record(session, principal, "job.run", job)
-    settings: Settings = request.app.state.settings
+    settings: JobSettings = request.app.state.settings
     return JobOut.of(found, found.interval_s(settings), state, utc_now())

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fairserve.platform.background.settings import JobSettings
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.server.settings import Settings
 
 Stopping = Callable[[], bool]
 """Whether to stop after the transaction under way."""
@@ -23,7 +23,7 @@ class JobContext:
     """What jobs work with."""
 
     sessions: SessionFactory
-    settings: Settings
+    settings: JobSettings
     hasher: KeyHasher
 
 
@@ -33,7 +33,7 @@ class Job:
 
     name: str
     about: str
-    interval_s: Callable[[Settings], float]
+    interval_s: Callable[[JobSettings], float]
     """From the end of one pass to the beginning of the next, at least."""
     run: Callable[[JobContext, Stopping], int]
     """Does what is due until it is told to stop; returns how much it did."""

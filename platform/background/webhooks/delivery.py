@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
 
+from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks.claims import Claimed, claim, record, release
 from fairserve.platform.background.webhooks.guard import Guard, Resolve, system_resolve
 from fairserve.platform.background.webhooks.sender import send
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.key_hash import KeyHasher
-from fairserve.platform.server.settings import Settings
 
 SLOTS = 16
 """Deliveries that a process sends at a time."""
@@ -34,7 +34,7 @@ LOOK_S = 0.2
 
 def deliver_due(
     sessions: SessionFactory,
-    settings: Settings,
+    settings: BackgroundSettings,
     hasher: KeyHasher,
     *,
     stopping: Callable[[], bool] = lambda: False,
@@ -54,7 +54,7 @@ class _Deliverer:
     def __init__(
         self,
         sessions: SessionFactory,
-        settings: Settings,
+        settings: BackgroundSettings,
         hasher: KeyHasher,
         stopping: Callable[[], bool],
         now: Callable[[], datetime],
@@ -132,7 +132,7 @@ class _Deliverer:
                 await asyncio.to_thread(release, self._sessions, claimed)
 
 
-def guard_of(settings: Settings, resolve: Resolve = system_resolve) -> Guard:
+def guard_of(settings: BackgroundSettings, resolve: Resolve = system_resolve) -> Guard:
     """The guard that these settings ask for."""
     return Guard(
         allow_http=settings.webhook_allow_http,

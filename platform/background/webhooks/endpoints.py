@@ -11,6 +11,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response, status
 
+from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks import repository
 from fairserve.platform.background.webhooks.delivery import guard_of
 from fairserve.platform.background.webhooks.guard import UnsafeUrlError
@@ -31,7 +32,6 @@ from fairserve.platform.base.errors import InvalidRequestError, UnavailableError
 from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tenancy.auth import TenantPrincipal, require_admin
 
 router = APIRouter()
@@ -167,7 +167,7 @@ def list_dead(session: ReadSession, query: Annotated[DeadQuery, Query()]) -> Pag
 
 def _check(request: Request, url: str) -> None:
     """Before anything is asked of the database: looking up a name can take long."""
-    settings: Settings = request.app.state.settings
+    settings: BackgroundSettings = request.app.state.settings.background
     if not _looking_up.acquire(blocking=False):
         raise UnavailableError(
             "too many URLs are being checked at present", headers={"Retry-After": "1"}

@@ -18,13 +18,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 
+from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks.budgets import BudgetWatch
 from fairserve.platform.background.webhooks.event_types import TEST
 from fairserve.platform.background.webhooks.events import Event, finished, throttled, throttled_key
 from fairserve.platform.control.record import CallRecord, InteractionRecord
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
-from fairserve.platform.server.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,9 @@ Endpoints = Mapping[str, Sequence[WebhookEndpoint]]
 class Outbox:
     """Belongs to the ledger's thread."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BackgroundSettings, currency: str) -> None:
         self._retention = timedelta(days=settings.webhook_retention_days)
-        self._budgets = BudgetWatch(settings.currency)
+        self._budgets = BudgetWatch(currency)
 
     def record(
         self,

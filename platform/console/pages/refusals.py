@@ -90,7 +90,7 @@ def follow(request: Request, viewer: AnyViewer) -> Response:
 @router.get("/{call_id}")
 def explain(call_id: str, request: Request, viewer: AnyViewer, session: ReadSession) -> Response:
     """Why this call was refused: in words, and all that the decision was made of."""
-    currency = request.app.state.settings.currency
+    currency = request.app.state.settings.tenancy.currency
     refusal = events.one(
         session, call_id, tenant_id=viewer.tenant_id, app_id=None, currency=currency
     )

@@ -52,9 +52,9 @@ def show(
 ) -> Response:
     """What holds, or the parameters of the system that the address names."""
     query = asked(request, view.ThrottlingPageQuery)
-    current = load_current(session, request.app.state.settings)
+    current = load_current(session, request.app.state.settings.tuning)
     try:
-        found = sheet(request.app.state.settings, current, query.chosen() or current.system)
+        found = sheet(request.app.state.settings.tuning, current, query.chosen() or current.system)
     except ValueError as error:
         wrong = InvalidRequestError(str(error), param="system")
         return _page(request, viewer, session, live, problem=wrong)
@@ -77,7 +77,7 @@ def apply(
     request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession, live: Charts
 ) -> Response:
     """Let what the form says hold from now on."""
-    settings = request.app.state.settings
+    settings = request.app.state.settings.tuning
     current = load_current(session, settings)
     shown, problem = _read(request, current, form)
     if problem is None and shown is not None:
@@ -103,7 +103,7 @@ async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Ch
 
     def read() -> tuple[Current, Sheet | None, FairServeError | None]:
         with request.app.state.session_factory() as session:
-            current = load_current(read_only(session), request.app.state.settings)
+            current = load_current(read_only(session), request.app.state.settings.tuning)
         return current, *_read(request, current, form)
 
     current, shown, problem = await asyncio.to_thread(read)
@@ -150,7 +150,7 @@ def revert(
 ) -> Response:
     """Let an earlier version hold again, as a new one."""
     system, parameters = view.version(
-        session, request.app.state.settings, view.version_of(form, "to")
+        session, request.app.state.settings.tuning, view.version_of(form, "to")
     )
     body = ThrottlingPut(
         system=system, parameters=dict(parameters), expected_version=view.version_of(form)
@@ -168,7 +168,7 @@ def _read(
     """The form's parameters, and what is wrong with it, if anything."""
     system = form.get("system", "") or current.system
     try:
-        found = sheet(request.app.state.settings, current, system, form)
+        found = sheet(request.app.state.settings.tuning, current, system, form)
     except ValueError as error:
         return None, InvalidRequestError(str(error), param="system")
     if not found.problems:
@@ -190,7 +190,7 @@ def _page(
     **more: Any,
 ) -> Response:
     """The whole page; of a form that a script sent with something wrong, the form."""
-    settings = request.app.state.settings
+    settings = request.app.state.settings.tuning
     values = view.values(session, settings, shown, problem, form, **more)
     status = status or (200 if problem is None else problem.status)
     if "hx-request" in request.headers and request.method == "POST":

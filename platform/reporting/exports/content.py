@@ -18,6 +18,7 @@ from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.reporting.exports import interaction_files
 from fairserve.platform.reporting.exports.patience import Patience
+from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage import interactions, reports
 from fairserve.platform.reporting.usage.formats import MEDIA_TYPES, document
 from fairserve.platform.reporting.usage.schemas import (
@@ -27,7 +28,6 @@ from fairserve.platform.reporting.usage.schemas import (
     InteractionUsage,
     UsageQuery,
 )
-from fairserve.platform.server.settings import Settings
 
 PAGE_ROWS = 1_000
 
@@ -53,7 +53,11 @@ class Reader:
 
 
 def content(
-    export: ReportExport, reader: Reader, *, settings: Settings, progress: Callable[[float], None]
+    export: ReportExport,
+    reader: Reader,
+    *,
+    settings: ReportSettings,
+    progress: Callable[[float], None],
 ) -> Iterator[bytes]:
     """The file. Raises InvalidRequestError where it cannot be made."""
     if export.kind == "interactions":
@@ -76,7 +80,7 @@ def file_name(export: ReportExport) -> str:
     return f"{export.kind}.{'jsonl' if lines else export.format}"
 
 
-def _report(export: ReportExport, reader: Reader, settings: Settings) -> bytes:
+def _report(export: ReportExport, reader: Reader, settings: ReportSettings) -> bytes:
     query = _query(export, UsageQuery)
     default_group: Group = "user" if export.app_id else "app"
     if export.asked_by == "operator":

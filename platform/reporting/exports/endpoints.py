@@ -32,7 +32,7 @@ _FILE: dict[int | str, dict[str, Any]] = {
 def _exports(request: Request, session: WriteSession, principal: Reader) -> Exports:
     asks_as: Any = "app" if principal.scope == "app" else "tenant"
     viewer = Viewer(asks_as, principal.tenant_id, principal.app_id)
-    return Exports(session, principal, viewer, request.app.state.settings)
+    return Exports(session, principal, viewer, request.app.state.settings.reporting)
 
 
 def _exports_to_read(request: Request, session: ReadSession, principal: Reader) -> Exports:
@@ -40,7 +40,7 @@ def _exports_to_read(request: Request, session: ReadSession, principal: Reader) 
 
 
 def _all(request: Request, session: WriteSession, principal: AdminPrincipal) -> Exports:
-    return Exports(session, principal, Viewer("operator"), request.app.state.settings)
+    return Exports(session, principal, Viewer("operator"), request.app.state.settings.reporting)
 
 
 def _all_to_read(request: Request, session: ReadSession, principal: AdminPrincipal) -> Exports:

@@ -17,7 +17,7 @@ from fairserve.platform.db.exports import ReportExport, ReportExportPart
 from fairserve.platform.reporting.exports import claims, repository
 from fairserve.platform.reporting.exports.claims import Now
 from fairserve.platform.reporting.exports.patience import Patience
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.reporting.settings import ReportingSettings
 
 PART_BYTES = 1 << 20
 
@@ -29,7 +29,7 @@ class PartWriter:
         self,
         sessions: SessionFactory,
         export: ReportExport,
-        settings: Settings,
+        settings: ReportingSettings,
         patiently: Patience,
         now: Now,
     ) -> None:

@@ -20,9 +20,9 @@ from fairserve.platform.db.identity import Tenant
 from fairserve.platform.reporting.exports import repository
 from fairserve.platform.reporting.exports.repository import Viewer
 from fairserve.platform.reporting.exports.schemas import ExportOut, ExportRequest
+from fairserve.platform.reporting.settings import ReportingSettings
 from fairserve.platform.reporting.usage import reports
 from fairserve.platform.reporting.usage.formats import require_extras
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tenancy.auth import Principal
 
 MAX_LISTED = 1_000
@@ -34,7 +34,7 @@ class Exports:
     """The exports that one request may reach."""
 
     def __init__(
-        self, session: Session, principal: Principal, viewer: Viewer, settings: Settings
+        self, session: Session, principal: Principal, viewer: Viewer, settings: ReportingSettings
     ) -> None:
         self._session = session
         self._principal = principal

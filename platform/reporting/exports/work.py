@@ -23,7 +23,7 @@ from fairserve.platform.reporting.exports.claims import LostError, Now
 from fairserve.platform.reporting.exports.content import Reader, content
 from fairserve.platform.reporting.exports.parts import PartWriter
 from fairserve.platform.reporting.exports.patience import Patience, StoppedError
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.reporting.settings import ReportSettings
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _BATCH = 100
 
 def make_exports(
     sessions: SessionFactory,
-    settings: Settings,
+    settings: ReportSettings,
     *,
     stopping: Callable[[], bool] = lambda: False,
     now: Now = utc_now,
@@ -46,7 +46,7 @@ def make_exports(
 
     One that is under way then is given back. Raises OperationalError if the database does not answer.
     """
-    kept = timedelta(hours=settings.export_retention_hours)
+    kept = timedelta(hours=settings.reporting.export_retention_hours)
     patiently = Patience(stopping, pause)
     handled = 0
     while not stopping():
@@ -67,7 +67,7 @@ def make_exports(
 
 def _make(
     sessions: SessionFactory,
-    settings: Settings,
+    settings: ReportSettings,
     export: ReportExport,
     patiently: Patience,
     now: Now,
@@ -78,8 +78,8 @@ def _make(
     patiently(lambda: repository.drop_parts(sessions, export.id, export.attempt + failed))
     if failed:
         return
-    kept = timedelta(hours=settings.export_retention_hours)
-    writer = PartWriter(sessions, export, settings, patiently, now)
+    kept = timedelta(hours=settings.reporting.export_retention_hours)
+    writer = PartWriter(sessions, export, settings.reporting, patiently, now)
 
     def told(progress: float) -> None:
         writer.progress = progress

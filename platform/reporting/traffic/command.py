@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     given = {} if arguments.data_dir is None else {"data_dir": arguments.data_dir}
     try:
         since_at = since(arguments.since, datetime.now(UTC))
-        folder = recording_folder(settings_from(argparse.Namespace(**given)).data_dir)
+        folder = recording_folder(settings_from(argparse.Namespace(**given)).db.data_dir)
     except ValueError as error:
         return _fail(str(error), USAGE_ERROR)
     try:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from fairserve.platform.db.session import ReadSession
+from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage import interactions, reports
 from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, MEDIA_TYPES, Ask, document
 from fairserve.platform.reporting.usage.readers import Reader, asked_app, refuse_tenant_groups
@@ -37,7 +38,7 @@ def read_usage(
     """An app key reads its app's usage, a tenant key that of all its apps."""
     refuse_tenant_groups(query)
     app_id = asked_app(session, principal, query)
-    settings = request.app.state.settings
+    settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)
     return _answer(request, query, ask, "user" if app_id else "app", principal.tenant_id)
 
@@ -52,7 +53,7 @@ def read_all_usage(
     session: ReadSession, request: Request, query: Annotated[UsageRequest, Query()]
 ) -> Response:
     """Usage of all tenants, or of one."""
-    settings = request.app.state.settings
+    settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=query.tenant, app_id=query.app)
     return _answer(request, query, ask, "app" if query.tenant else "tenant", None)
 

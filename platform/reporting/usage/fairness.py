@@ -28,11 +28,10 @@ from fairserve.interactions.call import DEFAULT_LEVELS, TokenUsage
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.db.identity import App, EndUser, Tenant
+from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage.levels import CALLS, Detail
 from fairserve.platform.reporting.usage.schemas import Fairness, Group, UsageRow
 from fairserve.platform.reporting.usage.selection import Selection
-from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_parts import learning_options
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tuning.service import load_system
 from fairserve.scheduling.cost import SliceWeights
@@ -65,11 +64,11 @@ class Measure:
     """Options of the learning of profiles; None: nothing is learned."""
 
 
-def measure_of(session: Session, settings: Settings) -> Measure:
+def measure_of(session: Session, settings: ReportSettings) -> Measure:
     """Return the measure of the system that is in force."""
-    system = load_system(session, settings)
+    system = load_system(session, settings.tuning)
     wsc = WscOptions(**system.feeder_options) if system.feeder == "wsc" else None
-    return Measure(system.levels, wsc, learning_options(settings))
+    return Measure(system.levels, wsc, settings.tenancy.learning_options)
 
 
 class _Shares(NamedTuple):

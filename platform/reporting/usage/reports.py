@@ -30,6 +30,7 @@ from sqlalchemy.orm import Session
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.db.identity import App, Tenant
 from fairserve.platform.db.usage import UsageState
+from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage.digests import merged, quantiles
 from fairserve.platform.reporting.usage.fairness import Measure, add_fairness, division, measure_of
 from fairserve.platform.reporting.usage.levels import (
@@ -55,7 +56,6 @@ from fairserve.platform.reporting.usage.schemas import (
 from fairserve.platform.reporting.usage.selection import Selection
 from fairserve.platform.reporting.usage.table import MAX_ROWS
 from fairserve.platform.reporting.usage.zones import day_bounds, local_day, offsets, zone_named
-from fairserve.platform.server.settings import Settings
 
 MAX_HOURS_DAYS = 100
 """Of a report by hours."""
@@ -117,7 +117,7 @@ def report(
 
 
 def reporter(
-    session: Session, settings: Settings, *, tenant_id: str | None, app_id: str | None
+    session: Session, settings: ReportSettings, *, tenant_id: str | None, app_id: str | None
 ) -> partial[UsageReport]:
     """:func:`report` as this server makes it, within a tenant and an app, to be asked a query."""
     return partial(
@@ -125,7 +125,7 @@ def reporter(
         session,
         tenant_id=tenant_id,
         app_id=app_id,
-        currency=settings.currency,
+        currency=settings.tenancy.currency,
         measure=measure_of(session, settings),
     )
 

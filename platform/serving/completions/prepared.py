@@ -34,7 +34,6 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.server.settings import CacheIsolation
 from fairserve.platform.serving.completions.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
@@ -42,6 +41,7 @@ from fairserve.platform.serving.completions.schemas import (
     TextBody,
     invalid,
 )
+from fairserve.platform.serving.settings import CacheIsolation
 from fairserve.platform.tenancy.auth import Principal
 
 INLINE_BODY_BYTES = 64 * 1024

@@ -23,7 +23,7 @@ CLOSED = [
 
 def app_of(**settings):
     """The application that ships; nothing is started behind it."""
-    return create_app(Settings(_env_file=None, **settings), None)
+    return create_app(Settings(**settings), None)
 
 
 @pytest.fixture(scope="module")

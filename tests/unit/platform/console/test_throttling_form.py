@@ -16,8 +16,8 @@ from fairserve.platform.console.throttling_form import (
     text_of,
     to_store,
 )
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tuning.service import Current
+from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 WHOLE, NUMBER, SWITCH = Kind("whole"), Kind("number"), kind_of("x", bool)
@@ -25,7 +25,7 @@ WHOLE, NUMBER, SWITCH = Kind("whole"), Kind("number"), kind_of("x", bool)
 
 @pytest.fixture
 def settings():
-    return Settings(_env_file=None)
+    return TuningSettings()
 
 
 def fields(found):
@@ -125,7 +125,7 @@ def test_what_an_operator_set_is_kept_even_as_it_is_the_default():
 
 
 def test_the_servers_settings_are_the_default():
-    settings = Settings(_env_file=None, overload_high=3.0, system_options={"feeder.max_bypass": 9})
+    settings = TuningSettings(overload_high=3.0, system_options={"feeder.max_bypass": 9})
     shown = sheet(settings, Current("fairserve", {"immunity_factor": 6}), "fairserve")
     found = fields(shown)
     high = found["high_watermark"]

@@ -5,13 +5,13 @@ from ipaddress import ip_address, ip_network
 import pytest
 from pydantic import ValidationError
 
+from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks.guard import (
     Guard,
     UnsafeUrlError,
     is_public,
     system_resolve,
 )
-from fairserve.platform.server.settings import Settings
 
 PUBLIC = "8.8.8.8"
 
@@ -183,11 +183,12 @@ def test_a_host_without_an_address():
 
 
 def test_networks_of_the_settings():
-    found = Settings(webhook_allowed_networks="10.1.0.0/16, fd00::/8").webhook_allowed_networks
+    settings = BackgroundSettings(webhook_allowed_networks="10.1.0.0/16, fd00::/8")
+    found = settings.webhook_allowed_networks
     assert found == (ip_network("10.1.0.0/16"), ip_network("fd00::/8"))
     for bad in ("10.1.2.3/16", "inside.example", "10.1.0.0/16;fd00::/8"):
         with pytest.raises(ValidationError, match=r"such as 10\.1\.2\.0/24"):
-            Settings(webhook_allowed_networks=bad)
+            BackgroundSettings(webhook_allowed_networks=bad)
 
 
 def test_what_the_operator_allows():
