@@ -116,15 +116,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return _code(simulate(arguments[1:]))
         if arguments[:1] == ["trace"]:
-            from fairserve.platform.reporting.traffic.command import main as trace
+            from fairserve.platform.server.commands.trace import main as trace
 
             return _code(trace(arguments[1:]))
         if arguments[:1] == ["usage"]:
-            from fairserve.platform.reporting.usage.command import main as usage
+            from fairserve.platform.server.commands.usage import main as usage
 
             return _code(usage(arguments[1:]))
         if arguments[:1] == ["jobs"]:
-            from fairserve.platform.background.jobs.command import main as jobs
+            from fairserve.platform.server.commands.jobs import main as jobs
 
             return _code(jobs(arguments[1:]))
         if arguments[:1] == ["reproduce"]:
@@ -228,7 +228,7 @@ def _current(arguments: argparse.Namespace) -> int:
 def _replace_secret_key(arguments: argparse.Namespace) -> int:
     from fairserve.platform.db.engine import session_factory
     from fairserve.platform.db.secret_key import SecretKeyError, replace_secret_key
-    from fairserve.platform.server.database_command import fail, on_database
+    from fairserve.platform.server.commands.database import fail, on_database
 
     command = "fairserve db replace-secret-key"
 

@@ -166,7 +166,7 @@ def test_a_room_reads_its_own_variables(monkeypatch):
 
 def test_all_wrong_settings_are_reported_at_once():
     with pytest.raises(
-        ValueError, match="port: .*; secret_key: .*; overload_low must not"
+        ValueError, match=r"port: .*; secret_key: .*; overload_low must not"
     ) as caught:
         settings_from(argparse.Namespace(overload_low=3, secret_key="short", port="x"))
     assert "short" not in str(caught.value)

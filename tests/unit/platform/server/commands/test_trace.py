@@ -7,8 +7,8 @@ import pytest
 from recorded_calls import ended, writer
 
 from fairserve.engine.simulated.traces.reading import read_trace
-from fairserve.platform.reporting.traffic.command import since
 from fairserve.platform.server import cli
+from fairserve.platform.server.commands.trace import since
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 

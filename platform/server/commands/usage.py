@@ -23,7 +23,12 @@ from fairserve.platform.reporting.usage.reports import reporter
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import GROUPS, Format, UsageQuery
 from fairserve.platform.reporting.usage.zones import day_bounds, zone_named
-from fairserve.platform.server.database_command import FAILED, add_database_flags, fail, on_database
+from fairserve.platform.server.commands.database import (
+    FAILED,
+    add_database_flags,
+    fail,
+    on_database,
+)
 from fairserve.platform.server.settings import Settings
 
 _COMMAND = "fairserve usage"
