@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
         "--fleet-file or the admin API, embedded workers.",
         epilog="Secrets have no flag: FAIRSERVE_SECRET_KEY, FAIRSERVE_SECRET_KEY_PREVIOUS, "
         "FAIRSERVE_ADMIN_KEY.",
+        usage="%(prog)s [--FLAG VALUE ...]",
         allow_abbrev=False,
     )
     add_flags(serve)

@@ -22,6 +22,7 @@ from fairserve.platform.server.settings_flags import (
     guide,
     settings_from,
 )
+from fairserve.platform.server.settings_topics import TOPICS
 from fairserve.platform.tuning.parameters import configured_system
 from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
@@ -58,6 +59,21 @@ def test_every_setting_is_described_and_documented():
         assert ALL[field].description, field
         assert all(f"`{name}`" in rows[field] for name in environment_names(field)), field
         assert flag(field) is None or f"`{flag(field)}`" in rows[field], field
+
+
+def test_every_setting_has_one_topic():
+    assert sorted(name for names in TOPICS.values() for name in names) == FIELDS
+
+
+def test_the_help_begins_with_the_most_used_flags():
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    text = parser.format_help().partition("--help")[2]
+    assert next(iter(TOPICS)) == "Most used"
+    begins = [text.index(f"\n{topic}:\n") for topic in TOPICS]
+    assert begins == sorted(begins)
+    first = re.findall(r"\n  (--[\w-]+)", text[: begins[1]])
+    assert first[:6] == ["--host", "--port", "--data-dir", "--database-url", "--model", "--workers"]
 
 
 def test_help_names_every_flag_default_and_variable():

@@ -58,6 +58,22 @@ def test_an_error_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, arg
     assert "hunter2" not in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["serve", "--prot", "1"], "serve: .*--prot 1; did you mean --port?"),
+        (["serve", "--workes=2"], "serve: .*--workes=2; did you mean --workers?"),
+        (["serve", "--no-konsole"], "serve: .*--no-konsole; did you mean --no-console?"),
+        (["db", "upgrade", "--data-dri", "x"], "db upgrade: .*; did you mean --data-dir?"),
+        (["serve", "--nothing-like-it"], r"serve: unrecognized arguments: \S+ \(see"),
+    ],
+)
+def test_a_wrong_flag_suggests_the_right_one(capsys, arguments, advice):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert re.match(f"fairserve {advice}", err)
+
+
 def test_the_database_commands(capsys, tmp_path):
     here = ["--data-dir", str(tmp_path)]
     assert "there is no database" in run(capsys, "db", "current", *here)[2]
