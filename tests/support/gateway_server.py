@@ -30,7 +30,7 @@ from fairserve.platform.fleet.fleet_file import FleetFileWatch
 from fairserve.platform.fleet.running_fleet import RunningFleet
 from fairserve.platform.reporting.traffic import recorder
 from fairserve.platform.server import process, wiring
-from fairserve.platform.server.cli import parser
+from fairserve.platform.server.commands.serve import parser
 from fairserve.platform.server.settings_flags import settings_from
 from fairserve.platform.tenancy.profiles import news
 
@@ -282,7 +282,7 @@ class ThreadServer(GatewayServer):
 
     def start(self):
         flags = ["--data-dir", str(self.data_dir), "--port", "0", *self.flags]
-        arguments = parser().parse_args(["serve", *flags])
+        arguments = parser().parse_args(flags)
         arguments.admin_key = ADMIN_KEY
         _Eager.enter()
         self._thread = _ServingThread(settings_from(arguments))

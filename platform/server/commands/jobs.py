@@ -22,7 +22,7 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import read_only, session_factory
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.key_hash import key_hasher
-from fairserve.platform.server.commands.database import add_database_flags, fail, on_database
+from fairserve.platform.server.commands.on_database import add_database_flags, fail, on_database
 from fairserve.platform.server.settings import Settings
 
 _COMMAND = "fairserve jobs"

@@ -23,7 +23,7 @@ from fairserve.platform.reporting.usage.reports import reporter
 from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import GROUPS, Format, UsageQuery
 from fairserve.platform.reporting.usage.zones import day_bounds, zone_named
-from fairserve.platform.server.commands.database import (
+from fairserve.platform.server.commands.on_database import (
     FAILED,
     add_database_flags,
     fail,

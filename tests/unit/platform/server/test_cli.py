@@ -1,13 +1,53 @@
 """The command line: help for all commands, one clear line for an error, and exit code 2."""
 
+import os
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from fairserve.platform.db.schema import SchemaError, required_revision
 from fairserve.platform.server import cli
+
+ROOT = Path(__file__).resolve().parents[4]
+VISITOR = '''
+def greet(argv):
+    """Greet 100% of them.
+
+    Twice.
+    """
+    print(argv)
+'''
+LABORATORY = ["bench", "demo", "reproduce", "simulate"]
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install a distribution that has only the given entry points; it hides one of the same name."""
+
+    def install(name, commands):
+        site = tmp_path / name
+        folder = site / f"{name}-1.0.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        lines = [f"{command} = {value}" for command, value in commands.items()]
+        (folder / "entry_points.txt").write_text("\n".join([f"[{cli.GROUP}]", *lines, ""]))
+        monkeypatch.syspath_prepend(site)
+        return site
+
+    return install
+
+
+@pytest.fixture
+def laboratory(installed):
+    """The entry points of pyproject.toml, whatever is installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    commands = project["entry-points"][cli.GROUP]
+    assert sorted(commands) == LABORATORY
+    return installed("fairserve", commands)
 
 
 def run(capsys, *arguments):
@@ -19,14 +59,15 @@ def run(capsys, *arguments):
     return code, out, err
 
 
-def test_version_and_help(capsys):
+def test_version_and_help(capsys, laboratory):
     code, out, _ = run(capsys, "--version")
     assert code == 0
     assert out.startswith("fairserve ")
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    for command in ("serve", "worker", "db", "demo", "bench", "simulate", "reproduce"):
-        assert re.search(rf"\n    {command}\s", out)
+    for command in (*cli.COMMANDS, *LABORATORY):
+        assert re.search(rf"\n    {command}\s+[a-z]", out), command
+    assert "replay a trace in virtual time and compare systems\n" in out
     assert "\n    control " not in out
     assert run(capsys, "serve", "--help")[0] == 0
     assert "FAIRSERVE_DATABASE_URL" in run(capsys, "db", "upgrade", "--help")[1]
@@ -88,19 +129,46 @@ def test_the_database_commands(capsys, tmp_path):
     assert "revision 0, " in run(capsys, "db", "current", *here)[1]
 
 
-@pytest.mark.parametrize("command", ["worker", "demo"])
+@pytest.mark.parametrize("command", ["worker", "usage", "price"])
 def test_commands_get_their_own_arguments(command, monkeypatch):
     got = []
-    module = {"worker": "fairserve.engine.worker", "demo": "fairserve.benchmarks.demo.main"}[
-        command
-    ]
+    module = cli.COMMANDS[command].module
     fake = type(sys)(module)
     fake.main = lambda argv: got.append(argv) or 7
-    for part in (module.rpartition(".")[0], module):
-        if part == module or part not in sys.modules:
-            monkeypatch.setitem(sys.modules, part, fake if part == module else type(sys)(part))
+    monkeypatch.setitem(sys.modules, module, fake)
     assert cli.main([command, "--help", "x"]) == 7
-    assert got == [["--help", "x"]]
+    name = [command] if command == "price" else []
+    assert got == [[*name, "--help", "x"]]
+
+
+@pytest.mark.parametrize("command", LABORATORY)
+def test_the_laboratory_s_commands_run(command, laboratory, capsys):
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert out.startswith(f"usage: fairserve {command}")
+
+
+def test_an_installed_package_adds_a_command(installed, capsys):
+    site = installed("visitor", {"greet": "visitor:greet", "serve": "visitor:greet"})
+    (site / "visitor.py").write_text(VISITOR)
+    assert run(capsys, "greet", "--loud", "you") == (0, "['--loud', 'you']\n", "")
+    out = run(capsys, "--help")[1]
+    assert re.search(r"\n    greet\s+greet 100% of them\n", out)
+    assert re.search(r"\n    serve\s+run the platform\n", out)
+
+
+def test_a_command_that_cannot_be_loaded_is_named_in_the_help(installed, capsys):
+    installed("broken", {"broken": "nowhere_at_all:main"})
+    out = run(capsys, "--help")[1]
+    assert re.search(r"\n    broken\s+cannot be loaded: No module named 'nowhere_at_all'", out)
+    code, _, err = run(capsys, "broken")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "nowhere_at_all is not installed" in err
+
+
+def test_the_command_comes_first(capsys):
+    code, _, err = run(capsys, "--", "serve", "--help")
+    assert (code, err.count("\n")) == (2, 1)
 
 
 def test_serve_gets_the_settings(monkeypatch, capsys):
@@ -120,10 +188,15 @@ def test_serve_gets_the_settings(monkeypatch, capsys):
     assert run(capsys, "serve") == (2, "", "fairserve: run `fairserve db upgrade`\n")
 
 
-def test_the_help_imports_no_server():
+def test_the_help_imports_no_server(laboratory):
     code = (
         "import sys; from fairserve.platform.server import cli; cli.parser().format_help();"
+        "from fairserve.platform.server.commands import serve; serve.parser().format_help();"
         "print(sorted({'fastapi', 'torch', 'sqlalchemy', 'transformers'} & sys.modules.keys()))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    path = os.pathsep.join([str(laboratory), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert run.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Commands that work straight on the database, beside a server or without one."""
+"""Commands that work on the database itself, beside a running server or without one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairserve.platform.server.settings import Settings
 from fairserve.platform.server.settings_flags import settings_from
 
 FAILED = 1
-"""The exit code where the database or a file is not to be had."""
+"""The exit code if the database or a file is not available."""
 
 Act = Callable[[argparse.Namespace, Settings, Engine], int]
 
@@ -26,7 +26,7 @@ _SETTINGS = ("database_url", "data_dir", "redis_url")
 
 
 def add_database_flags(parser: argparse.ArgumentParser) -> None:
-    """Where the database is."""
+    """Add the flags that name the database."""
     parser.add_argument(
         "--database-url",
         help="the database. Default: that of `fairserve serve`. "
@@ -35,15 +35,21 @@ def add_database_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", help="folder of the embedded database.")
 
 
-def on_database(command: str, arguments: argparse.Namespace, act: Act) -> int:
-    """Do it on a database of this version's schema; returns the exit code, after one line on stderr
-    where it is not 0.
-    """
+def database_settings(arguments: argparse.Namespace) -> Settings:
+    """Return the settings of the environment, with those that the flags give. Raises ValueError."""
     given = {
         name: value for name in _SETTINGS if (value := getattr(arguments, name, None)) is not None
     }
+    return settings_from(argparse.Namespace(**given))
+
+
+def on_database(command: str, arguments: argparse.Namespace, act: Act) -> int:
+    """Act on a database of this version's schema; returns the exit code.
+
+    An error is printed in one line on stderr.
+    """
     try:
-        settings = settings_from(argparse.Namespace(**given))
+        settings = database_settings(arguments)
         engine = connect(settings.db.effective_database_url, create=False)
         try:
             schema.check(engine, accept_newer=True)
@@ -68,6 +74,6 @@ def on_database(command: str, arguments: argparse.Namespace, act: Act) -> int:
 
 
 def fail(command: str, message: str, code: int = FAILED) -> int:
-    """Say why, and return the code."""
+    """Print why a command failed; returns the exit code."""
     print(f"{command}: {message}", file=sys.stderr)
     return code
