@@ -52,7 +52,8 @@ class Feed:
         call = live.call
         cached, holders = self._queue(live)
         self._feeder.add(call)
-        return self.pump(hit=bool(holders & self._pool.ajar()) and self._is_hit(call, cached))
+        held = bool(holders & self._pool.admits_hits_only())
+        return self.pump(hit=held and self._is_hit(call, cached))
 
     def put_back(self, live: LiveCall) -> list[ev.Command]:
         """Its worker failed it before its first token."""
@@ -104,12 +105,12 @@ class Feed:
     def pump(self, *, hit: bool = False) -> list[ev.Command]:
         """Feed queued calls to open workers until one of the two runs out.
 
-        Where a worker that is ajar may hold the prefix of a queued call (``hit``, or it came ajar just
-        now), such calls go first.
+        Hits go first if a full worker may hold the prefix of a queued call: with ``hit``, or if a worker
+        has begun to admit hits since the last pump.
         """
         commands: list[ev.Command] = []
-        hit = hit or self._pool.came_ajar
-        self._pool.came_ajar = False
+        hit = hit or self._pool.hits_newly_admitted
+        self._pool.hits_newly_admitted = False
         while self._queued:
             call, open_workers = self._next_hit() if hit else (None, None)
             if call is None or open_workers is None:
@@ -166,17 +167,17 @@ class Feed:
 
         A retry is no hit: it waits for its turn. Nor is a call that some of these workers cannot serve.
         """
-        ajar = self._pool.ajar()
-        if not ajar:
+        full = self._pool.admits_hits_only()
+        if not full:
             return None, None
         excluded: Collection[str] = self._retries
         for kinds, names in self._by_kinds.items():
-            if ajar & ~self._pool.able(kinds):
+            if full & ~self._pool.able(kinds):
                 excluded = {*excluded, *names}
-        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, ajar), excluded)
+        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, full), excluded)
         if call is None:
             return None, None
-        cached, holders = self._locality.match(call, ajar)
+        cached, holders = self._locality.match(call, full)
         if not self._is_hit(call, cached):
             return None, None
         return call, WorkerSet(self._locality.workers, holders)

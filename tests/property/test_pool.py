@@ -49,13 +49,13 @@ def test_masks_and_sums_are_those_of_the_workers(seed, window, hits):
                 if hits and window and w.hit_tokens < window * w.kv_capacity_tokens
             },
         )
-        assert sorted(WorkerSet(numbers, pool.ajar())) == sorted(
+        assert sorted(WorkerSet(numbers, pool.admits_hits_only())) == sorted(
             w.worker_id for w in full if w.worker_id in light
         )
-        assert pool.came_ajar == bool(light - before)
-        pool.came_ajar = False
+        assert pool.hits_newly_admitted == bool(light - before)
+        pool.hits_newly_admitted = False
         copy = Pool(window, numbers, hits=hits)
         copy.restore(json.loads(json.dumps(pool.snapshot(5.0))), 5.0)
         assert copy.load(7) == pool.load(7)
         assert copy.open().mask == pool.open().mask
-        assert copy.ajar() == pool.ajar()
+        assert copy.admits_hits_only() == pool.admits_hits_only()
