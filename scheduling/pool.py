@@ -2,11 +2,11 @@
 
 Feed window (ALGORITHMS section 7, point 1): a worker is *open* while the prompt and expected output
 tokens of the calls that are queued at or in flight to it stay below ``feed_window`` times its KV
-capacity; the call that reaches the window is the last. A worker that is closed is still open for
-*hits*, calls of active runs whose prefix it holds, while the tokens that the waiting hits have to compute
-stay below that limit, too (``hit_share`` of a system, decision 7). Demand (section 4): per call the uncached
-prompt plus expected output while it is queued, the tokens it holds once it runs. The open workers are
-a mask and demand is a sum, both kept up to date: O(1) per event, however many workers there are.
+capacity; the call that reaches the window is the last. A closed worker still admits *hits*, calls of
+active runs whose prefix it holds, while the tokens that its waiting hits have to compute stay below the
+same limit (``hit_share`` of a system, decision 7). Demand (section 4): per call the uncached prompt plus
+expected output while it is queued, the tokens it holds once it runs. The open workers are a mask and
+demand is a sum, both kept up to date: O(1) per event, however many workers there are.
 """
 
 from __future__ import annotations

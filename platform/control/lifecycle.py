@@ -172,7 +172,7 @@ class CallLifecycle:
             live.started = True
             live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
             self._activity.started(live, now_s)
-            cached = message.usage.cached_tokens if message.cached_told else None
+            cached = message.usage.cached_tokens if message.cached_tokens_reported else None
             self.take(ev.CallStarted(message.call_id, cached))
         grew = message.usage.output_tokens > before.output_tokens
         if grew and self.calls.decoded(message.call_id, message.usage.output_tokens):
