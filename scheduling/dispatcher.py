@@ -214,7 +214,7 @@ class Dispatcher:
         )
         if not decision.admitted:
             mid_run = self.tracker.refuse(call, now_s)
-            state = pool.circumstances(call, self.system, profile, attachment)
+            state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
         self.tracker.accept(call, attachment, now_s)

@@ -15,13 +15,13 @@ from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.run import Attachment
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
-from fairserve.scheduling.circumstances import Circumstances
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feed import Feed
 from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.pool import Pool, Worker
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.overload import OverloadDetector, Watermarks
 
@@ -56,7 +56,7 @@ class ModelPool:
         """Look at the load; whether the pool is overloaded now."""
         return self.overload.update(*self.load())
 
-    def circumstances(
+    def rejection_context(
         self,
         call: Call,
         system: SystemConfig,
@@ -64,12 +64,12 @@ class ModelPool:
         attachment: Attachment,
         *,
         asked: bool = True,
-    ) -> Circumstances:
+    ) -> RejectionContext:
         """What the refusal of a call was decided on, now. O(1). ``asked``: whether immunity was."""
         demand, capacity = self.load()
         marks = self.overload.watermarks
         usual = system.immunity.usual(profile, self.pool.context_tokens)
-        return Circumstances(
+        return RejectionContext(
             system=system.name,
             overloaded=self.overload.overloaded,
             demand_tokens=demand,
