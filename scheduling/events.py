@@ -297,7 +297,7 @@ class Admit:
     call_id: str
     worker_id: str
     weight: float
-    """For the worker's local scheduler: 1 / price."""
+    """For the worker's local scheduler: 1 / charge factor."""
     stage: int
     client_id: str
     """For the worker's local scheduler: the client's path (:func:`client_id`)."""

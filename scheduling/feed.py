@@ -188,8 +188,8 @@ class Feed:
         self.demand_tokens -= live.demand_tokens
         there = 1 << self._locality.workers.slot(worker.worker_id)
         live.cached_tokens, _ = self._locality.match(call, there)
-        live.price = self._feeder.dispatch(call.call_id, live.cached_tokens)
-        self._router.dispatched(call, worker.worker_id, live.price)
+        live.charge_factor = self._feeder.dispatch(call.call_id, live.cached_tokens)
+        self._router.dispatched(call, worker.worker_id, live.charge_factor)
         self._locality.placed(call, worker.worker_id)
         live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
         live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
@@ -198,7 +198,7 @@ class Feed:
         live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
         self._pool.add_waiting(worker, waiting_tokens, live.hit_tokens)
         worker.calls += 1
-        weight = 1.0 / live.price
+        weight = 1.0 / live.charge_factor
         return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
 
     def restore(self, lives: Iterable[LiveCall]) -> None:

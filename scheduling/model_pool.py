@@ -153,7 +153,7 @@ class ModelPool:
             self.pool.add_demand(worker, -live.demand_tokens)
             worker.calls -= 1
         worker_id = None if worker is None else worker.worker_id
-        self.router.finished(live.call, worker_id, live.price, output_tokens)
+        self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
 
     def give_back(self, live: LiveCall, client: ClientPath, now_s: float) -> list[ev.Command]:
         """Its worker failed it before its first token: it waits again, for another one if there is.

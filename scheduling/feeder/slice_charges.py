@@ -95,14 +95,14 @@ class SliceCharges:
         weights: Weights,
         most_typical: float = math.inf,
     ) -> float:
-        """A call of this client is dispatched; returns its price (ALGORITHMS section 7).
+        """Charge a call at its dispatch, and return its charge factor (ALGORITHMS section 7).
 
         ``most_typical`` is the most that its app's typical call counts (weighted tokens).
-        ``weights`` are those of its tenant, app and user. The price has their product: the layers
-        behind the feeder have one weight for all levels.
+        ``weights`` are those of its tenant, app and user. The charge factor contains their product:
+        the layers behind the feeder have one weight for all levels.
         """
         per_token = 1.0 / min(self.typical_of(profile, call.stage), most_typical)
-        price = per_token * self._reference / math.prod(weights)
+        charge_factor = per_token * self._reference / math.prod(weights)
         by_level = tuple(1.0 / each for each in weights_by_level(weights, len(node.path)))
         even = min(by_level) == max(by_level)
         if even:
@@ -120,7 +120,7 @@ class SliceCharges:
             record.reserved = self._cost(record, expected)
             self._change(record, 0.0, record.reserved)
         self._dispatched[call.call_id] = record
-        return price
+        return charge_factor
 
     def typical_of(self, profile: AppProfile, stage: int) -> float:
         """w_aj in weighted tokens: what costs 1; the same for all apps where tokens are counted."""

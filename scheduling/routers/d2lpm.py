@@ -15,10 +15,10 @@ outstanding. Shares are not decided here but by the feeder and at the workers.
 
 With a feed window only *open* workers may be chosen (ALGORITHMS section 7, point 2): if the client has
 credit only at closed ones, the least loaded open worker takes the call without a refill. Charges are
-multiplied by the call's price. Weakness: the fairness bound grows with the number of workers, and holds
-only for clients backlogged at all of them (Theorem 5.1). Two more are answered by options (decision 8):
-a client whose credit is spent leaves the worker with all its runs' contexts (``quantum_prompts``,
-``cached_weight``), and while it has credit its prefix holds it at a crowded worker (``balance_abs``).
+multiplied by the call's charge factor. Weakness: the fairness bound grows with the number of workers
+and holds only for clients backlogged at all of them (Theorem 5.1). Options limit two more (decision 8): a
+client without credit leaves the worker with all its runs' contexts (``quantum_prompts``,
+``cached_weight``), and a client with credit stays at a crowded worker (``balance_abs``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SWEEP_MIN = 1024
 
 @dataclass(frozen=True, slots=True)
 class D2lpmOptions:
-    """``quantum`` is Q^w in price-weighted tokens; None: ``quantum_prompts`` mean prompts."""
+    """``quantum`` is Q^w in tokens times charge factor; None: ``quantum_prompts`` mean prompts."""
 
     quantum: float | None = None
     quantum_prompts: float = 20.0
@@ -181,21 +181,21 @@ class D2lpm:
             return prompts * max(1, call.prompt_tokens)
         return prompts * max(1.0, self._prompt_sum / self._prompts)
 
-    def dispatched(self, call: Call, worker_id: str, price: float) -> None:
+    def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
         """Charge the prompt, count the call."""
         self._loads.dispatched(worker_id)
         slot = self._locality.workers.slot(worker_id)
-        prompt = price * self.options.we * call.prompt_tokens
+        prompt = charge_factor * self.options.we * call.prompt_tokens
         path = self._path(call.client)
         if not self._prompts and self.options.quantum is None:
-            for credit in path:  # their first quantum was in tokens: no price was known
-                credit.add((price - 1.0) * self._quantum(call))
+            for credit in path:  # their first quantum was in tokens: no charge factor was known
+                credit.add((charge_factor - 1.0) * self._quantum(call))
         self._prompts += 1
         self._prompt_sum += prompt
         cost = prompt
         if self.options.cached_weight < 1:
             cached, _ = self._locality.match(call, 1 << slot)
-            cost -= (1 - self.options.cached_weight) * price * self.options.we * cached
+            cost -= (1 - self.options.cached_weight) * charge_factor * self.options.we * cached
         begins = not path[-1].outstanding
         self._active += begins
         for credit in path:
@@ -209,10 +209,12 @@ class D2lpm:
     def tick(self, now_s: float) -> None:
         """Nothing depends on time."""
 
-    def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
+    def finished(
+        self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
+    ) -> None:
         """Charge the output, count the call no longer."""
         there = worker_id is not None and worker_id in self._loads.calls
-        cost = price * self.options.wq * output_tokens
+        cost = charge_factor * self.options.wq * output_tokens
         path = self._path(call.client)
         ends = path[-1].outstanding == 1
         self._active -= ends

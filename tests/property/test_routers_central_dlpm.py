@@ -183,8 +183,8 @@ def test_a_weight_divides_the_charges():
         feeder.add(make_call(f"{number:04d}", user=["heavy", "light"][number % 2]))
     for _ in range(200):
         call = feeder.peek(["w0"])
-        price = feeder.dispatch(call.call_id, 0)
-        assert price == pytest.approx(1 / 3 if call.user == "heavy" else 1.0)
+        charge_factor = feeder.dispatch(call.call_id, 0)
+        assert charge_factor == pytest.approx(1 / 3 if call.user == "heavy" else 1.0)
         feeder.finish(call.call_id, TokenUsage(32, 0, 0, 8))
         served[call.user] += 1
     assert served["heavy"] == pytest.approx(3 * served["light"], abs=12)
