@@ -65,8 +65,8 @@ class WorkerPool(Mapping[str, WorkerClient]):
     ) -> None:
         """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker.
 
-        Without ``kv_event_bridge`` no KV events are followed. ``local_scheduler`` orders the queues before
-        workers of kind ``openai``.
+        Without ``kv_event_bridge`` no KV events are followed. ``local_scheduler`` orders the queues
+        before workers of kind ``openai``.
         """
         self._control = control
         self._session = session

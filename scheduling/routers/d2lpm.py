@@ -16,8 +16,8 @@ outstanding. Shares are not decided here but by the feeder and at the workers.
 With a feed window only *open* workers may be chosen (ALGORITHMS section 7, point 2): if the client has
 credit only at closed ones, the least loaded open worker takes the call without a refill. Charges are
 multiplied by the call's charge factor. Weakness: the fairness bound grows with the number of workers
-and holds only for clients backlogged at all of them (Theorem 5.1). Options limit two more (decision 8): a
-client without credit leaves the worker with all its runs' contexts (``quantum_prompts``,
+and holds only for clients backlogged at all of them (Theorem 5.1). Options limit two more
+(decision 8): a client without credit leaves the worker with all its runs' contexts (``quantum_prompts``,
 ``cached_weight``), and a client with credit stays at a crowded worker (``balance_abs``).
 """
 
