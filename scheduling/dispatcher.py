@@ -306,7 +306,7 @@ class Dispatcher:
 
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        return self._pool_of(live).give_back(live, self.path(live.call, now_s), now_s)
+        return self._pool_of(live).requeue(live, self.path(live.call, now_s), now_s)
 
     def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
         return self._cancel(event.call_id, event.outcome, now_s)

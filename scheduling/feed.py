@@ -55,8 +55,8 @@ class Feed:
         held = bool(holders & self._pool.admits_hits_only())
         return self.pump(hit=held and self._is_hit(call, cached))
 
-    def put_back(self, live: LiveCall) -> list[ev.Command]:
-        """Its worker failed it before its first token."""
+    def requeue(self, live: LiveCall) -> list[ev.Command]:
+        """Queue a call again that its worker failed before its first token."""
         self._queue(live)
         self._feeder.requeue(live.call)
         return self.pump()

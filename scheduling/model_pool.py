@@ -155,7 +155,7 @@ class ModelPool:
         worker_id = None if worker is None else worker.worker_id
         self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
 
-    def give_back(self, live: LiveCall, client: ClientPath, now_s: float) -> list[ev.Command]:
+    def requeue(self, live: LiveCall, client: ClientPath, now_s: float) -> list[ev.Command]:
         """Its worker failed it before its first token: it waits again, for another one if there is.
 
         It waits as a call of ``client``, whose path may have changed since it was dispatched.
@@ -166,7 +166,7 @@ class ModelPool:
         live.worker_id = None
         live.call.client = client
         live.cached_tokens = live.output_tokens = 0
-        return self.feed.put_back(live)
+        return self.feed.requeue(live)
 
     # --- workers ----------------------------------------------------------------------------------
 

@@ -162,14 +162,14 @@ class SliceCharges:
             self._change(record, more, -realised)
 
     def finish(self, call_id: str, usage: TokenUsage) -> float:
-        """The call ended: what was reserved and not used is given back. Returns its client's charge."""
+        """End a call: release what was reserved and not used. Return the client's charge for it."""
         record = self._dispatched.pop(call_id)
         self._charge_up_to(record, self._cost(record, usage))
         self._leave(record)
         return record.charged * (1.0 if record.factors is None else record.factors[-1])
 
-    def take_back(self, call_id: str) -> int:
-        """The call was not served: every charge is taken back. Returns its sequence number."""
+    def uncharge(self, call_id: str) -> int:
+        """Reverse every charge of a call that was not served, and return its sequence number."""
         record = self._dispatched.pop(call_id)
         if record.charged:
             self._change(record, -record.charged, 0.0)

@@ -429,7 +429,7 @@ class WscFeeder:
 
     def requeue(self, call: Call) -> None:
         """Its worker failed: take back every charge and put it first among its client's calls."""
-        seq = self._charges.take_back(call.call_id)
+        seq = self._charges.uncharge(call.call_id)
         self._leave_batch(call.call_id)
         self._enqueue(_Queued(call, seq), front=True)
 

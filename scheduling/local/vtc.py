@@ -203,17 +203,17 @@ class Vtc(ByClient):
         self._counters.leave(entry.client, None if first is None else first.call.arrival)
 
     def _preempted(self, entry: Entry) -> None:
-        self._give_back(entry)
+        self._release_prediction(entry)
         self._counters.done(entry.client)
         self._enqueue(entry)
 
     def _ended(self, entry: Entry) -> None:
-        self._give_back(entry)
+        self._release_prediction(entry)
         self._counters.done(entry.client)
         if self._predictor is not None:
             self._predictor.ended(entry.call.client_id, entry.account.output_tokens)
 
-    def _give_back(self, entry: Entry) -> None:
+    def _release_prediction(self, entry: Entry) -> None:
         account: _Account | None = entry.account
         if account is not None and account.outstanding:
             self._counters.release(entry.client, account.outstanding)
