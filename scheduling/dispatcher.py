@@ -198,7 +198,7 @@ class Dispatcher:
             raise ValueError(f"call {call.call_id!r} is live already")
         profile = self.directory.profile(call.app)
         pool = self.pool_of(call.pool)
-        context_tokens = pool.pool.context_tokens
+        context_tokens = pool.worker_table.context_tokens
         attachment = self.tracker.attach(call, profile, now_s, context_tokens)
         call.client = self.path(call, now_s)
         call.stage = attachment.stage

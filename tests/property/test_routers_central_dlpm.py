@@ -316,7 +316,7 @@ def centralise(dispatcher):
     router = CacheAware(
         dispatcher.first.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
     )
-    for worker in dispatcher.first.pool.workers:
+    for worker in dispatcher.first.worker_table.workers:
         router.add_worker(worker)
     dispatcher.first.compose(feeder, router)
 
@@ -343,7 +343,7 @@ def test_each_call_is_served_once_and_no_worker_idles(seed):
     def checked(event):
         plain_event(event)
         if len(cluster.dispatcher.first.feeder):
-            assert not cluster.dispatcher.first.pool.open()
+            assert not cluster.dispatcher.first.worker_table.open()
         assert all(len(worker.waiting) <= 1 for worker in cluster.workers.values())
 
     cluster.event = checked

@@ -43,7 +43,7 @@ class Worker:
     """Calls may need a kind of worker; empty: it serves every call."""
 
 
-class Pool:
+class WorkerTable:
     """Workers by id, in the order of joining. Masks are those of ``workers``."""
 
     def __init__(self, feed_window: float | None, workers: Workers, *, hits: bool = False) -> None:
