@@ -13,7 +13,8 @@ from fairserve.scheduling.feeder.fcfs import FcfsFeeder, FcfsOptions
 from fairserve.scheduling.feeder.wsc import WscFeeder
 from fairserve.scheduling.feeder.wsc_options import PAPER as WSC_PAPER
 from fairserve.scheduling.feeder.wsc_options import VTC, WscOptions
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.local.lcf import Lcf, LcfOptions

@@ -11,7 +11,8 @@ from plain_dlpm import PlainDlpm
 from fairserve.interactions.call import client_id
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local import dlpm_order
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.lpm import Lpm
 from fairserve.scheduling.prefix_tree import PrefixTree
 

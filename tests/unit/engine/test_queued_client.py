@@ -9,7 +9,8 @@ from until import settle
 from fairserve.engine.base import WorkerChunk, WorkerRequest, WorkerUnavailableError
 from fairserve.engine.local_queue import LocalQueue
 from fairserve.engine.queued_client import MAX_PAUSE_S, QueuedClient
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 
 
 class Clock:
