@@ -16,7 +16,8 @@ from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.local.lcf import Lcf, LcfOptions
 from fairserve.scheduling.local.lpm import Lpm, LpmOptions
 from fairserve.scheduling.local.preble_groups import PrebleGroups, PrebleGroupsOptions
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions
 
 FACTORIES = {
     "fcfs": Fcfs,

@@ -10,7 +10,8 @@ from virtual_cluster import make_call, prompt
 
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.credit import Credit
-from fairserve.scheduling.routers.d2lpm import D2lpm, D2lpmOptions
+from fairserve.scheduling.routers.d2lpm import D2lpm
+from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions
 from fairserve.scheduling.routers.loads import Loads
 from fairserve.scheduling.workers import Workers, WorkerSet
 

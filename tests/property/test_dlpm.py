@@ -13,7 +13,8 @@ from virtual_cluster import VirtualCluster, make_call, prompt
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.lpm import Lpm, LpmOptions
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions
 from fairserve.scheduling.registry import SYSTEMS
 
 
