@@ -78,7 +78,7 @@ class Vtc(ByClient):
     # --- Algorithms 2 to 4 ------------------------------------------------------------------------
 
     def add(self, call: LocalCall) -> None:
-        """Lines 7-15: queue a call. Raises ValueError as the base does, or if an oracle needs a length."""
+        """Lines 7-15: queue a call. Raises ValueError as the base does, or if an oracle lacks data."""
         if self._predictor is not None:
             self._predictor.check(call)
         super().add(call)
