@@ -1,11 +1,12 @@
 """Virtual counters: the service that each client has received, with the lift of VTC, by levels.
 
 VTC Algorithm 2 lines 7-15 and 21-22, shared by VTC and WSC (ALGORITHMS section 2). A client is a path
-of levels, outermost first. Clients form a tree, and every node of it (a tenant, its users) has a counter among its
-siblings. A node below which nothing was queued is lifted when a call arrives there: to the counter of
-the sibling that left the queue last if no sibling is queued, else to the smallest counter among the
-queued siblings. Selection takes the smallest counter level by level; a charge goes to the whole path.
-So a tenant has one tenant's share, however many users it names. A path of one level is VTC as published.
+of levels, outermost first. Clients form a tree, and every node of it (a tenant, its users) has a counter
+among its siblings. A node below which nothing was queued is lifted when a call arrives there: to the
+counter of the sibling that left the queue last if no sibling is queued, else to the smallest counter
+among the queued siblings. Selection takes the smallest counter level by level; a charge goes to the
+whole path. So a tenant has one tenant's share, however many users it names. A path of one level is VTC
+as published.
 
 Charges that contain a prediction are kept apart (``reserve``). A newcomer that is lifted to a level that
 is later refunded would wait: the lift compares counters without outstanding predictions.
