@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fairserve.scheduling.base import CacheNews, LocalCall
+from fairserve.scheduling.base import CacheListener, LocalCall
 from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.prefix_node import Node
 from fairserve.scheduling.prefix_tree import PrefixTree
@@ -57,17 +57,17 @@ class BlockPrefixCache:
             return 0, None, following
         return min(blocks * self.block_tokens, call.prompt_tokens - 1), node, following
 
-    def follow(self, news: CacheNews) -> None:
+    def follow(self, listener: CacheListener) -> None:
         """Tell of the first blocks of what is stored, and of nodes that change or go."""
         block_tokens = self.block_tokens
 
         def disappeared(node: Node, kept: int) -> None:
-            news.changed(node, (node.start + kept) * block_tokens if kept else -1)
+            listener.changed(node, (node.start + kept) * block_tokens if kept else -1)
 
         def renamed(node: Node, other: Node, depth: int) -> None:
-            news.renamed(node, other, depth * block_tokens)
+            listener.renamed(node, other, depth * block_tokens)
 
-        self._tree.follow(news.changed, disappeared, renamed)
+        self._tree.follow(listener.changed, disappeared, renamed)
 
     def lock(self, call_id: str) -> Node:
         """Keep what is cached of a call's prompt; give the answer to :meth:`unlock`."""

@@ -81,8 +81,8 @@ class QueuedClient:
             raise
         return _QueuedStream(stream, self, call.call_id)
 
-    def give_back(self, reason: str) -> None:
-        """Those that wait here are to be tried elsewhere."""
+    def requeue(self, reason: str) -> None:
+        """End the wait of every queued call with ``reason``: each is tried at another worker."""
         for turn in self._turns.values():
             if not turn.done():
                 turn.set_result(reason)

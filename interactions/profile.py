@@ -153,4 +153,4 @@ def _stages(plain: list[dict[str, float]]) -> Stages:
 
 
 DEFAULT_PROFILE = AppProfile(stages=(StageProfile(1000.0, 0.0, 200.0),), calls_per_interaction=8.0)
-"""Used for an app that declares none; also the reference size of the feeder's prices."""
+"""Used for an app that declares none; also the reference size of the feeder's charge factors."""

@@ -38,7 +38,7 @@ class LocalCall:
     max_output_tokens: int
     token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
     weight: float = 1.0
-    """Charges are divided by it: 1 / price of ALGORITHMS section 7."""
+    """Divisor of the call's charges: 1 / charge factor (ALGORITHMS section 7)."""
     arrival: int = 0
     """Arrival number, set by :meth:`LocalScheduler.add`; kept when the call is requeued."""
     output_tokens: int | None = None
@@ -53,7 +53,7 @@ class LocalCall:
             self.path = path_of_id(self.client_id)
 
 
-class CacheNews(Protocol):
+class CacheListener(Protocol):
     """Told by a cache what becomes of its blocks, by names as in :meth:`PrefixCache.match`."""
 
     def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
@@ -90,7 +90,7 @@ class PrefixCache(Protocol):
         """
         ...
 
-    def follow(self, news: CacheNews) -> None:
+    def follow(self, listener: CacheListener) -> None:
         """Tell of blocks that are stored or evicted from now on.
 
         Of blocks stored in one run, one after another, the name of the first is enough: nobody waits
@@ -179,10 +179,10 @@ class Feeder(Protocol):
         ...
 
     def dispatch(self, call_id: str, cached_tokens: int) -> float:
-        """Take a queued call out, charge what is charged at selection, and return its price.
+        """Take a queued call out, charge what is charged at selection, and return its charge factor.
 
-        ``cached_tokens`` is what its worker is believed to have. The price is in feeder units per
-        unit of extend cost, 1 where the feeder has no weights (ALGORITHMS section 7).
+        ``cached_tokens`` is what its worker is believed to have. The charge factor is in feeder units
+        per unit of extend cost, 1 where the feeder has no weights (ALGORITHMS section 7).
         """
         ...
 
@@ -288,7 +288,7 @@ class Router(Protocol):
         """The worker for this call among those open; None only if there is none open."""
         ...
 
-    def dispatched(self, call: Call, worker_id: str, price: float) -> None:
+    def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
         """The call goes to the worker: charge it."""
         ...
 
@@ -300,7 +300,9 @@ class Router(Protocol):
         """Time has come to ``now_s``, before each event; most routers do not look at it."""
         ...
 
-    def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
+    def finished(
+        self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
+    ) -> None:
         """The call ended on that worker (or left it); None if the worker is gone meanwhile."""
         ...
 

@@ -198,7 +198,7 @@ class Dispatcher:
             raise ValueError(f"call {call.call_id!r} is live already")
         profile = self.directory.profile(call.app)
         pool = self.pool_of(call.pool)
-        context_tokens = pool.pool.context_tokens
+        context_tokens = pool.worker_table.context_tokens
         attachment = self.tracker.attach(call, profile, now_s, context_tokens)
         call.client = self.path(call, now_s)
         call.stage = attachment.stage
@@ -214,7 +214,7 @@ class Dispatcher:
         )
         if not decision.admitted:
             mid_run = self.tracker.refuse(call, now_s)
-            state = pool.circumstances(call, self.system, profile, attachment)
+            state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
         self.tracker.accept(call, attachment, now_s)
@@ -306,7 +306,7 @@ class Dispatcher:
 
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        return self._pool_of(live).give_back(live, self.path(live.call, now_s), now_s)
+        return self._pool_of(live).requeue(live, self.path(live.call, now_s), now_s)
 
     def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
         return self._cancel(event.call_id, event.outcome, now_s)

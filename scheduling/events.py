@@ -14,7 +14,7 @@ from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.run import RestoredCall as RestoredCall
 from fairserve.interactions.run import RestoredRun as RestoredRun
 from fairserve.interactions.run_end import RunEnd
-from fairserve.scheduling.circumstances import Circumstances
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Decision, Limits
 from fairserve.throttling.price import FREE, TokenPrice
 from fairserve.throttling.quota import UNLIMITED, Quota, QuotaScope
@@ -297,7 +297,7 @@ class Admit:
     call_id: str
     worker_id: str
     weight: float
-    """For the worker's local scheduler: 1 / price."""
+    """For the worker's local scheduler: 1 / charge factor."""
     stage: int
     client_id: str
     """For the worker's local scheduler: the client's path (:func:`client_id`)."""
@@ -311,7 +311,7 @@ class Refuse:
     decision: Decision
     mid_run: bool
     """Whether its interaction had already been served a call (RPM does this, OIT never)."""
-    circumstances: Circumstances | None = None
+    context: RejectionContext | None = None
     """What it was decided on, where that is known."""
 
 

@@ -19,7 +19,7 @@ class LiveCall:
     worker_id: str | None = None
     epoch: int = 0
     """Of the worker: tells apart the lives of one that comes back."""
-    price: float = 1.0
+    charge_factor: float = 1.0
     hit_tokens: int = 0
     """What it has to compute if its worker has most of its prompt cached, else 0."""
     cached_tokens: int = 0

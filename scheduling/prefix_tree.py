@@ -150,7 +150,7 @@ class PrefixTree:
         self._touch(node, cache)
         segments.merge_path(node)
         if grown:
-            segments.tell_appeared(keys[blocks])
+            segments.notify_appeared(keys[blocks])
         if cache.blocks > cache.capacity:
             self._shrink(cache)
 

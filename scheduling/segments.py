@@ -114,7 +114,7 @@ class Segments:
     # --- writing ----------------------------------------------------------------------------------
 
     def add(self, parent: Node, start: int, keys: array[int]) -> Node:
-        """A new child without holders; :meth:`tell_appeared` follows when it has one."""
+        """A new child without holders; :meth:`notify_appeared` follows when it has one."""
         node = Node(parent, start, keys)
         if parent.children is None:
             parent.children = {}
@@ -125,7 +125,7 @@ class Segments:
         self._block_map.added(node)
         return node
 
-    def tell_appeared(self, key: int) -> None:
+    def notify_appeared(self, key: int) -> None:
         """The blocks of the node that begins with this key have their first holder."""
         for appeared in self._appeared:
             appeared(key)

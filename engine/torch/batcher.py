@@ -26,7 +26,7 @@ from fairserve.engine.torch.page_pool import PAGE_TOKENS, pages_for
 from fairserve.engine.torch.paged_cache import PagedCache
 from fairserve.engine.torch.prefix_trie import TrieNode
 from fairserve.engine.torch.sequence import Sequence
-from fairserve.scheduling.base import CacheNews, LocalCall, LocalScheduler
+from fairserve.scheduling.base import CacheListener, LocalCall, LocalScheduler
 
 
 class Batcher:
@@ -62,18 +62,18 @@ class Batcher:
         following = (node, keys[node.depth]) if node.depth < len(keys) else None
         return node.depth * PAGE_TOKENS, node, following
 
-    def follow(self, news: CacheNews) -> None:
+    def follow(self, listener: CacheListener) -> None:
         """Tell of every page that is stored or evicted from now on, besides who is told already."""
         trie = self.cache.trie
         on_store, on_evict = trie.on_store, trie.on_evict
 
         def stored(node: TrieNode) -> None:
             on_store(node)
-            news.changed((node.parent, node.tokens))
+            listener.changed((node.parent, node.tokens))
 
         def evicted(node: TrieNode) -> None:
             on_evict(node)
-            news.changed(node)
+            listener.changed(node)
 
         trie.on_store, trie.on_evict = stored, evicted
 

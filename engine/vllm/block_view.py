@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from fairserve.engine.vllm.surface import Request
-from fairserve.scheduling.base import CacheNews, LocalCall
+from fairserve.scheduling.base import CacheListener, LocalCall
 
 _GROUP_BYTES = 4
 """vLLM appends the number of the group to a block's hash."""
@@ -111,7 +111,7 @@ class BlockView:
     def _is_cached(self, name: Any) -> bool:
         return self._pool.cached_block_hash_to_block.get_one_block(name + _FIRST_GROUP) is not None
 
-    def follow(self, news: CacheNews) -> None:
+    def follow(self, listener: CacheListener) -> None:
         """Tell of every block that is stored or evicted from now on."""
         self.followed = True
         pool = self._pool
@@ -124,7 +124,7 @@ class BlockView:
         def stored(key: bytes, *arguments: Any, **named: Any) -> None:
             insert(key, *arguments, **named)
             name = key[:-_GROUP_BYTES]
-            news.changed(name)
+            listener.changed(name)
             if name in self._watched:
                 self.came = True
 
@@ -133,7 +133,7 @@ class BlockView:
             cached = pool.cached_block_hash_to_block.get_one_block
             for key in keys:
                 if cached(key) is None:  # the same prefix may be stored in another block, too
-                    news.changed(key[:-_GROUP_BYTES])
+                    listener.changed(key[:-_GROUP_BYTES])
             return keys
 
         def cleared() -> bool:
@@ -141,7 +141,7 @@ class BlockView:
             done: bool = reset()
             if done:
                 for key in keys:
-                    news.changed(key[:-_GROUP_BYTES])
+                    listener.changed(key[:-_GROUP_BYTES])
             return done
 
         pool._insert_block_hash = stored

@@ -15,8 +15,8 @@ from typing import Protocol
 from fairserve.engine.base import WorkerFacts, WorkerUnavailableError
 from fairserve.engine.worker_metrics import at_host_of
 from fairserve.platform.control.port import ClusterView
-from fairserve.platform.fleet.cache_news import CacheNews
 from fairserve.platform.fleet.joining import authorize, facts_of
+from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
@@ -56,13 +56,13 @@ class Watch:
         self,
         control: ControlNews,
         on_facts: OnFacts,
-        cache_news: CacheNews | None,
+        kv_event_bridge: KvEventBridge | None,
         clock: Callable[[], float],
     ) -> None:
         """As in :class:`~fairserve.platform.fleet.pool.WorkerPool`."""
         self._control = control
         self._on_facts = on_facts
-        self._cache_news = cache_news
+        self._kv_event_bridge = kv_event_bridge
         self._clock = clock
 
     async def run(self, member: Member) -> None:
@@ -93,7 +93,7 @@ class Watch:
         """Control is to send nothing there. ``there``: calls under way can go on."""
         member.there = member.there and there
         if member.queue is not None:
-            member.queue.give_back("the worker was lost")
+            member.queue.requeue("the worker was lost")
         self.forget(member)
 
     def forget(self, member: Member) -> None:
@@ -189,6 +189,6 @@ class Watch:
         )
         member.unfollow()
         endpoints = spec.kv_events or facts.kv_events
-        if self._cache_news is not None and endpoints is not None:
+        if self._kv_event_bridge is not None and endpoints is not None:
             endpoints = at_host_of(spec.url, endpoints)
-            member.follower = self._cache_news.follow(member.worker_id, endpoints, capacity)
+            member.follower = self._kv_event_bridge.follow(member.worker_id, endpoints, capacity)

@@ -39,9 +39,9 @@ from fairserve.platform.db.engine import connect, session_factory
 from fairserve.platform.db.key_hash import key_hasher
 from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.db.secret_key import check_secret_key
-from fairserve.platform.fleet.cache_news import CacheNews
 from fairserve.platform.fleet.fleet import FleetPart, StoredFleet, clashes
 from fairserve.platform.fleet.fleet_file import FleetFileError, FleetFileWatch, read_fleet
+from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
 from fairserve.platform.fleet.pool import WorkerPool
@@ -120,7 +120,7 @@ class Platform:
         self.ledger = Ledger(self.journal, self._write_rows, poison=(DataError, IntegrityError))
         self.traffic: TrafficRecorder | None = None
         self.supervisor: Supervisor | None = None
-        self.cache_news: CacheNews | None = None
+        self.kv_event_bridge: KvEventBridge | None = None
         self._sockets: Path | None = None
         self.started, self.draining = asyncio.Event(), asyncio.Event()
         self._on_ready, self._clock = on_ready, clock
@@ -172,7 +172,7 @@ class Platform:
         await restore_interactions(self.sessions, self.control, alive_at)
         self._http = worker_session()
         if settings.fleet.kv_events:
-            self.cache_news = CacheNews(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
+            self.kv_event_bridge = KvEventBridge(BlockHasher(seed, BLOCK_TOKENS), self.control.post)
         self.models = Models(
             lambda worker_id: self.pool.serves(worker_id),
             lambda worker_id: self.pool.absent_s(worker_id),
@@ -187,7 +187,7 @@ class Platform:
             self.control,
             self._http,
             self.model_pools.worker_joins,
-            self.cache_news,
+            self.kv_event_bridge,
             local_scheduler=system.local,
             local_options=system.local_options,
         )
@@ -246,8 +246,8 @@ class Platform:
         await self.jobs.stop()
         await self.answers.close()
         await self.pool.close()
-        if self.cache_news is not None:
-            self.cache_news.close()
+        if self.kv_event_bridge is not None:
+            self.kv_event_bridge.close()
         if self.supervisor is not None:
             await self.supervisor.stop()
         if self._sockets is not None:

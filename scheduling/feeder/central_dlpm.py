@@ -230,7 +230,7 @@ class CentralDlpm:
         """
         if call_id not in self._queued:
             raise KeyError(call_id)
-        self._deficits.refill_starved()
+        self._deficits.check_refill()
         entry = self._dequeue(call_id)
         call, client = entry.call, entry.client
         weight = self._directory.weight(call.tenant, call.app, call.user)

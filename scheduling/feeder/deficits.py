@@ -190,8 +190,8 @@ class Deficits:
 
     # --- refills ----------------------------------------------------------------------------------
 
-    def refill_starved(self) -> None:
-        """Carry out the refills that are due: as many rounds as bring somebody who waits into credit."""
+    def check_refill(self) -> None:
+        """Lines 3-7: refill where calls wait and none is in credit, until one of them is in credit."""
         while self.starved:
             for parent in list(self.starved):
                 self.refill_to(parent, self.next_round(parent))

@@ -1,6 +1,6 @@
 """First come, first served: calls enter the cluster in the order of their arrival.
 
-The feeder of every baseline. All clients have price 1, or, for weighted VTC (VTC 4.3), 1 / weight.
+The feeder of every baseline. The charge factor is 1, or 1 / weight for weighted VTC (VTC 4.3).
 Weakness: a flood fills the queue.
 """
 
@@ -18,7 +18,7 @@ from fairserve.scheduling.directory import Directory
 
 @dataclass(frozen=True, slots=True)
 class FcfsOptions:
-    """``weighted``: the weights of users reach the workers' schedulers as prices."""
+    """``weighted``: the weights of users reach the workers' schedulers as charge factors."""
 
     weighted: bool = False
 

@@ -112,7 +112,7 @@ class DlpmOrder(Deficits):
     def next_call(self) -> MatchedCall | None:
         """Walk on to the next call whose client may run, after the refills that are due."""
         if self.starved:
-            self.refill_starved()
+            self.check_refill()
         root = self.root
         assert isinstance(root, Member)
         item = self._next_of(root)

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from fairserve.interactions.call import ClientPath, path_of_id
 from fairserve.scheduling.local.by_client import ByClient
 from fairserve.scheduling.local.client_queues import ClientQueue, Entry
-from fairserve.scheduling.local.vtc import check_token_weights
+from fairserve.scheduling.local.vtc_options import check_token_weights
 
 _SWEEP_MIN = 1024
 """Idle nodes are looked through when there are about this many more."""

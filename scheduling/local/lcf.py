@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from fairserve.scheduling.counter_node import Node
 from fairserve.scheduling.counters import VirtualCounters
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions, check_token_weights
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions, check_token_weights
 
 
 @dataclass(frozen=True, slots=True)

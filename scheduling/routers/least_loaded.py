@@ -29,7 +29,7 @@ class LeastLoaded:
         """The open worker with the fewest outstanding calls."""
         return self._loads.least(self._workers.mask(open_workers))
 
-    def dispatched(self, call: Call, worker_id: str, price: float) -> None:
+    def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
         """Count the call."""
         self._loads.dispatched(worker_id)
 
@@ -39,7 +39,9 @@ class LeastLoaded:
     def tick(self, now_s: float) -> None:
         """Nothing depends on time."""
 
-    def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
+    def finished(
+        self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
+    ) -> None:
         """Count it no longer."""
         self._loads.finished(worker_id)
 

@@ -172,7 +172,7 @@ class Preble:
 
     # --- a call's life ----------------------------------------------------------------------------
 
-    def dispatched(self, call: Call, worker_id: str, price: float) -> None:
+    def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
         """Insert the prompt, count it, rebalance when due. Raises KeyError for an unknown worker."""
         held = self._held[worker_id]
         if call.call_id in self._running:
@@ -199,7 +199,9 @@ class Preble:
         self._calls += 1
         self._rebalance_if_due()
 
-    def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
+    def finished(
+        self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
+    ) -> None:
         """Count it no longer; learn its output, and its time per token if it is known."""
         running = self._running.pop(call.call_id, None)
         if running is None:

@@ -64,7 +64,7 @@ class RoundRobin:
         wanted = set(open_workers)
         return next((worker for worker in turn if worker in wanted), None)
 
-    def dispatched(self, call: Call, worker_id: str, price: float) -> None:
+    def dispatched(self, call: Call, worker_id: str, charge_factor: float) -> None:
         """It was that worker's turn. Raises KeyError for an unknown worker."""
         client = self._client(call)
         turn = self._turns.get(client)
@@ -83,7 +83,9 @@ class RoundRobin:
     def tick(self, now_s: float) -> None:
         """Nothing depends on time."""
 
-    def finished(self, call: Call, worker_id: str | None, price: float, output_tokens: int) -> None:
+    def finished(
+        self, call: Call, worker_id: str | None, charge_factor: float, output_tokens: int
+    ) -> None:
         """Nothing is counted."""
 
     def _client(self, call: Call) -> str:

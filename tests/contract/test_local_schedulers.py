@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from one_worker import FixedCache, OneWorker
 
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.local.lcf import Lcf, LcfOptions
 from fairserve.scheduling.local.lpm import Lpm, LpmOptions
 from fairserve.scheduling.local.preble_groups import PrebleGroups, PrebleGroupsOptions
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions
 
 FACTORIES = {
     "fcfs": Fcfs,

@@ -90,7 +90,7 @@ def test_each_call_is_served_once_or_refused_once(name, seed, calls, span_s):
     assert dispatcher.load() == (0, 2100)
     assert len(dispatcher.first.feeder) == 0
     assert len(dispatcher.tracker) == 0, "every interaction ended"
-    for worker in dispatcher.first.pool.workers.values():
+    for worker in dispatcher.first.worker_table.workers.values():
         assert (worker.calls, worker.waiting_tokens, worker.demand_tokens) == (0, 0, 0)
     loads = dispatcher.first.router.snapshot().get("loads", {})
     assert set(loads.values()) <= {0}
@@ -118,7 +118,7 @@ def test_no_open_worker_while_a_call_waits(name, seed):
     def checked(event):
         plain_event(event)
         if len(cluster.dispatcher.first.feeder):
-            assert not cluster.dispatcher.first.pool.open()
+            assert not cluster.dispatcher.first.worker_table.open()
 
     cluster.event = checked
     cluster.run(60.0)

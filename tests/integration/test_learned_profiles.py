@@ -244,7 +244,7 @@ def test_runs_that_have_not_ended_are_not_taken_for_short(world):
 
 
 @ON_POSTGRESQL
-def test_what_a_call_was_foretold_to_generate_is_compared(world):
+def test_the_predicted_output_of_calls_is_compared_with_the_generated(world):
     world.served(runs=10)
     assert world.view()["prediction"] == {
         "calls": 20,

@@ -16,7 +16,7 @@ from fairserve.platform.db.ledger import ThrottlingEvent
 from fairserve.platform.monitoring.live import MAX_WHOLE
 from fairserve.platform.reporting.usage.repository import upsert_calls
 from fairserve.platform.tuning.schemas import EventOut
-from fairserve.scheduling.circumstances import Circumstances
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Budget, Decision
 
 
@@ -47,7 +47,7 @@ whole = st.integers(0, 2**62)
 numbers = st.floats(0.001, 1e12)
 maybe = st.one_of(st.none(), st.booleans())
 states = st.none() | st.builds(
-    Circumstances,
+    RejectionContext,
     system=st.sampled_from(["fairserve", "rpm-20"]),
     overloaded=st.booleans(),
     demand_tokens=whole,
@@ -85,7 +85,7 @@ def test_what_a_refusal_was_decided_on_arrives_through_journal_and_ledger(
         for record, (state, budget, mid_run) in zip(records, cases, strict=True):
             row = session.get(ThrottlingEvent, record.call_id)
             assert row.mid_run == mid_run
-            for field in fields(Circumstances):
+            for field in fields(RejectionContext):
                 expected = None if state is None else getattr(state, field.name)
                 assert getattr(row, field.name) == expected, field.name
             found = (row.budget_limit, row.budget_spent, row.budget_held, row.call_cost)
@@ -108,7 +108,7 @@ def test_one_refusal_has_its_inputs_and_its_explanation(management):
     assert found.items() >= listed.items()
     assert listed.keys() == EventOut.model_fields.keys()
     assert found.keys() - listed.keys() == {"explanation", "currency", "throttling_version"}
-    for field in fields(Circumstances):
+    for field in fields(RejectionContext):
         assert found[field.name] == getattr(STATE, field.name)
     assert (found["model"], found["served_model"], found["agent"]) == (
         "small",
@@ -166,7 +166,7 @@ def test_a_refusal_of_an_older_server_has_nulls(management):
             )
         )
     found = management.call(management.admin, "GET", "/admin/throttling/events/old")
-    told = {*(field.name for field in fields(Circumstances)), "model", "agent", "budget_limit"}
+    told = {*(field.name for field in fields(RejectionContext)), "model", "agent", "budget_limit"}
     assert {found[name] for name in told} == {None}
     assert found["explanation"] == [
         "The limit of 2 calls within 60 s for this user was reached: this would have been accepted call"

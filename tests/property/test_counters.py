@@ -85,7 +85,7 @@ class Both:
                 self.counters.done(node)
             elif kind == "back":
                 self.counters.refund(node, min(cost, self.plain.value[path]))
-                self.plain.take_back(path, min(cost, self.plain.value[path]))
+                self.plain.refund(path, min(cost, self.plain.value[path]))
                 self.counters.done(node)
                 self.nodes[path] = self.counters.arrive(path, arrival)
                 self.plain.arrive(path, arrival)

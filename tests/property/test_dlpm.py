@@ -10,9 +10,11 @@ from one_worker import FixedCache, OneWorker
 from reserving_engine import Engine
 from virtual_cluster import VirtualCluster, make_call, prompt
 
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.lpm import Lpm, LpmOptions
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions
 from fairserve.scheduling.registry import SYSTEMS
 
 

@@ -11,7 +11,8 @@ from plain_dlpm import PlainDlpm
 from fairserve.interactions.call import client_id
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local import dlpm_order
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.lpm import Lpm
 from fairserve.scheduling.prefix_tree import PrefixTree
 
@@ -36,11 +37,11 @@ class TreeCache:
         last = self.tree.find(keys)[1] if blocks else None
         return self.tokens(call), last, keys[blocks] if blocks < len(keys) else None
 
-    def follow(self, news):
+    def follow(self, listener):
         self.tree.follow(
-            lambda first: news.changed(first),
-            lambda node, kept: news.changed(node, BLOCK * (node.start + kept) if kept else -1),
-            lambda node, other, depth: news.renamed(node, other, BLOCK * depth),
+            lambda first: listener.changed(first),
+            lambda node, kept: listener.changed(node, BLOCK * (node.start + kept) if kept else -1),
+            lambda node, other, depth: listener.renamed(node, other, BLOCK * depth),
         )
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from reserving_engine import Engine
 
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 
 
 def backlog(engine, rng, clients, per_client, longest_prompt, longest_output):

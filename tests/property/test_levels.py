@@ -24,7 +24,8 @@ from fairserve.scheduling.feeder.wsc import WscFeeder
 from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.lcf import Lcf
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions
 from fairserve.scheduling.locality import Locality
 from fairserve.throttling.base import Limits
 

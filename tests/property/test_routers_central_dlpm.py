@@ -183,8 +183,8 @@ def test_a_weight_divides_the_charges():
         feeder.add(make_call(f"{number:04d}", user=["heavy", "light"][number % 2]))
     for _ in range(200):
         call = feeder.peek(["w0"])
-        price = feeder.dispatch(call.call_id, 0)
-        assert price == pytest.approx(1 / 3 if call.user == "heavy" else 1.0)
+        charge_factor = feeder.dispatch(call.call_id, 0)
+        assert charge_factor == pytest.approx(1 / 3 if call.user == "heavy" else 1.0)
         feeder.finish(call.call_id, TokenUsage(32, 0, 0, 8))
         served[call.user] += 1
     assert served["heavy"] == pytest.approx(3 * served["light"], abs=12)
@@ -316,7 +316,7 @@ def centralise(dispatcher):
     router = CacheAware(
         dispatcher.first.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
     )
-    for worker in dispatcher.first.pool.workers:
+    for worker in dispatcher.first.worker_table.workers:
         router.add_worker(worker)
     dispatcher.first.compose(feeder, router)
 
@@ -343,7 +343,7 @@ def test_each_call_is_served_once_and_no_worker_idles(seed):
     def checked(event):
         plain_event(event)
         if len(cluster.dispatcher.first.feeder):
-            assert not cluster.dispatcher.first.pool.open()
+            assert not cluster.dispatcher.first.worker_table.open()
         assert all(len(worker.waiting) <= 1 for worker in cluster.workers.values())
 
     cluster.event = checked

@@ -12,7 +12,8 @@ from vtc_watch import EPS, Watch, adversarial, bound, cases
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.local.lcf import Lcf, LcfOptions
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions
 
 
 @given(cases)

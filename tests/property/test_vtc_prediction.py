@@ -11,7 +11,8 @@ from vtc_watch import EPS, adversarial, bound, cases
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.lcf import UnliftedCounters
 from fairserve.scheduling.local.length_prediction import MeanOfLast, Oracle
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions
 
 
 def windowed_difference(predict, clients, prompts, outputs, capacity, *, steps=600, window=60):

@@ -81,12 +81,14 @@ def test_the_price_is_that_of_the_lower_median_of_the_other_apps_in_use(seed, ca
             each = call(f"c{number}", "u", app=app)
             each.tenant, each.client, each.stage = tenant, (tenant, "u"), rng.randint(1, 4)
             queue(feeder, each)
-            price = feeder.dispatch(each.call_id, 0)
+            charge_factor = feeder.dispatch(each.call_id, 0)
             feeder.finish(each.call_id, used(each))
             used_apps[tenant].append(app)
             counts = weight_that_counts(cap, profiles, used_apps[tenant], app, each.stage, 6, 3)
-            assert price == pytest.approx(REFERENCE / counts)
-            assert price >= REFERENCE / WEIGHTS.typical_call(profiles[app], each.stage) * (1 - 1e-9)
+            assert charge_factor == pytest.approx(REFERENCE / counts)
+            assert charge_factor >= REFERENCE / WEIGHTS.typical_call(profiles[app], each.stage) * (
+                1 - 1e-9
+            )
 
 
 def test_what_is_kept_is_bounded():

@@ -87,11 +87,11 @@ def test_the_price_carries_weight_and_profile_to_the_other_layers():
     known = directory(small=(100, 20), large=(1000, 200))
     known.take(UserChanged("t", "vip", weight=4.0))
     feeder = made(known)
-    prices = {}
+    charge_factors = {}
     for user, app in (("a", "small"), ("b", "large"), ("vip", "large")):
         queue(feeder, call(user, user, app=app))
-        prices[user] = feeder.dispatch(user, 0)
-    assert prices == pytest.approx({"a": 10.0, "b": 1.0, "vip": 0.25})
+        charge_factors[user] = feeder.dispatch(user, 0)
+    assert charge_factors == pytest.approx({"a": 10.0, "b": 1.0, "vip": 0.25})
 
 
 def test_charging_at_the_finish_selects_one_user_again_and_again():

@@ -65,7 +65,7 @@ class PlainCounters:
             node = path[: depth + 1]
             counters[node] = counters.get(node, 0.0) + factors[depth] * cost
 
-    def take_back(self, path, cost):
+    def refund(self, path, cost):
         for depth in range(len(path)):
             node = path[: depth + 1]
             self.value[node] = max(0.0, self.value[node] - cost)

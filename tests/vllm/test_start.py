@@ -21,7 +21,8 @@ from vllm_world import (
     watch,
 )
 
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 

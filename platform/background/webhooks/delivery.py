@@ -85,7 +85,7 @@ class _Deliverer:
                     break
                 await self._some()
         finally:
-            await self._give_back()
+            await self._release()
             self._names.shutdown(wait=False, cancel_futures=True)
         return tried
 
@@ -123,7 +123,7 @@ class _Deliverer:
             record, self._sessions, claimed, outcome, self._now(), self._max_attempts
         )
 
-    async def _give_back(self) -> None:
+    async def _release(self) -> None:
         for task in self._running:
             task.cancel()
         ended = await asyncio.gather(*self._running, return_exceptions=True)

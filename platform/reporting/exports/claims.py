@@ -97,8 +97,8 @@ def hold(session: Session, export: ReportExport, now: Now, **values: object) -> 
         raise LostError
 
 
-def give_back(sessions: SessionFactory, export: ReportExport) -> None:
-    """Let others make it; the attempt is not counted among the lost ones."""
+def release(sessions: SessionFactory, export: ReportExport) -> None:
+    """Release the lease: another worker makes the export. The attempt does not count as lost."""
     with sessions.begin() as session:
         repository.change(
             session, _mine(export), state="queued", lease_until=None, progress=None, size_bytes=0

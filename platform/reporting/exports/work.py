@@ -57,7 +57,7 @@ def make_exports(
             with claims.beating(sessions, export, now):
                 _make(sessions, settings, export, patiently, now)
         except StoppedError:
-            claims.give_back(sessions, export)
+            claims.release(sessions, export)
             break
         except LostError:
             logger.info("export %s was deleted or taken over while it was made", export.id)

@@ -22,10 +22,10 @@ from fairserve.platform.db.ledger import Interaction, LedgerCall, OpenInteractio
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.db.upsert import fitting, upsert
 from fairserve.platform.reporting.usage.marks import mark_ends_until_now, mark_rows
-from fairserve.scheduling.circumstances import Circumstances
+from fairserve.scheduling.rejection_context import RejectionContext
 
 REFUSAL_INPUTS = (
-    *(field.name for field in fields(Circumstances)),
+    *(field.name for field in fields(RejectionContext)),
     "budget_limit",
     "budget_spent",
     "budget_held",

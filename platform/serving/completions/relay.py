@@ -275,13 +275,18 @@ class Relay:
                 self._hang_up()
                 return
             progress = Progress(
-                grant.call_id, self.meter.started, self.meter.usage(), self.meter.cached_told
+                grant.call_id,
+                self.meter.started,
+                self.meter.usage(),
+                self.meter.cached_tokens_reported,
             )
             if not self._control.progress(progress):
                 return
 
     def _report(self, grant: Grant) -> None:
-        progress = Progress(grant.call_id, True, self.meter.usage(), self.meter.cached_told)
+        progress = Progress(
+            grant.call_id, True, self.meter.usage(), self.meter.cached_tokens_reported
+        )
         if not self._control.progress(progress) and self._stopped is None:
             self._stopped = Cancel(grant.call_id, "failed", "its lease has ended")
         if self._stopped is not None:

@@ -5,7 +5,8 @@ import pytest
 
 from fairserve.engine.local_queue import LocalQueue
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 
 
 def call(name, client, document, length=64):

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import settings
 
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 
 
 def test_the_scheduler_knows_every_match(make_bench, seed):

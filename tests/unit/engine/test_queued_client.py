@@ -9,7 +9,8 @@ from until import settle
 from fairserve.engine.base import WorkerChunk, WorkerRequest, WorkerUnavailableError
 from fairserve.engine.local_queue import LocalQueue
 from fairserve.engine.queued_client import MAX_PAUSE_S, QueuedClient
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 
 
 class Clock:
@@ -248,7 +249,7 @@ async def test_those_that_wait_are_given_back_when_the_worker_is_lost():
     world = World()
     first, second = world.open("first"), world.open("second")
     await world.turn()
-    world.client.give_back("the worker was lost")
+    world.client.requeue("the worker was lost")
     await world.turn()
     assert first.done()
     assert not world.server.streams[0].closed

@@ -13,7 +13,8 @@ from fairserve.engine.vllm.callers import Caller, Callers
 from fairserve.engine.vllm.settings import PluginSettings, read_settings
 from fairserve.engine.vllm.surface import check_surface
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 

@@ -82,7 +82,7 @@ def test_a_run_without_an_end_is_ever_further_from_it():
         (1, "nobody", 20),
     ],
 )
-def test_the_output_is_foretold_by_agent_where_it_is_known(stage, agent, output):
+def test_the_output_is_predicted_by_agent_where_it_is_known(stage, agent, output):
     assert FULL.expected_output(stage, agent) == output
 
 

@@ -119,10 +119,10 @@ def test_the_state_of_the_second_window_is_restored():
     copy = Dispatcher(FAIRSERVE)
     copy.restore(state, 0.0)
     assert json.loads(json.dumps(copy.snapshot(0.0))) == state
-    assert copy.first.pool.workers["w"].hit_tokens == 5 * 48
+    assert copy.first.worker_table.workers["w"].hit_tokens == 5 * 48
     for name in ("x", "y", *(f"hit-{number}" for number in range(5))):
         copy.handle(ev.CallStarted(name), 0.0)
-    assert copy.first.pool.workers["w"].hit_tokens == 0
+    assert copy.first.worker_table.workers["w"].hit_tokens == 0
 
 
 def test_a_share_out_of_range():

@@ -170,8 +170,8 @@ def test_a_worker_belongs_to_one_model():
         cluster.event(ev.WorkerJoined("a0", 600, "b"))
     cluster.lose("a0")
     cluster.join("a0", 600, "b")
-    assert "a0" in cluster.dispatcher.pools["b"].pool.workers
-    assert "a0" not in cluster.dispatcher.pools["a"].pool.workers
+    assert "a0" in cluster.dispatcher.pools["b"].worker_table.workers
+    assert "a0" not in cluster.dispatcher.pools["a"].worker_table.workers
 
 
 def test_what_workers_hold_for_others_is_demand():

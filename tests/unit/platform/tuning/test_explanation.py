@@ -12,7 +12,7 @@ import pytest
 import fairserve
 from fairserve.platform.tuning.explanation import REASONS, explain
 from fairserve.platform.tuning.schemas import EventOut
-from fairserve.scheduling.circumstances import Circumstances
+from fairserve.scheduling.rejection_context import RejectionContext
 
 ROOT = Path(fairserve.__file__).parents[2]
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -329,6 +329,6 @@ def test_a_reason_of_a_newer_version_is_named():
 
 
 def test_an_event_has_all_circumstances():
-    names = {field.name for field in fields(Circumstances)}
+    names = {field.name for field in fields(RejectionContext)}
     assert names <= EventOut.model_fields.keys()
     assert names == {*LOAD, *FIRST}

@@ -2,11 +2,11 @@
 
 Feed window (ALGORITHMS section 7, point 1): a worker is *open* while the prompt and expected output
 tokens of the calls that are queued at or in flight to it stay below ``feed_window`` times its KV
-capacity; the call that reaches the window is the last. A worker that is closed is *ajar* for calls of
-runs under way whose prefix it holds, *hits*, while what the hits that wait there have to compute stays
-below that, too (``hit_share`` of a system, decision 7). Demand (section 4): per call the uncached
-prompt plus expected output while it is queued, the tokens it holds once it runs. The open workers are
-a mask and demand is a sum, both kept up to date: O(1) per event, however many workers there are.
+capacity; the call that reaches the window is the last. A closed worker still admits *hits*, calls of
+active runs whose prefix it holds, while the tokens that its waiting hits have to compute stay below the
+same limit (``hit_share`` of a system, decision 7). Demand (section 4): per call the uncached prompt plus
+expected output while it is queued, the tokens it holds once it runs. The open workers are a mask and
+demand is a sum, both kept up to date: O(1) per event, however many workers there are.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Worker:
     """Calls may need a kind of worker; empty: it serves every call."""
 
 
-class Pool:
+class WorkerTable:
     """Workers by id, in the order of joining. Masks are those of ``workers``."""
 
     def __init__(self, feed_window: float | None, workers: Workers, *, hits: bool = False) -> None:
-        """With ``hits`` there are workers that are ajar."""
+        """With ``hits``, a worker whose window is full can still admit cache hits."""
         self._feed_window = feed_window
         self._hits = hits
         self._numbers = workers
@@ -63,7 +63,7 @@ class Pool:
         """Mask of those where hits have less than a window to compute; without ``hits`` nobody."""
         self.context_tokens = 0
         """The longest call that any worker takes; of the last ones that were here if there is none."""
-        self.came_ajar = False
+        self.hits_newly_admitted = False
         """A worker has become light, since this was last set to False."""
         self._demand_tokens = 0
         """Over the workers that take calls, as is the capacity."""
@@ -170,7 +170,7 @@ class Pool:
             self._light &= ~bit
         elif not self._light & bit:
             self._light |= bit
-            self.came_ajar = True
+            self.hits_newly_admitted = True
 
     def serving(self) -> WorkerSet:
         """Workers that take calls."""
@@ -180,8 +180,8 @@ class Pool:
         """Workers that take calls and whose window is not full."""
         return WorkerSet(self._numbers, self._open)
 
-    def ajar(self) -> int:
-        """The mask of the workers that are closed but for hits."""
+    def admits_hits_only(self) -> int:
+        """Return the mask of the workers whose window is full and that still admit cache hits."""
         return self._light & ~self._open
 
     def able(self, kinds: Collection[str]) -> int:
@@ -226,4 +226,4 @@ class Pool:
             age_s = values.pop("report_age_s")
             values["last_report_s"] = None if age_s is None else now_s - age_s
             self._enter(Worker(**values))
-        self.came_ajar = False
+        self.hits_newly_admitted = False

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class RejectionContext:
     """The moment of a refusal, as the decision saw it. All fields are plain values."""
 
     system: str

@@ -58,15 +58,27 @@ def test_a_refusal_under_overload_tells_the_load_and_that_no_run_was_under_way()
     while (refusal := gate.arrive(f"c{calls}", user="ann" if calls else "u")) is None:
         calls += 1
     assert refusal.decision.reason == "overloaded_user_limit"
-    told = refusal.circumstances
-    assert (told.system, told.overloaded) == ("fairserve", True)
-    assert (told.high_watermark, told.low_watermark) == (2.0, 1.2)
-    assert (told.demand_tokens, told.capacity_tokens) == gate.dispatcher.load()
-    assert (told.demand_tokens, told.capacity_tokens) == (calls * 37, 100)  # 32 and 5 expected
-    assert told.queued_calls == calls - 1 == gate.dispatcher.queued(""), "one is at the worker"
-    assert told.call_tokens == 40
-    assert (told.run_calls, told.run_tokens, told.under_way, told.immune) == (0, 0, False, False)
-    assert (told.expected_calls, told.expected_tokens, told.immunity_factor) == (2, 50, 2.0)
+    context = refusal.context
+    assert (context.system, context.overloaded) == ("fairserve", True)
+    assert (context.high_watermark, context.low_watermark) == (2.0, 1.2)
+    assert (context.demand_tokens, context.capacity_tokens) == gate.dispatcher.load()
+    assert (context.demand_tokens, context.capacity_tokens) == (
+        calls * 37,
+        100,
+    )  # 32 and 5 expected
+    assert context.queued_calls == calls - 1 == gate.dispatcher.queued(""), "one is at the worker"
+    assert context.call_tokens == 40
+    assert (context.run_calls, context.run_tokens, context.under_way, context.immune) == (
+        0,
+        0,
+        False,
+        False,
+    )
+    assert (context.expected_calls, context.expected_tokens, context.immunity_factor) == (
+        2,
+        50,
+        2.0,
+    )
     assert refusal.decision.budget is None
     json.dumps(asdict(refusal))
 
@@ -79,10 +91,10 @@ def test_a_run_that_has_lost_its_immunity_tells_what_it_had():
     gate.handle(ev.WorkerReported("w0", 30_000))
     refusal = gate.arrive("r3", run="R")
     assert (refusal.decision.reason, refusal.mid_run) == ("overloaded_user_limit", True)
-    told = refusal.circumstances
-    assert (told.run_calls, told.run_tokens) == (3, 120), "120 are over 2 times 50"
-    assert (told.under_way, told.immune) == (True, False)
-    assert (told.demand_tokens, told.capacity_tokens) == (30_000, 10_000)
+    context = refusal.context
+    assert (context.run_calls, context.run_tokens) == (3, 120), "120 are over 2 times 50"
+    assert (context.under_way, context.immune) == (True, False)
+    assert (context.demand_tokens, context.capacity_tokens) == (30_000, 10_000)
 
 
 def test_a_plain_rate_limit_cuts_an_immune_run_and_says_so():
@@ -92,9 +104,14 @@ def test_a_plain_rate_limit_cuts_an_immune_run_and_says_so():
     assert gate.arrive("b", run="R") is None  # still running: its tokens are not known
     refusal = gate.arrive("c", run="R")
     assert (refusal.decision.reason, refusal.mid_run) == ("rpm_user_limit", True)
-    told = refusal.circumstances
-    assert (told.system, told.overloaded) == ("rpm-2", False)
-    assert (told.run_calls, told.run_tokens, told.under_way, told.immune) == (2, 31, True, True)
+    context = refusal.context
+    assert (context.system, context.overloaded) == ("rpm-2", False)
+    assert (context.run_calls, context.run_tokens, context.under_way, context.immune) == (
+        2,
+        31,
+        True,
+        True,
+    )
 
 
 def test_the_load_is_that_of_the_calls_own_model():
@@ -103,9 +120,9 @@ def test_the_load_is_that_of_the_calls_own_model():
     gate.handle(ev.WorkerJoined("b", 7000, "large"))
     assert gate.arrive("a", pool="small") is None
     refusal = gate.arrive("b", pool="large")
-    assert (refusal.circumstances.demand_tokens, refusal.circumstances.capacity_tokens) == (0, 7000)
+    assert (refusal.context.demand_tokens, refusal.context.capacity_tokens) == (0, 7000)
     refusal = gate.arrive("c", pool="small")
-    assert (refusal.circumstances.demand_tokens, refusal.circumstances.capacity_tokens) == (37, 100)
+    assert (refusal.context.demand_tokens, refusal.context.capacity_tokens) == (37, 100)
 
 
 def test_a_run_that_would_be_reopened_was_under_way():
@@ -120,8 +137,8 @@ def test_a_run_that_would_be_reopened_was_under_way():
     )
     assert gate.arrive("other") is None
     refusal = gate.arrive("b", run="R")
-    told = refusal.circumstances
-    assert (told.run_calls, told.run_tokens, told.under_way) == (1, 40, True)
+    context = refusal.context
+    assert (context.run_calls, context.run_tokens, context.under_way) == (1, 40, True)
 
 
 def test_blocked_users_and_models_that_are_not_allowed_carry_them_too():
@@ -133,7 +150,7 @@ def test_blocked_users_and_models_that_are_not_allowed_carry_them_too():
     not_allowed = gate.arrive("b")
     assert not_allowed.decision.reason == "model_not_allowed"
     for refusal in (blocked, not_allowed):
-        assert (refusal.circumstances.demand_tokens, refusal.circumstances.capacity_tokens) == (
+        assert (refusal.context.demand_tokens, refusal.context.capacity_tokens) == (
             0,
             100,
         )
@@ -157,7 +174,7 @@ def test_contract_rates_tell_what_the_call_asked_for(quota, reason, limit, count
     decision = refusal.decision
     assert (decision.reason, decision.limit, decision.count) == (reason, limit, count)
     assert decision.budget is None
-    assert (refusal.circumstances.call_tokens, refusal.circumstances.overloaded) == (40, False)
+    assert (refusal.context.call_tokens, refusal.context.overloaded) == (40, False)
 
 
 def test_refusals_for_money_tell_the_budget():
@@ -181,5 +198,5 @@ def test_refusals_for_money_tell_the_budget():
 def test_nothing_is_collected_for_a_call_that_comes_in(monkeypatch):
     gate = Gate(capacity=10_000)
     pool = gate.dispatcher.pool_of("")
-    monkeypatch.setattr(type(pool), "circumstances", lambda *_: pytest.fail("collected"))
+    monkeypatch.setattr(type(pool), "rejection_context", lambda *_: pytest.fail("collected"))
     assert gate.arrive("a") is None

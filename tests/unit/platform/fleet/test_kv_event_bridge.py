@@ -7,37 +7,37 @@ from until import until
 
 from fairserve.engine import kv_subscriber
 from fairserve.engine.base import KvEndpoints
-from fairserve.platform.fleet.cache_news import CacheNews
+from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.events import WorkerCacheReset
 
 
 @pytest.fixture
-def news(caplog):
+def bridge(caplog):
     caplog.set_level(logging.INFO)
     posted = []
-    made = CacheNews(BlockHasher(1, 16), posted.append)
+    made = KvEventBridge(BlockHasher(1, 16), posted.append)
     made.posted = posted
     yield made
     made.close()
 
 
-async def test_a_loss_and_its_end_are_said_once_each(news, caplog):
-    follower = news.follow("w", KvEndpoints("tcp://127.0.0.1:1"), 1000)
+async def test_a_loss_and_its_end_are_logged_once_each(bridge, caplog):
+    follower = bridge.follow("w", KvEndpoints("tcp://127.0.0.1:1"), 1000)
     for complete in (True, False, False, True, True):
-        news._tell(WorkerCacheReset("w", complete))
+        bridge._forward(WorkerCacheReset("w", complete))
     follower.close()
-    assert len(news.posted) == 5
+    assert len(bridge.posted) == 5
     said = [record.levelname for record in caplog.records]
     assert said == ["WARNING", "INFO"]
     assert "worker w" in caplog.text
     assert "its own view" in caplog.text
 
 
-async def test_endpoints_where_nobody_publishes_are_told_of(news, caplog, monkeypatch):
+async def test_endpoints_where_nobody_publishes_are_reported(bridge, caplog, monkeypatch):
 
     monkeypatch.setattr(kv_subscriber, "LOST_S", 0.05)
-    follower = news.follow("w", KvEndpoints("tcp://127.0.0.1:1"), 1000)
+    follower = bridge.follow("w", KvEndpoints("tcp://127.0.0.1:1"), 1000)
     await until(lambda: "no connection" in caplog.text)
     assert (follower.stats.connected, follower.stats.complete) == (False, None)
     follower.close()

@@ -1,8 +1,8 @@
-"""What the workers tell of their prefix caches, for control's router.
+"""Pass the KV events of the workers to control's router.
 
-One subscriber a worker (:mod:`fairserve.engine.kv_subscriber`), from its joining to its loss; the names
-of blocks are those of control, whose seed the hasher has. Where some of a worker's news is lost, the
-router goes by its own view of that cache, and the log says so. Belongs to the event loop.
+Each worker has one subscriber (:mod:`fairserve.engine.kv_subscriber`) from its join to its loss. Block
+keys are those of control, whose seed the hasher has. If events of a worker are lost, the router uses its
+own view of that cache, and the log records it. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fairserve.scheduling.events import CacheReport, WorkerCacheReset
 logger = logging.getLogger(__name__)
 
 
-class CacheNews:
-    """Makes subscribers that share one ZMQ context. ``close`` after they are closed."""
+class KvEventBridge:
+    """Makes KV event subscribers that share one ZMQ context. ``close`` after they are closed."""
 
     def __init__(self, hasher: BlockHasher, post: Callable[[CacheReport], None]) -> None:
         self._hasher = hasher
@@ -35,11 +35,11 @@ class CacheNews:
         """Follow a worker that has just joined, until the subscriber is closed."""
         self._incomplete.discard(worker_id)
         view = KvView(worker_id, self._hasher, capacity_tokens)
-        subscriber = KvSubscriber(self._context, endpoints, view, self._tell)
+        subscriber = KvSubscriber(self._context, endpoints, view, self._forward)
         subscriber.start()
         return subscriber
 
-    def _tell(self, report: CacheReport) -> None:
+    def _forward(self, report: CacheReport) -> None:
         if isinstance(report, WorkerCacheReset):
             worker_id = report.worker_id
             if report.complete and worker_id in self._incomplete:
@@ -54,5 +54,5 @@ class CacheNews:
         self._post(report)
 
     def close(self) -> None:
-        """Give back the sockets' thread."""
+        """Close the ZMQ context and its thread."""
         self._context.destroy(linger=0)
