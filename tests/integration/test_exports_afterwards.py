@@ -70,7 +70,7 @@ def test_parts_of_no_file_go(world, monkeypatch):
     revive()
     assert world.expire() == 0
     assert world.parts() == {(export["id"], 1): 3}, "it may live"
-    claims.give_back(world.sessions, world.row(export))
+    claims.release(world.sessions, world.row(export))
     world.expire()
     assert world.parts() == {}
 
