@@ -17,7 +17,7 @@ from fairserve.platform.db.schemas import Paging
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.tuning import repository, service
 from fairserve.platform.tuning.parameters import system_config
-from fairserve.platform.tuning.preview_schemas import DEFAULT_MINUTES, FiguresOut, PreviewOut
+from fairserve.platform.tuning.preview.schemas import DEFAULT_MINUTES, FiguresOut, PreviewOut
 from fairserve.platform.tuning.service import Current
 
 PER_PAGE = 20

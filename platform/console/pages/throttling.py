@@ -23,7 +23,7 @@ from fairserve.platform.console.throttling_form import Sheet, differences, sheet
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.tuning.endpoints import change_throttling, preview_throttling
-from fairserve.platform.tuning.preview_schemas import PreviewIn
+from fairserve.platform.tuning.preview.schemas import PreviewIn
 from fairserve.platform.tuning.schemas import ThrottlingPut
 from fairserve.platform.tuning.service import Current, load_current
 
