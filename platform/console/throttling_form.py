@@ -87,7 +87,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class ParameterForm:
     """All parameters of a system, with what somebody entered."""
 
     system: str
@@ -164,9 +164,9 @@ def text_of(value: Any) -> str:
     return str(value)
 
 
-def sheet(
+def parameter_form(
     settings: TuningSettings, current: Current, system: str, form: Mapping[str, str] | None = None
-) -> Sheet:
+) -> ParameterForm:
     """The parameters of a system, as they hold, or as a form has them.
 
     A form's field that is missing means the default. Raises ValueError for an unknown system, and for
@@ -194,7 +194,7 @@ def sheet(
                 problems[name] = str(error)
     chosen = to_store(values, {name: value for name, (value, _) in base.items()}, stored)
     if form is not None and not problems:
-        problems = blamed(settings, system, chosen)
+        problems = errors_by_field(settings, system, chosen)
     fields = [
         Field(
             p.name,
@@ -210,7 +210,7 @@ def sheet(
         for p in holds
     ]
     config = system_config(settings, system, stored)
-    return Sheet(system, config, fields, {} if problems else chosen)
+    return ParameterForm(system, config, fields, {} if problems else chosen)
 
 
 def to_store(
@@ -231,7 +231,9 @@ def plain(value: Any) -> Any:
     return math.inf if value == "inf" else value
 
 
-def blamed(settings: TuningSettings, system: str, chosen: Mapping[str, Any]) -> dict[str, str]:
+def errors_by_field(
+    settings: TuningSettings, system: str, chosen: Mapping[str, Any]
+) -> dict[str, str]:
     """The parameters because of which these cannot hold, with what is wrong; empty: they can."""
     message = _wrong(settings, system, chosen)
     if message is None:
@@ -243,7 +245,7 @@ def blamed(settings: TuningSettings, system: str, chosen: Mapping[str, Any]) -> 
         if _wrong(settings, system, {n: v for n, v in chosen.items() if n != name}) != message
     ]
     rest = {name: value for name, value in chosen.items() if name not in names}
-    others = blamed(settings, system, rest) if names else {}
+    others = errors_by_field(settings, system, rest) if names else {}
     return {**others, **dict.fromkeys(names or chosen, message)}
 
 

@@ -11,12 +11,18 @@ from sqlalchemy.orm import Session
 from fairserve.platform.base.errors import ConflictError, FairServeError, InvalidRequestError
 from fairserve.platform.console import formats
 from fairserve.platform.console.lists import Part
-from fairserve.platform.console.throttling_form import PARTS, Change, Sheet, differences, sheet
+from fairserve.platform.console.throttling_form import (
+    PARTS,
+    Change,
+    ParameterForm,
+    differences,
+    parameter_form,
+)
 from fairserve.platform.db.operations import ThrottlingSetting
 from fairserve.platform.db.schemas import Paging
 from fairserve.platform.tuning import repository, service
 from fairserve.platform.tuning.parameters import system_config
-from fairserve.platform.tuning.preview_schemas import DEFAULT_MINUTES, FiguresOut, PreviewOut
+from fairserve.platform.tuning.preview.schemas import DEFAULT_MINUTES, FiguresOut, PreviewOut
 from fairserve.platform.tuning.service import Current
 from fairserve.platform.tuning.settings import TuningSettings
 
@@ -117,7 +123,7 @@ def history(session: Session, settings: TuningSettings, offset: int) -> tuple[li
 def values(
     session: Session,
     settings: TuningSettings,
-    shown: Sheet | None,
+    shown: ParameterForm | None,
     problem: FairServeError | None,
     form: Mapping[str, str] | None,
     *,
@@ -128,7 +134,7 @@ def values(
 ) -> dict[str, Any]:
     """All that the templates need."""
     current = service.load_current(session, settings)
-    shown = shown or sheet(settings, current, current.system)
+    shown = shown or parameter_form(settings, current, current.system)
     versions, part = history(session, settings, offset)
     report = service.report(settings, current)
     config = shown.config
@@ -139,7 +145,7 @@ def values(
         "systems": [name for name in report.systems if not name.startswith(f"{RPM}-")],
         "rpm": shown.system.removeprefix(f"{RPM}-") if _is_rpm(shown.system) else DEFAULT_RPM,
         "is_rpm": _is_rpm(shown.system),
-        "sheet": shown,
+        "parameter_form": shown,
         "groups": [
             (part, {**parts, "local": config.local}.get(part, ""), shown.of(part)) for part in PARTS
         ],

@@ -53,7 +53,7 @@ from fairserve.platform.tenancy.profiles import endpoints as profiles
 from fairserve.platform.tenancy.tenants import endpoints as tenants
 from fairserve.platform.tenancy.tenants import users
 from fairserve.platform.tuning import endpoints as throttling
-from fairserve.platform.tuning.preview import Previews
+from fairserve.platform.tuning.preview.service import Previews
 
 logger = logging.getLogger(__name__)
 access_log = logging.getLogger("fairserve.access")

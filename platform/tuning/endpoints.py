@@ -15,8 +15,8 @@ from fairserve.platform.reporting.traffic.segments import recording_folder
 from fairserve.platform.reporting.usage.readers import Reader, asked_app
 from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
 from fairserve.platform.tuning import events, repository, service
-from fairserve.platform.tuning.preview import Previews, PreviewWorld
-from fairserve.platform.tuning.preview_schemas import PreviewIn, PreviewOut
+from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
+from fairserve.platform.tuning.preview.service import Previews, PreviewWorld
 from fairserve.platform.tuning.schemas import (
     EventOut,
     EventQuery,

@@ -148,10 +148,10 @@ def test_an_outage_is_waited_for_and_is_no_attempt(world, monkeypatch):
     whole = whole_file(world)
     export = world.ask(**LISTED)
     failures = iter(range(12))
-    real_hold, real_after = claims.hold, content.interactions.after
+    real_renew, real_after = claims.renew, content.interactions.after
 
-    def hold(*args, **more):
-        real_hold(*args, **more)
+    def renew(*args, **more):
+        real_renew(*args, **more)
         if next(failures, None) is not None:
             raise away()
 
@@ -161,7 +161,7 @@ def test_an_outage_is_waited_for_and_is_no_attempt(world, monkeypatch):
         return real_after(session, *args, **more)
 
     pauses = []
-    monkeypatch.setattr(claims, "hold", hold)
+    monkeypatch.setattr(claims, "renew", renew)
     monkeypatch.setattr(content.interactions, "after", after)
     assert world.make(pause=pauses.append) == 1
     assert len(pauses) == 12
@@ -251,7 +251,7 @@ def test_a_fault_of_ours_fails_at_once_and_is_logged(world, monkeypatch, caplog)
 
 def test_a_lease_is_extended_while_one_statement_runs(world, monkeypatch):
     export = world.ask(**LISTED)
-    monkeypatch.setattr(claims, "BEAT_S", 0.01)
+    monkeypatch.setattr(claims, "RENEWAL_INTERVAL_S", 0.01)
     real = content.interactions.count
 
     def long(*args, **more):

@@ -17,9 +17,9 @@ from fairserve.platform.base.errors import FairServeError, UnavailableError
 from fairserve.platform.db.operations import AuditEntry, ThrottlingSetting
 from fairserve.platform.reporting.traffic.segments import recording_folder
 from fairserve.platform.reporting.usage.repository import upsert_calls
-from fairserve.platform.tuning import preview as previewing
-from fairserve.platform.tuning.preview import Previews, PreviewWorld, gather
-from fairserve.platform.tuning.preview_schemas import PreviewIn
+from fairserve.platform.tuning.preview import service as previewing
+from fairserve.platform.tuning.preview.schemas import PreviewIn
+from fairserve.platform.tuning.preview.service import Previews, PreviewWorld, gather
 from fairserve.scheduling.events import WorkerDraining, WorkerJoined
 from fairserve.scheduling.registry import SYSTEMS
 

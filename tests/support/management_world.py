@@ -22,7 +22,7 @@ from fairserve.platform.db.keys import ensure_admin_key
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.server.wiring import Platform, build_app
 from fairserve.platform.serving.programs.service import Programs
-from fairserve.platform.tuning.preview import Previews
+from fairserve.platform.tuning.preview.service import Previews
 
 
 class RecordingControl:

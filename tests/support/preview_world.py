@@ -11,7 +11,7 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCal
 from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.platform.reporting.traffic.lines import EndedCall
 from fairserve.platform.reporting.traffic.segments import SegmentWriter
-from fairserve.platform.tuning.preview_input import (
+from fairserve.platform.tuning.preview.input import (
     PreviewJob,
     RefusedCall,
     ServedCall,

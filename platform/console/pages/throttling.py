@@ -19,11 +19,11 @@ from fairserve.platform.console.live_charts import chart_events, load_chart, ref
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import stream
-from fairserve.platform.console.throttling_form import Sheet, differences, sheet
+from fairserve.platform.console.throttling_form import ParameterForm, differences, parameter_form
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.tuning.endpoints import change_throttling, preview_throttling
-from fairserve.platform.tuning.preview_schemas import PreviewIn
+from fairserve.platform.tuning.preview.schemas import PreviewIn
 from fairserve.platform.tuning.schemas import ThrottlingPut
 from fairserve.platform.tuning.service import Current, load_current
 
@@ -54,7 +54,9 @@ def show(
     query = asked(request, view.ThrottlingPageQuery)
     current = load_current(session, request.app.state.settings.tuning)
     try:
-        found = sheet(request.app.state.settings.tuning, current, query.chosen() or current.system)
+        found = parameter_form(
+            request.app.state.settings.tuning, current, query.chosen() or current.system
+        )
     except ValueError as error:
         wrong = InvalidRequestError(str(error), param="system")
         return _page(request, viewer, session, live, problem=wrong)
@@ -101,7 +103,7 @@ def apply(
 async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Charts) -> Response:
     """What the form's settings would have made of the last minutes; nothing changes."""
 
-    def read() -> tuple[Current, Sheet | None, FairServeError | None]:
+    def read() -> tuple[Current, ParameterForm | None, FairServeError | None]:
         with request.app.state.session_factory() as session:
             current = load_current(read_only(session), request.app.state.settings.tuning)
         return current, *_read(request, current, form)
@@ -164,11 +166,11 @@ def revert(
 
 def _read(
     request: Request, current: Current, form: Form
-) -> tuple[Sheet | None, FairServeError | None]:
+) -> tuple[ParameterForm | None, FairServeError | None]:
     """The form's parameters, and what is wrong with it, if anything."""
     system = form.get("system", "") or current.system
     try:
-        found = sheet(request.app.state.settings.tuning, current, system, form)
+        found = parameter_form(request.app.state.settings.tuning, current, system, form)
     except ValueError as error:
         return None, InvalidRequestError(str(error), param="system")
     if not found.problems:
@@ -183,7 +185,7 @@ def _page(
     session: Session,
     live: dict[str, Chart],
     *,
-    shown: Sheet | None = None,
+    shown: ParameterForm | None = None,
     problem: FairServeError | None = None,
     form: Form | None = None,
     status: int | None = None,

@@ -51,7 +51,7 @@ class PartWriter:
         return self._hash.hexdigest()
 
     def write(self, piece: bytes) -> None:
-        """Add to the file. Raises LostError, and ConflictError where too much would be kept."""
+        """Add to the file. Raises RowLeaseLostError, and ConflictError where too much would be kept."""
         self._hash.update(piece)
         self._pending += piece
         while len(self._pending) >= PART_BYTES:
@@ -69,7 +69,7 @@ class PartWriter:
 
         def once() -> None:
             with self._sessions.begin() as session:
-                claims.hold(
+                claims.renew(
                     session,
                     self._export,
                     self._now,

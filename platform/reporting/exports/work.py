@@ -18,8 +18,9 @@ from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.exports import ReportExport, ReportExportPart
+from fairserve.platform.db.leases import RowLeaseLostError
 from fairserve.platform.reporting.exports import claims, repository
-from fairserve.platform.reporting.exports.claims import LostError, Now
+from fairserve.platform.reporting.exports.claims import Now
 from fairserve.platform.reporting.exports.content import Reader, content
 from fairserve.platform.reporting.exports.parts import PartWriter
 from fairserve.platform.reporting.exports.patience import Patience, StoppedError
@@ -54,12 +55,12 @@ def make_exports(
         if export is None:
             break
         try:
-            with claims.beating(sessions, export, now):
+            with claims.renewing_lease(sessions, export, now):
                 _make(sessions, settings, export, patiently, now)
         except StoppedError:
             claims.release(sessions, export)
             break
-        except LostError:
+        except RowLeaseLostError:
             logger.info("export %s was deleted or taken over while it was made", export.id)
         handled += 1
     return handled
@@ -91,7 +92,7 @@ def _make(
         for piece in content(export, reader, settings=settings, progress=told):
             writer.write(piece)
         writer.flush()
-    except (LostError, StoppedError, InterfaceError, OperationalError):
+    except (RowLeaseLostError, StoppedError, InterfaceError, OperationalError):
         raise
     except FairServeError as refused:
         error = refused.message
@@ -113,11 +114,7 @@ def expire_exports(sessions: SessionFactory, *, now: Now = utc_now) -> int:
     with sessions.begin() as session:
         over = [ReportExport.state == "ready", ReportExport.expires_at <= at]
         handled = repository.change(session, over, state="expired", size_bytes=0)
-        old = [
-            ReportExport.state.in_(repository.UNFINISHED),
-            ReportExport.created_at < at - WAIT,
-            or_(ReportExport.lease_until.is_(None), ReportExport.lease_until < at),
-        ]
+        old = [claims.EXPORTS.waiting(at), ReportExport.created_at < at - WAIT]
         handled += repository.change(
             session,
             old,

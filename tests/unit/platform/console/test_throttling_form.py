@@ -8,11 +8,11 @@ import pytest
 from fairserve.platform.console.throttling_form import (
     Change,
     Kind,
-    blamed,
     differences,
+    errors_by_field,
     kind_of,
+    parameter_form,
     parse,
-    sheet,
     text_of,
     to_store,
 )
@@ -100,11 +100,11 @@ def test_every_value_of_every_system_survives_the_form(settings, system):
     if SYSTEMS[system].simulated_only:
         return
     current = Current("other")
-    shown = sheet(settings, current, system)
+    shown = parameter_form(settings, current, system)
     for field in shown.fields:
         assert text_of(parse(field.kind, field.text)) == field.text
         assert parse(field.kind, field.text) == field.value
-    sent = sheet(settings, current, system, form_of(shown))
+    sent = parameter_form(settings, current, system, form_of(shown))
     assert not sent.problems
     assert sent.parameters == {}, "all are the defaults"
 
@@ -126,23 +126,25 @@ def test_what_an_operator_set_is_kept_even_as_it_is_the_default():
 
 def test_the_servers_settings_are_the_default():
     settings = TuningSettings(overload_high=3.0, system_options={"feeder.max_bypass": 9})
-    shown = sheet(settings, Current("fairserve", {"immunity_factor": 6}), "fairserve")
+    shown = parameter_form(settings, Current("fairserve", {"immunity_factor": 6}), "fairserve")
     found = fields(shown)
     high = found["high_watermark"]
     assert (high.value, high.default, high.own_default, high.differs) == (3.0, 3.0, 2.0, False)
     assert found["feeder.max_bypass"].default == 9
     assert found["immunity_factor"].differs
-    assert sheet(settings, Current("fairserve"), "fairserve", form_of(shown)).parameters == {
-        "immunity_factor": 6.0
-    }
-    other = fields(sheet(settings, Current("fairserve", {"immunity_factor": 6}), "fs-wi"))
+    assert parameter_form(
+        settings, Current("fairserve"), "fairserve", form_of(shown)
+    ).parameters == {"immunity_factor": 6.0}
+    other = fields(parameter_form(settings, Current("fairserve", {"immunity_factor": 6}), "fs-wi"))
     assert (other["feeder.max_bypass"].default, other["immunity_factor"].value) == (0, 2.0)
 
 
 def test_a_wrong_text_is_kept_and_marks_its_field(settings):
     current = Current("fairserve")
-    form = form_of(sheet(settings, current, "fairserve"), feeder__max_bypass="x", hit_share="0.5")
-    found = sheet(settings, current, "fairserve", form)
+    form = form_of(
+        parameter_form(settings, current, "fairserve"), feeder__max_bypass="x", hit_share="0.5"
+    )
+    found = parameter_form(settings, current, "fairserve", form)
     (wrong,) = found.problems
     assert (wrong.name, wrong.text, wrong.value) == ("feeder.max_bypass", "x", 16)
     assert fields(found)["hit_share"].text == "0.5"
@@ -164,18 +166,18 @@ def test_a_wrong_text_is_kept_and_marks_its_field(settings):
     ],
 )
 def test_whose_value_is_out_of_range_is_found_out(settings, chosen, names):
-    assert set(blamed(settings, "fairserve", chosen)) == names
+    assert set(errors_by_field(settings, "fairserve", chosen)) == names
 
 
 def test_unknown_systems_and_parameters_are_refused(settings):
     current = Current("fairserve")
     with pytest.raises(ValueError, match="nothing"):
-        sheet(settings, current, "nothing")
+        parameter_form(settings, current, "nothing")
     with pytest.raises(ValueError, match=r"has no parameter feeder\.x"):
-        sheet(settings, current, "fairserve", {"p.feeder.x": "1"})
+        parameter_form(settings, current, "fairserve", {"p.feeder.x": "1"})
     with pytest.raises(ValueError, match="too long"):
-        sheet(settings, current, "rpm-" + "9" * 200)
-    assert sheet(settings, current, "rpm-7").fields
+        parameter_form(settings, current, "rpm-" + "9" * 200)
+    assert parameter_form(settings, current, "rpm-7").fields
 
 
 def test_versions_differ_by_what_changed():

@@ -8,8 +8,8 @@ from preview_world import EPOCH, LEAD_S, MODEL, History, traffic
 from fairserve.interactions.profile import AppProfile, StageProfile
 from fairserve.platform.reporting.traffic.lines import Pseudonyms
 from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
-from fairserve.platform.tuning.preview_demand import demand_of
-from fairserve.platform.tuning.preview_input import RefusedCall
+from fairserve.platform.tuning.preview.demand import demand_of
+from fairserve.platform.tuning.preview.input import RefusedCall
 from fairserve.scheduling.registry import SYSTEMS
 
 RUNS = 40

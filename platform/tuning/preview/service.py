@@ -1,7 +1,7 @@
 """Previews a change of the throttling settings: the last minutes, replayed under both.
 
 The server gathers the rows and hands them to a child process of low priority
-(:mod:`fairserve.platform.tuning.preview_job`), which reads the recording and replays. One at a time;
+(:mod:`fairserve.platform.tuning.preview.job`), which reads the recording and replays. One at a time;
 the child is killed when its time is over or nobody waits for it any more. Nothing is stored.
 """
 
@@ -28,15 +28,16 @@ from fairserve.platform.control.port import ClusterView, WorkerView
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.session import unavailable
 from fairserve.platform.reporting.traffic.segments import segment_paths
-from fairserve.platform.tuning import preview_rows, service
+from fairserve.platform.tuning import service
 from fairserve.platform.tuning.parameters import system_config
-from fairserve.platform.tuning.preview_input import (
+from fairserve.platform.tuning.preview import rows as preview_rows
+from fairserve.platform.tuning.preview.input import (
     PreviewJob,
     RefusedCall,
     ServedCall,
     Workers,
 )
-from fairserve.platform.tuning.preview_schemas import PreviewIn, PreviewOut
+from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
 from fairserve.platform.tuning.settings import TuningSettings
 
 logger = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ async def _child() -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "fairserve.platform.tuning.preview_job",
+        "fairserve.platform.tuning.preview.job",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

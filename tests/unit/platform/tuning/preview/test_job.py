@@ -10,9 +10,9 @@ import orjson
 import pytest
 from preview_world import EPOCH, TRUTH, History, traffic
 
-from fairserve.platform.tuning.preview_job import MOST_FACTOR, MOST_USERS, preview
-from fairserve.platform.tuning.preview_schemas import PreviewOut
-from fairserve.platform.tuning.preview_words import trust
+from fairserve.platform.tuning.preview.job import MOST_FACTOR, MOST_USERS, preview
+from fairserve.platform.tuning.preview.schemas import PreviewOut
+from fairserve.platform.tuning.preview.words import trust
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.throttling.base import Limits
 
@@ -149,7 +149,7 @@ def test_without_a_recording_there_is_nothing(limited, tmp_path):
 def test_the_child_process_answers_the_same_bytes_as_this_one(limited):
     job = pickle.dumps(limited.job(SYSTEMS["rpm-30"], notes=["a note"]))
     answer = subprocess.run(
-        [sys.executable, "-m", "fairserve.platform.tuning.preview_job"],
+        [sys.executable, "-m", "fairserve.platform.tuning.preview.job"],
         input=job,
         capture_output=True,
         check=True,

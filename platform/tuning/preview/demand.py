@@ -20,7 +20,7 @@ from fairserve.engine.simulated.traces.model import Interaction, Trace, TraceCal
 from fairserve.interactions.profile import DEFAULT_PROFILE, AppProfile
 from fairserve.platform.reporting.traffic.export import export
 from fairserve.platform.reporting.traffic.lines import RecordedCall
-from fairserve.platform.tuning.preview_input import RefusedCall, ServedCall
+from fairserve.platform.tuning.preview.input import RefusedCall, ServedCall
 
 NO_DEMAND = frozenset(
     {

@@ -21,7 +21,7 @@ from fairserve.platform.tenancy.apps.control_events import app_changed, tenant_c
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
 from fairserve.platform.tenancy.quotas.repository import Holder, of_apps, of_tenants, of_users
 from fairserve.platform.tenancy.quotas.service import contract_changed
-from fairserve.platform.tuning.preview_input import RefusedCall, ServedCall
+from fairserve.platform.tuning.preview.input import RefusedCall, ServedCall
 from fairserve.scheduling.directory import Setting
 from fairserve.scheduling.events import AppChanged
 

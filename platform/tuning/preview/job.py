@@ -1,6 +1,6 @@
 """The child process of a preview: reads its job from standard input, replays twice, writes the figures.
 
-``python -m fairserve.platform.tuning.preview_job``. The job comes pickled, from the server that
+``python -m fairserve.platform.tuning.preview.job``. The job comes pickled, from the server that
 started it and nobody else; the answer is JSON: the fields of ``PreviewOut``, or ``nothing``, which says
 why there is nothing to replay. The same job, recording and salt give the same bytes.
 """
@@ -28,10 +28,10 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.run_end import RunEnd
 from fairserve.platform.reporting.traffic.lines import Pseudonyms
 from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
-from fairserve.platform.tuning.preview_demand import NO_DEMAND, Demand, demand_of, newest
-from fairserve.platform.tuning.preview_fit import Fit, fit_costs, slower
-from fairserve.platform.tuning.preview_input import PreviewJob
-from fairserve.platform.tuning.preview_words import left_out_sentences, sentences, trust
+from fairserve.platform.tuning.preview.demand import NO_DEMAND, Demand, demand_of, newest
+from fairserve.platform.tuning.preview.fit import Fit, fit_costs, slower
+from fairserve.platform.tuning.preview.input import PreviewJob
+from fairserve.platform.tuning.preview.words import left_out_sentences, sentences, trust
 from fairserve.scheduling.directory import Setting
 from fairserve.scheduling.events import AppChanged, Refuse
 from fairserve.scheduling.metrics import CallSample, distribution, summarise

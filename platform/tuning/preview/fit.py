@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel
-from fairserve.platform.tuning.preview_input import ServedCall, Workers
+from fairserve.platform.tuning.preview.input import ServedCall, Workers
 
 FALLBACK = "a100-llama3-8b"
 MIN_CALLS = 20

@@ -5,13 +5,13 @@ import random
 import pytest
 from preview_world import MODEL, TRUTH, History, traffic
 
-from fairserve.platform.tuning.preview_fit import (
+from fairserve.platform.tuning.preview.fit import (
     FALLBACK,
     MIN_CALLS,
     MOST_WAY_S,
     fit_costs,
 )
-from fairserve.platform.tuning.preview_input import ServedCall, Workers
+from fairserve.platform.tuning.preview.input import ServedCall, Workers
 
 TIMES = ("prefill_base_s", "prefill_s_per_token", "decode_base_s", "decode_s_per_sequence")
 WORKERS = Workers(MODEL, 1, 8000, 16, 512)
