@@ -31,7 +31,7 @@ from fairserve.engine.base import (
 )
 from fairserve.engine.request_fields import ServerKind
 from fairserve.engine.upstream_message import is_about_our_account, public_message
-from fairserve.engine.worker_metrics import kv_endpoints_of, read_metrics
+from fairserve.engine.worker_metrics import MAX_METRICS_BYTES, kv_endpoints_of, read_metrics
 from fairserve.engine.worker_stream import HttpWorkerStream, describe
 from fairserve.interactions.call import TokenIds
 
@@ -41,7 +41,7 @@ BEGIN_S = 300.0
 """An answer of which not even the header came for so long is given up."""
 MAX_ERROR_BYTES = 64 * 1024
 MAX_FACTS_BYTES = 4 * 1024 * 1024
-"""Longer listings and metrics are not read."""
+"""Longer listings of models are not read."""
 TOKENIZE_S = 10.0
 """How long a worker may take to tokenise a prompt."""
 MAX_TOKENS_BYTES = 64 * 1024 * 1024
@@ -56,6 +56,10 @@ _OURS_4XX = frozenset({401, 402, 403, 407})
 _BUSY = frozenset({408, 425, 503})
 """The worker does not take a call now, whatever it asks."""
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
+_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+"""Raised where a worker sends no answer, or one that is too long."""
+_BAD_ANSWER = (*_NO_ANSWER, KeyError, TypeError, OverflowError)
+"""Raised where it sends none, or one that is not of the expected form."""
 _SECRET_URL = re.compile(r"//[^/@\s]*@")
 
 
@@ -182,7 +186,7 @@ class HttpWorkerClient:
         try:
             async with self._get(path, 2.0) as response:
                 return int(response.status)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
+        except _NO_ANSWER as failure:
             return f"{path}: {_describe_unreached(failure)}"
 
     async def metrics(self) -> WorkerMetrics | None:
@@ -245,15 +249,7 @@ class HttpWorkerClient:
             if response.status != 200:
                 raise WorkerUnavailableError(f"/tokenize answers {response.status}")
             return np.asarray(orjson.loads(answer)["tokens"], dtype=np.uint32)
-        except (
-            aiohttp.ClientError,
-            TimeoutError,
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            OverflowError,
-        ) as error:
+        except _BAD_ANSWER as error:
             raise WorkerUnavailableError(f"/tokenize: {_describe_unreached(error)}") from error
 
     async def _tokenizes(self, model: str) -> bool:
@@ -269,14 +265,7 @@ class HttpWorkerClient:
                     raise WorkerUnavailableError(f"/v1/models answers {response.status}")
                 listing = orjson.loads(await _read(response, MAX_FACTS_BYTES))
             entries = [entry for entry in listing["data"] if isinstance(entry, dict)]
-        except (
-            aiohttp.ClientError,
-            TimeoutError,
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-        ) as error:
+        except _BAD_ANSWER as error:
             raise WorkerUnavailableError(f"/v1/models: {_describe_unreached(error)}") from error
         return {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
 
@@ -292,8 +281,8 @@ class HttpWorkerClient:
         """The body of a page, empty if it cannot be had."""
         try:
             async with self._get(path, timeout_s) as response:
-                return await _read(response, MAX_FACTS_BYTES) if response.status == 200 else b""
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+                return await _read(response, MAX_METRICS_BYTES) if response.status == 200 else b""
+        except _NO_ANSWER:
             return b""
 
     def _get(self, path: str, timeout_s: float) -> Any:

@@ -158,10 +158,10 @@ class WorkerServer:
         return Response(status_code=200)
 
     async def _metrics(self, request: Request) -> Response:
-        text = metrics_text.render(
+        page = metrics_text.render(
             self.engine.stats(), self._model, self.engine.capacity_tokens, self._kv_events
         )
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(page, media_type="text/plain; version=0.0.4")
 
     async def _tokenize(self, request: Request) -> Response:
         try:

@@ -1,12 +1,14 @@
 """What a worker tells of itself as text: metrics of several versions, and the version itself."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairserve.engine.base import KvEndpoints, WorkerMetrics
 from fairserve.engine.foreign_load import ForeignLoad
 from fairserve.engine.torch import metrics_text
 from fairserve.engine.torch.engine import EngineStats
-from fairserve.engine.worker_metrics import at_host_of, read_metrics
+from fairserve.engine.worker_metrics import at_host_of, kv_endpoints_of, read_metrics
 from fairserve.engine.worker_version import version_warning
 
 VLLM = b"""\
@@ -38,16 +40,51 @@ def test_names_of_older_versions():
     assert told.kv_used_share == 0.25
 
 
-@pytest.mark.parametrize("bad", [b"NaN", b"-1", b"", b"many", b"+Inf"])
+@pytest.mark.parametrize("bad", [b"NaN", b"-1", b"", b"many", b"+Inf", b"9" * 400, b"1e308"])
 def test_what_cannot_be_read_is_not_told(bad):
     told = read_metrics(VLLM.replace(b"3.0\n", bad + b"\n").replace(b'"100"', b'"None"'))
     assert (told.running, told.waiting, told.kv_capacity_tokens) == (None, 2, None)
     assert read_metrics(b"<html>") == WorkerMetrics()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'vllm:num_requests_running{a="b',
+        b"vllm:num_requests_running{,,} 1",
+        b"vllm:num_requests_running{" + b'a="' * 1000 + b"} 1",
+        b"vllm:num_requests_running{\xff} 1",
+        b"vllm:num_requests_running " + b"1" * 10_000,
+        b"vllm:num_requests_running} 1",
+        b"vllm:cache_config_info",
+        b"vllm:cache_config_info{",
+    ],
+)
+def test_a_malformed_line_costs_no_other(line):
+    assert read_metrics(line + b"\n" + VLLM).waiting == 2
+    assert read_metrics(VLLM + line) == read_metrics(VLLM)
+
+
+@given(st.sampled_from([b"vllm:num_requests_running", b"vllm:cache_config_info"]), st.binary())
+def test_no_bytes_raise(name, rest):
+    read_metrics(name + rest)
+
+
+@given(st.text(alphabet='{}="\\, 1e+N_#\t', max_size=30))
+def test_no_text_of_the_format_raises(rest):
+    read_metrics(b"vllm:num_requests_running" + rest.encode())
+    kv_endpoints_of(b"fairserve:kv_events_info" + rest.encode(), "http://h:1")
+
+
+def test_parsing_is_bounded():
+    line = b'vllm:num_requests_running{engine="0"} 1\n'
+    read = read_metrics(line * 50_000).running
+    assert 1000 < read < 3000
+
+
 def test_our_own_workers_metrics():
     stats = EngineStats(running=2, waiting=1, kv_used_share=0.5, prefix_queried_tokens=9)
-    told = read_metrics(metrics_text.render(stats, 'a "model"', 1600).encode())
+    told = read_metrics(metrics_text.render(stats, 'a "model"', 1600))
     assert (told.running, told.waiting, told.kv_used_share) == (2, 1, 0.5)
     assert (told.kv_capacity_tokens, told.prefix_queried_tokens) == (1600, 9)
 
