@@ -27,6 +27,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
+from fairserve.engine.backoff import Backoff
+
 CircuitState = Literal["closed", "open", "half open"]
 
 
@@ -68,8 +70,9 @@ class Circuit:
         self._failed_calls: Counter[str] = Counter()
         """Calls in a row that failed, by tenant; under "" those that no call can have caused."""
         self._failed_looks = 0
-        self._pause_s = 0.0
-        """The last one; 0 where the next is the first."""
+        self._backoff = Backoff(options.first_pause_s, options.last_pause_s)
+        self._pauses = 0
+        """Pauses in a row, each longer than the one before."""
         self._closed_s = -math.inf
 
     # --- calls ------------------------------------------------------------------------------------
@@ -78,7 +81,7 @@ class Circuit:
         """A call that was sent in this life has begun to be answered."""
         if life == self.life and self.state == "closed":
             self._failed_calls.clear()
-            self._pause_s = 0.0
+            self._pauses = 0
 
     def call_failed(
         self, life: int, reason: str, now_s: float, *, tenant: str = "", unreachable: bool = False
@@ -138,12 +141,11 @@ class Circuit:
         return True
 
     def _open(self, reason: str, now_s: float) -> None:
-        options = self.options
-        if self.state == "closed" and now_s - self._closed_s >= options.calm_s:
-            self._pause_s = 0.0
-        doubled_s = min(2 * self._pause_s, options.last_pause_s)
-        self._pause_s = doubled_s or options.first_pause_s
-        self.state, self.reason, self.until_s = "open", reason, now_s + self._pause_s
+        if self.state == "closed" and now_s - self._closed_s >= self.options.calm_s:
+            self._pauses = 0
+        self._pauses += 1
+        pause_s = self._backoff.pause_s(self._pauses)
+        self.state, self.reason, self.until_s = "open", reason, now_s + pause_s
         self.opened += 1
         self._failed_calls.clear()
         self._failed_looks = 0

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
+from fairserve.engine.backoff import Backoff
 from fairserve.platform.background.jobs.job import Job, JobContext, Stopping
 from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
@@ -27,6 +28,7 @@ MOST_FAILURES = 8
 FIRST_RETRY = timedelta(seconds=5)
 """After the first failure; twice as long after each further one."""
 LAST_RETRY = timedelta(hours=1)
+_BACKOFF = Backoff(FIRST_RETRY.total_seconds(), LAST_RETRY.total_seconds())
 KEEP_EVERY_S = 60.0
 """A pass that did nothing is noted so often, so that idle jobs hardly write."""
 
@@ -82,8 +84,7 @@ def retry_at(state: JobState) -> datetime | None:
     """When a job that failed is tried again; None: it did not fail."""
     if not state.failures or state.failed_at is None:
         return None
-    wait: timedelta = FIRST_RETRY * 2 ** min(state.failures - 1, MOST_FAILURES + 2)
-    return state.failed_at + min(wait, LAST_RETRY)
+    return state.failed_at + timedelta(seconds=_BACKOFF.pause_s(state.failures))
 
 
 def _may_run(state: JobState, now: datetime) -> bool:

@@ -11,6 +11,8 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
+from fairserve.engine.backoff import Backoff
+
 STEPS_S = (5, 30, 120, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
 """After the first, second, ... attempt; the last one again and again."""
 JITTER = 0.1
@@ -19,6 +21,7 @@ REST_AFTER_FAILURES = 5
 """In a row, of an endpoint."""
 FIRST_REST_S = 30.0
 LAST_REST_S = 600.0
+_REST = Backoff(FIRST_REST_S, LAST_REST_S)
 
 
 def delay_s(endpoint_id: str, event_id: str, attempts: int, asked_s: float | None = None) -> float:
@@ -35,10 +38,7 @@ def rest_s(failures: int) -> float:
     """How long an endpoint rests after so many failures in a row; shorter than the step of an event that
     has failed as often.
     """
-    if failures < REST_AFTER_FAILURES:
-        return 0.0
-    doublings = min(failures - REST_AFTER_FAILURES, 10)
-    return min(FIRST_REST_S * 2.0**doublings, LAST_REST_S)
+    return _REST.pause_s(failures - REST_AFTER_FAILURES + 1)
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:

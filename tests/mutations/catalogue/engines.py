@@ -34,8 +34,8 @@ _ENGINE = (
         "circuit-does-not-lengthen-its-pauses",
         "engine",
         "engine/circuit.py",
-        "doubled_s = min(2 * self._pause_s, options.last_pause_s)",
-        "doubled_s = min(self._pause_s, options.last_pause_s)",
+        "pause_s = self._backoff.pause_s(self._pauses)",
+        "pause_s = self._backoff.pause_s(1)",
         _CIRCUIT,
     ),
     Mutation(
