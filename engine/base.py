@@ -1,10 +1,9 @@
-"""What the platform needs from a worker, whatever engine runs in it.
+"""The platform's interface to a worker, whatever engine runs in it.
 
 A worker is an OpenAI-compatible server; one that speaks vLLM's dialect is fair to clients by itself. The
-platform sends it a call and reads a stream of chunks; everything that can go wrong falls into three
-classes, because the platform treats them differently: nothing was generated and another worker may be
-tried
-(:class:`WorkerUnavailableError`), the worker refused the request itself
+platform sends it a call and reads a stream of chunks. Failures fall into three classes, which the
+platform treats differently: nothing was generated and another worker may be tried
+(:class:`WorkerUnavailableError`), the worker rejected the request itself
 (:class:`WorkerRejectedError`), the stream broke (:class:`WorkerStreamError`).
 
 A call that failed after its worker had it may have caused that failure itself: it is tried at two
@@ -26,37 +25,37 @@ CompletionPath = Literal["/v1/chat/completions", "/v1/completions"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerRequest:
-    """One call as a worker gets it."""
+    """A call as it is sent to a worker."""
 
     path: CompletionPath
     body: Mapping[str, Any]
-    """The client's JSON body, of which the worker gets the fields that it honours."""
+    """JSON body of the client; the worker gets the fields of it that it honours."""
     call_id: str
     client_id: str
-    """Whom the worker's local scheduler is fair to."""
+    """Client of the worker's local scheduler: the unit of fairness there."""
     weight: float = 1.0
     cache_salt: str = ""
     """Prompts with different salts share no cached prefix."""
     token_ids: TokenIds = field(default_factory=lambda: NO_TOKENS)
-    """The prompt as the platform counts it, for a queue that stands before the worker."""
+    """Prompt as the platform counts it, for a queue in front of the worker."""
     max_output_tokens: int = 0
-    """Of one sample; for that queue, too."""
+    """Limit of one sample, for that queue, too."""
     expected_output_tokens: int = 0
-    """What its app's profile says that it generates, over all samples; 0: nothing."""
+    """Forecast by the profile of its app, over all samples; 0: no forecast."""
     tenant: str = ""
-    """The tenant whose call it is; empty: the platform's own."""
+    """Tenant of the call; empty: the platform itself."""
 
     @property
     def sequences(self) -> int:
-        """What the call is for the worker: one sequence for each sample."""
+        """Sequences that the worker runs for the call: one for each sample."""
         samples = self.body.get("n")
         return samples if isinstance(samples, int) and samples > 0 else 1
 
     def wire_body(self, kind: ServerKind = "vllm") -> dict[str, Any]:
-        """The body in vLLM's dialect: always streaming, with the usage in every chunk.
+        """Return the body in vLLM's dialect: always streaming, with the usage in every chunk.
 
-        A client that asked for one answer gets it from the merged chunks; the stream is what tells
-        the schedulers how far the call is.
+        A client that asked for one answer gets it from the merged chunks; the stream reports the
+        progress of the call to the schedulers.
         """
         body = passed_on(self.path, kind, self.body)
         body["stream"] = True
@@ -74,7 +73,7 @@ class WorkerRequest:
         return body
 
     def plain_body(self) -> dict[str, Any]:
-        """The body for any other OpenAI-compatible server: streaming, with the usage at the end.
+        """Return the body for any other OpenAI-compatible server: streaming, the usage at the end.
 
         Its caches are not isolated: a salt has no effect there.
         """
@@ -84,67 +83,66 @@ class WorkerRequest:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChunk:
-    """One server-sent event of a worker's answer."""
+    """A server-sent event of a worker's answer."""
 
     data: dict[str, Any]
     raw: bytes
-    """The JSON text as it came, without ``data:`` and line ends."""
+    """JSON text as received, without ``data:`` and line ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvEndpoints:
-    """Where a worker tells what becomes of its prefix cache (:mod:`fairserve.engine.kv_events`)."""
+    """Endpoints of the events of a worker's prefix cache (:mod:`fairserve.engine.kv_events`)."""
 
     events: str
     replay: str = ""
-    """Empty: batches that were missed cannot be had."""
+    """Empty: missed batches are not available again."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """What a worker says of itself once it is up."""
+    """Facts that a worker reports of itself once it is up."""
 
     models: tuple[str, ...]
-    """All that it tells, LoRA adapters among them."""
+    """All models that it lists, LoRA adapters among them."""
     context_tokens: int | None
-    """Longest prompt plus output that ``model`` takes; None if the worker does not say."""
+    """Longest prompt plus output of ``model`` in tokens; None if the worker does not report it."""
     kv_capacity_tokens: int | None
-    """Tokens that its KV cache holds; None if the worker does not say."""
+    """Tokens that its KV cache holds; None if the worker does not report it."""
     kv_events: KvEndpoints | None = None
-    """None if it tells nothing of its cache, or does not say where."""
+    """None if it publishes no events of its cache, or does not report the endpoints."""
     model: str = ""
-    """The one of ``models`` that it is to serve here."""
+    """Model of ``models`` that it serves for the platform."""
     version: str | None = None
-    """What ``/version`` answers; None if it does not."""
+    """Answer of ``/version``; None if there is none."""
     kind: ServerKind = "vllm"
     """Kind of server, which decides the fields of a request that it honours."""
     root: str = ""
-    """Folder or hub id that ``model`` was loaded from, as the worker calls it; empty: not known."""
+    """Folder or hub id that ``model`` was loaded from, as the worker names it; empty: unknown."""
     tokenizes: bool = False
-    """It answers ``/tokenize`` for ``model``."""
+    """True if it answers ``/tokenize`` for ``model``."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerMetrics:
-    """Queue and KV pressure as a worker tells them; None for what it does not."""
+    """Queue and KV pressure that a worker reports; None for a metric that it does not report."""
 
     running: int | None = None
-    """Sequences in its batch, whoever sent them."""
+    """Sequences in its batch, from all senders."""
     waiting: int | None = None
     kv_used_share: float | None = None
-    """Of the cache, 0 to 1: what running sequences hold; what is only cached counts as free."""
+    """Share of the cache that running sequences hold, 0 to 1; blocks that are only cached are free."""
     prefix_queried_tokens: int | None = None
     prefix_hit_tokens: int | None = None
-    """Of those, since it started."""
+    """Prompt tokens found in the prefix cache, of those looked up since the worker started."""
     kv_capacity_tokens: int | None = None
     block_tokens: int | None = None
 
 
 FailureCause = Literal["worker", "busy", "silent", "unknown", "failed"]
-"""Why a call failed. ``worker``: the worker is at fault for certain. ``busy``: it takes no call now.
-``silent``: it had the call and gave no answer, by a time-out or a broken connection. ``unknown``: it
-had the call, and its answer does not say why it failed. ``failed``: it had the call and answered with
-an error.
+"""Cause of a failed call. ``worker``: certainly the worker. ``busy``: it accepts no call now.
+``silent``: it had the call and did not answer: a time-out or a broken connection. ``unknown``: it had
+the call, and its answer does not name the cause. ``failed``: it had the call and answered with an error.
 
 The circuit counts ``worker`` and ``silent`` against the worker, the others only if calls of several
 tenants meet them. A call that was ``silent``, ``unknown`` or ``failed`` twice is not tried again.
@@ -152,14 +150,14 @@ tenants meet them. A call that was ``silent``, ``unknown`` or ``failed`` twice i
 
 
 class WorkerError(Exception):
-    """A worker did not do what it was asked. The text is for operators, and names addresses."""
+    """A worker did not serve a call. The text is for operators, and names addresses."""
 
 
 class WorkerUnavailableError(WorkerError):
     """The worker has not begun to answer: the same call may be sent to another one.
 
-    ``unreachable`` is set where nobody listens at its address; ``pause_s`` where it is well and asks
-    for a pause of so many seconds (429). ``said`` is the worker's message, fit for the call's client.
+    ``unreachable`` is set if its address has no listener; ``pause_s`` if it is healthy and asks for a
+    pause of so many seconds (429). ``client_message`` is the worker's message, fit for the client.
     """
 
     def __init__(
@@ -169,47 +167,49 @@ class WorkerUnavailableError(WorkerError):
         unreachable: bool = False,
         pause_s: float | None = None,
         cause: FailureCause = "worker",
-        said: str = "",
+        client_message: str = "",
     ) -> None:
         super().__init__(message)
         self.unreachable = unreachable
         self.pause_s = pause_s
         self.cause: FailureCause = cause
-        self.said = said
+        self.client_message = client_message
 
 
 @dataclass(eq=False)
 class WorkerRejectedError(WorkerError):
-    """The worker refused the request with a 4xx; ``error`` is the object of its answer."""
+    """The worker rejected the request with a 4xx; ``error`` is the object of its answer."""
 
     status: int
     error: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"the worker refused the call ({self.status}): {self.error.get('message', '')}"
+        return f"the worker rejected the call ({self.status}): {self.error.get('message', '')}"
 
 
 class WorkerStreamError(WorkerError):
-    """The worker had begun to answer and broke off, or sent an error in its stream.
+    """The worker began to answer and broke off, or sent an error in its stream.
 
-    ``cause`` and ``said`` as in :class:`WorkerUnavailableError`.
+    ``cause`` and ``client_message`` as in :class:`WorkerUnavailableError`.
     """
 
-    def __init__(self, message: str, *, cause: FailureCause = "silent", said: str = "") -> None:
+    def __init__(
+        self, message: str, *, cause: FailureCause = "silent", client_message: str = ""
+    ) -> None:
         super().__init__(message)
         self.cause: FailureCause = cause
-        self.said = said
+        self.client_message = client_message
 
 
 class WorkerStream(Protocol):
     """The chunks of one answer. Ends by StopAsyncIteration after the worker's ``[DONE]``."""
 
     def __aiter__(self) -> AsyncIterator[WorkerChunk]:
-        """The stream itself; it can be read once."""
+        """Return the stream itself; it can be read once."""
         ...
 
     async def __anext__(self) -> WorkerChunk:
-        """The next chunk.
+        """Return the next chunk.
 
         Raises WorkerUnavailableError if the connection ends before the first chunk,
         WorkerStreamError if it ends later, and WorkerRejectedError for an error event that rejects
@@ -218,7 +218,7 @@ class WorkerStream(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop reading; a call that still runs is cancelled on the worker. May be repeated."""
+        """Stop reading, which cancels a running call on the worker. May be repeated."""
         ...
 
 
@@ -226,7 +226,7 @@ class WorkerClient(Protocol):
     """The platform's side of the connection to one worker."""
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
-        """Send a call; returns once the worker has accepted it (its HTTP header is there).
+        """Send a call; returns once the worker has accepted it (its HTTP header has arrived).
 
         Raises WorkerUnavailableError or WorkerRejectedError.
         """

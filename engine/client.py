@@ -2,11 +2,11 @@
 
 It speaks vLLM's dialect, or the plain OpenAI API to servers of any other kind. It always streams, parses
 server-sent events as they arrive, and cancels a call on the worker by closing its connection, which is
-how vLLM, the embedded engine and most others learn of it. Redirects are not followed: a call, and the
-token that goes with it, reaches the address that was configured or none.
+how vLLM, the embedded engine and most others detect it. Redirects are not followed: a call, and the
+token that it carries, reaches the configured address or none.
 
-Weakness: nobody acknowledges a cancellation, so tokens that the worker generates until it notices are
-not seen here.
+Weakness: a cancellation is not acknowledged, so tokens that the worker generates until it notices are
+not counted here.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from fairserve.interactions.call import TokenIds
 Dialect = Literal["vllm", "openai"]
 
 BEGIN_S = 300.0
-"""An answer of which not even the header came for so long is given up."""
+"""Seconds until an answer without a header is abandoned."""
 MAX_ERROR_BYTES = 64 * 1024
 MAX_FACTS_BYTES = 4 * 1024 * 1024
 """Longer listings of models are not read."""
 TOKENIZE_S = 10.0
-"""How long a worker may take to tokenise a prompt."""
+"""Seconds that a worker may take to tokenise a prompt."""
 MAX_TOKENS_BYTES = 64 * 1024 * 1024
 """Longer lists of token ids are not read."""
-LOOK_S = 5.0
-"""A server without a health check is asked for its models instead, at most so often."""
+MODELS_PROBE_S = 5.0
+"""Least seconds between probes of a server without a health check, which lists its models instead."""
 PAUSE_S = 1.0
-"""After a 429 that says nothing of when to come back."""
+"""Pause in seconds after a 429 without ``Retry-After``."""
 
 _OURS_4XX = frozenset({401, 402, 403, 407})
-"""They are about our token or account there: no client may hear of that."""
+"""Statuses about our token or account there: a client must not see them."""
 _BUSY = frozenset({408, 425, 503})
-"""The worker does not take a call now, whatever it asks."""
+"""Statuses of a worker that accepts no call now, whatever its content."""
 _NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
 _NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 """Raised where a worker sends no answer, or one that is too long."""
@@ -64,16 +64,16 @@ _SECRET_URL = re.compile(r"//[^/@\s]*@")
 
 
 def worker_session() -> aiohttp.ClientSession:
-    """A session for any number of workers; must be made and closed on the event loop."""
-    # Workers close idle connections after 5 s (uvicorn's default): give them up before that, or a
-    # call would now and then be sent into a connection that is being closed.
+    """Return a session for any number of workers; must be made and closed on the event loop."""
+    # Workers close idle connections after 5 s (uvicorn's default): close them before that, or a call
+    # would now and then be sent into a connection that is being closed.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)
     return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=1 << 17)
 
 
 class HttpWorkerClient:
-    """One worker at ``base_url`` (no trailing slash). Holds no connection of its own."""
+    """A client of the worker at ``base_url`` (no trailing slash). Holds no connection of its own."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class HttpWorkerClient:
         self._begin_s = begin_s
         self._headers: dict[str, str] = {}
         self._private: tuple[str, ...] = (urlsplit(base_url).hostname or "",)
-        """Texts that no client may read in the worker's errors."""
+        """Texts that are removed from the worker's errors before a client reads them."""
         self._well_until_s = 0.0
 
     def authorize(self, api_key: str) -> None:
-        """Send this bearer token from now on; empty: none."""
+        """Send this bearer token with every later request; empty: none."""
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._private = (self._private[0], api_key)
 
@@ -146,26 +146,26 @@ class HttpWorkerClient:
         text = f"it answered {status}: {message}"
         if status in _OURS_4XX:
             text = f"it does not take our token or account ({status})"
-            # 403 is also what a filter in front of a worker answers to what a call says.
+            # A filter in front of a worker also answers 403, because of the content of a call.
             return WorkerUnavailableError(text, cause="unknown" if status == 403 else "worker")
         if status == 429:
             return WorkerUnavailableError(text, cause="busy", pause_s=_pause_of(headers))
         if is_about_our_account(message):
             return WorkerUnavailableError(text, cause="unknown")
-        said = public_message(message, self._private)
+        client_message = public_message(message, self._private)
         if 400 <= status < 500 and status not in _BUSY:
-            return WorkerRejectedError(status, {**error, "message": said})
+            return WorkerRejectedError(status, {**error, "message": client_message})
         return WorkerUnavailableError(
-            text, cause="busy" if status in _BUSY else "failed", said=said
+            text, cause="busy" if status in _BUSY else "failed", client_message=client_message
         )
 
-    # --- looks at it ------------------------------------------------------------------------------
+    # --- probes and facts -------------------------------------------------------------------------
 
-    async def look(self) -> str:
-        """Whether it is well: empty, or what is wrong with it. Takes two seconds at most.
+    async def probe(self) -> str:
+        """Check the worker's health. Return what is wrong, or an empty text. Takes four seconds at most.
 
-        ``/health`` is to answer 200. A server of another kind may have none: one that tells its models,
-        or asks for a pause, is well.
+        ``/health`` must answer 200. A server of another kind may have none: one that lists its models,
+        or asks for a pause, is healthy.
         """
         now_s = time.monotonic()
         if now_s < self._well_until_s:
@@ -177,7 +177,7 @@ class HttpWorkerClient:
             path = "/v1/models"
             status = await self._status(path)
             well = status in (200, 429)
-            self._well_until_s = now_s + LOOK_S if well else 0.0
+            self._well_until_s = now_s + MODELS_PROBE_S if well else 0.0
         if well:
             return ""
         return status if isinstance(status, str) else f"{path} answers {status}"
@@ -190,17 +190,17 @@ class HttpWorkerClient:
             return f"{path}: {_describe_unreached(failure)}"
 
     async def metrics(self) -> WorkerMetrics | None:
-        """Its queue and KV pressure; None if it does not tell, or is not asked (other dialect)."""
+        """Return queue and KV pressure; None if the worker reports none, or has another dialect."""
         if self.dialect == "openai":
             return None
         text = await self._text("/metrics", 2.0)
         return read_metrics(text) if text else None
 
     async def facts(self, model: str = "") -> WorkerFacts:
-        """What it says of itself: from ``/v1/models``, and for vLLM ``/metrics`` and ``/version``.
+        """Return the worker's own facts: ``/v1/models``, and for vLLM ``/metrics`` and ``/version``.
 
-        ``model`` is to be served; empty: the first that it tells. Raises WorkerUnavailableError, or
-        ValueError if it does not serve it.
+        ``model`` is the one to serve; empty: the first that the worker lists. Raises
+        WorkerUnavailableError, or ValueError if the worker does not serve it.
         """
         models = await self._listing()
         names = tuple(models)
@@ -230,9 +230,9 @@ class HttpWorkerClient:
         )
 
     async def tokenize(self, body: Mapping[str, Any]) -> TokenIds:
-        """The token ids of a prompt, by vLLM's ``/tokenize``.
+        """Return the token ids of a prompt, by vLLM's ``/tokenize``.
 
-        Raises WorkerRejectedError for a prompt that the worker refuses, WorkerUnavailableError for
+        Raises WorkerRejectedError for a prompt that the worker rejects, WorkerUnavailableError for
         everything else.
         """
         try:
@@ -271,14 +271,14 @@ class HttpWorkerClient:
 
     async def _version(self) -> str | None:
         try:
-            told = orjson.loads(await self._text("/version", 5.0) or b"{}")
+            answer = orjson.loads(await self._text("/version", 5.0) or b"{}")
         except orjson.JSONDecodeError:
             return None
-        version = told.get("version") if isinstance(told, dict) else None
+        version = answer.get("version") if isinstance(answer, dict) else None
         return version if isinstance(version, str) else None
 
     async def _text(self, path: str, timeout_s: float) -> bytes:
-        """The body of a page, empty if it cannot be had."""
+        """Return the body of a page, empty if it cannot be read."""
         try:
             async with self._get(path, timeout_s) as response:
                 return await _read(response, MAX_METRICS_BYTES) if response.status == 200 else b""
@@ -295,7 +295,7 @@ class HttpWorkerClient:
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body. Raises ValueError if it is longer than the limit."""
+    """Return the body. Raises ValueError if it is longer than the limit."""
     body = await _read_some(response, limit + 1)
     if len(body) > limit:
         raise ValueError(f"it is longer than {limit} bytes")
@@ -303,7 +303,7 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 async def _read_some(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The beginning of the body."""
+    """Return the first ``limit`` bytes of the body."""
     body = bytearray()
     async for part in response.content.iter_any():
         body += part
@@ -314,7 +314,7 @@ async def _read_some(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 def _context_of(models: Mapping[str, Mapping[str, Any]], name: str) -> int | None:
-    """Of a model, of the one that it adapts (LoRA), or the least of all."""
+    """Return the context of a model, of the one that it adapts (LoRA), or the least of all models."""
     parent = models.get(str(models[name].get("parent")), {})
     for entry in (models[name], parent):
         if (length := _length_of(entry)) is not None:
@@ -324,7 +324,7 @@ def _context_of(models: Mapping[str, Mapping[str, Any]], name: str) -> int | Non
 
 
 def _length_of(entry: Mapping[str, Any]) -> int | None:
-    """As vLLM and SGLang tell it, or as llama.cpp does."""
+    """Return the context length in the field of vLLM and SGLang, or in that of llama.cpp."""
     meta = entry.get("meta")
     more = meta.get("n_ctx") if isinstance(meta, dict) else None
     return next(
@@ -333,13 +333,13 @@ def _length_of(entry: Mapping[str, Any]) -> int | None:
 
 
 def _pause_of(headers: Mapping[str, str]) -> float:
-    """Of ``Retry-After`` in seconds; a date, or nothing, is a short pause."""
-    told = headers.get("Retry-After", "").strip()
-    return float(told) if re.fullmatch(r"\d{1,6}(\.\d+)?", told) else PAUSE_S
+    """Return ``Retry-After`` in seconds; a short pause for a date, or if it is absent."""
+    value = headers.get("Retry-After", "").strip()
+    return float(value) if re.fullmatch(r"\d{1,6}(\.\d+)?", value) else PAUSE_S
 
 
 def _error_of(body: bytes, status: int) -> dict[str, Any]:
-    """The error object of an answer; vLLM wraps it in ``error``, older ones do not."""
+    """Return the error object of an answer; vLLM wraps it in ``error``, older versions do not."""
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -353,5 +353,5 @@ def _error_of(body: bytes, status: int) -> dict[str, Any]:
 
 
 def _describe_unreached(failure: BaseException) -> str:
-    """For operators: addresses without the credentials that may be in them."""
+    """Return a failure as a text for operators: addresses without the credentials in them."""
     return _SECRET_URL.sub("//", describe(failure))

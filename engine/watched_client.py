@@ -1,8 +1,8 @@
-"""Counts the calls at one worker and reports to its circuit how they begin.
+"""Counts the calls at one worker and reports their beginnings and failures to its circuit.
 
-A call has begun with its first chunk. One that the worker rejects, that its client gives up, or that
-gets a 429 says nothing of whether the worker is well. One that failed after the worker had it is
-reported with its tenant, because it may be the cause.
+A call has begun with its first chunk. A call that the worker rejects, that its client cancels, or that
+gets a 429 is no evidence about the worker's health. One that failed after the worker had it is reported
+with its tenant, because it may be the cause.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairserve.engine.circuit import Circuit
 
 
 class WatchedClient:
-    """A :class:`~fairserve.engine.base.WorkerClient` around another one."""
+    """A :class:`~fairserve.engine.base.WorkerClient` that wraps another one."""
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class WatchedClient:
         clock: Callable[[], float],
         on_open: Callable[[], None],
     ) -> None:
-        """``on_open`` is called when calls have opened the circuit."""
+        """Wrap ``client``; ``on_open`` is called when its calls have opened the circuit."""
         self.sequences = 0
-        """Of ours at the worker now."""
+        """Sequences of the platform at the worker now."""
         self._client = client
         self._circuit = circuit
         self._clock = clock
@@ -39,25 +39,25 @@ class WatchedClient:
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
         """Send a call; see :class:`~fairserve.engine.base.WorkerClient`."""
-        life = self._circuit.life
+        generation = self._circuit.generation
         self.sequences += request.sequences
         try:
             stream = await self._client.open(request)
         except BaseException as error:
             self.sequences -= request.sequences
             if isinstance(error, WorkerUnavailableError):
-                self.failed(life, error, request.tenant)
+                self.failed(generation, error, request.tenant)
             raise
-        return _WatchedStream(stream, self, life, request)
+        return _WatchedStream(stream, self, generation, request)
 
-    def began(self, life: int) -> None:
-        """A call has begun."""
-        self._circuit.call_began(life)
+    def began(self, generation: int) -> None:
+        """Record that a call has its first chunk."""
+        self._circuit.call_began(generation)
 
-    def failed(self, life: int, error: WorkerUnavailableError, tenant: str) -> None:
-        """A call of this tenant has not begun."""
+    def failed(self, generation: int, error: WorkerUnavailableError, tenant: str) -> None:
+        """Record that a call of this tenant has not begun."""
         if error.pause_s is None and self._circuit.call_failed(
-            life,
+            generation,
             str(error),
             self._clock(),
             tenant="" if error.cause in ("worker", "silent") else tenant,
@@ -68,11 +68,11 @@ class WatchedClient:
 
 class _WatchedStream:
     def __init__(
-        self, stream: WorkerStream, watched: WatchedClient, life: int, request: WorkerRequest
+        self, stream: WorkerStream, watched: WatchedClient, generation: int, request: WorkerRequest
     ) -> None:
         self._stream = stream
         self._watched = watched
-        self._life = life
+        self._generation = generation
         self._tenant = request.tenant
         self._sequences = request.sequences
         self._begun = False
@@ -85,7 +85,7 @@ class _WatchedStream:
             chunk = await self._stream.__anext__()
         except WorkerUnavailableError as error:
             if self._sequences:  # else it was closed here, which is no failure of the worker
-                self._watched.failed(self._life, error, self._tenant)
+                self._watched.failed(self._generation, error, self._tenant)
             self._leave()
             raise
         except Exception:
@@ -93,7 +93,7 @@ class _WatchedStream:
             raise
         if not self._begun:
             self._begun = True
-            self._watched.began(self._life)
+            self._watched.began(self._generation)
         return chunk
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The events of one worker's answer, parsed as they come.
+"""The events of one worker's answer, parsed as they arrive.
 
-It is complete when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun. There are
-servers that end the stream as usual where they gave a call up (llama-cpp-python's, which lets a new call
-interrupt the one under way): that is an answer broken off, not a short one.
+It is complete when ``[DONE]`` follows a ``finish_reason`` for every choice that was begun. Some servers
+end the stream as usual after they aborted a call (llama-cpp-python's, which lets a new call interrupt
+the running one): that is a broken answer, not a short one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HttpWorkerStream:
     """The chunks of a response of status 200; see :class:`fairserve.engine.base.WorkerStream`."""
 
     def __init__(self, response: aiohttp.ClientResponse, private: Collection[str] = ()) -> None:
-        """``private`` are texts that no client may read in the worker's errors."""
+        """Read ``response``; ``private`` are texts to remove from the errors that a client reads."""
         self._response = response
         self._private = private
         self._content = response.content
@@ -58,7 +58,7 @@ class HttpWorkerStream:
         if raw == b"[DONE]":
             if not self._finished or self._choices - self._finished:
                 raise self._broken("it ended without a finish_reason")
-            # Not released to the pool before its end was read: a worker that sends more is wrong.
+            # Released to the pool only after its end: a worker that sends more is wrong.
             self._response.release()
             raise StopAsyncIteration
         try:
@@ -73,7 +73,7 @@ class HttpWorkerStream:
                 self._response.close()
                 raise WorkerRejectedError(400, error)
             message = str(error.get("message") if isinstance(error, dict) else error)
-            # A worker that drains hands its waiting calls back with this code: they are not at fault.
+            # A draining worker returns its waiting calls with this code: they are not at fault.
             handed_back = isinstance(error, dict) and error.get("code") == "unavailable"
             raise self._broken(
                 f"it reported: {message}", "busy" if handed_back else "failed", message
@@ -108,11 +108,11 @@ class HttpWorkerStream:
         self._response.close()
         if is_about_our_account(message):
             cause, message = "unknown", ""
-        said = public_message(message, self._private)
+        client_message = public_message(message, self._private)
         error = WorkerStreamError if self._begun else WorkerUnavailableError
-        return error(why, cause=cause, said=said)
+        return error(why, cause=cause, client_message=client_message)
 
 
 def describe(failure: BaseException) -> str:
-    """An exception as one line for a log."""
+    """Return an exception as one line for a log."""
     return f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__

@@ -12,7 +12,7 @@ from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
 
-CIRCUIT = CircuitOptions(calls=3, looks=2, first_pause_s=0.02, last_pause_s=0.1)
+CIRCUIT = CircuitOptions(calls=3, probes=2, first_pause_s=0.02, last_pause_s=0.1)
 
 
 def hasten(monkeypatch):

@@ -42,7 +42,7 @@ _ENGINE = (
         "call-of-an-earlier-worker-process-opens-the-circuit",
         "engine",
         "engine/circuit.py",
-        'if life != self.life or self.state != "closed":',
+        'if generation != self.generation or self.state != "closed":',
         'if self.state != "closed":',
         _CIRCUIT,
     ),
