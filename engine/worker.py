@@ -27,7 +27,7 @@ from fairserve.engine.torch.model_hub import check_model
 from fairserve.scheduling.base import LocalScheduler
 
 if TYPE_CHECKING:
-    from fairserve.engine.kv_publisher import KvPublisher
+    from fairserve.engine.kv_events.publisher import KvPublisher
     from fairserve.engine.torch.model_loader import LoadedModel
     from fairserve.engine.torch.page_news import PageChange
 
@@ -184,7 +184,7 @@ def _kv_publisher(options: WorkerOptions) -> KvPublisher[PageChange] | None:
         if options.kv_events_replay_endpoint:
             raise ValueError("--kv-events-replay-endpoint needs --kv-events-endpoint")
         return None
-    from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
+    from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
     from fairserve.engine.torch.page_news import PageNames
 
     return KvPublisher(
@@ -202,8 +202,8 @@ async def _serve(
 ) -> int:
     import uvicorn
 
-    from fairserve.engine.server import WorkerServer
     from fairserve.engine.torch.engine_options import EngineOptions
+    from fairserve.engine.wire.server import WorkerServer
 
     publisher = _kv_publisher(options)
     on_gpu = loaded.device.type == "cuda"

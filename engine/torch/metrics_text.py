@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fairserve.engine.kv_publisher import KvPublisher
+from fairserve.engine.kv_events.publisher import KvPublisher
 from fairserve.engine.torch.engine import EngineStats
 from fairserve.engine.torch.page_news import PageChange
 from fairserve.engine.torch.page_pool import PAGE_TOKENS

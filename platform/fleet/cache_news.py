@@ -1,8 +1,8 @@
 """What the workers tell of their prefix caches, for control's router.
 
-One subscriber a worker (:mod:`fairserve.engine.kv_subscriber`), from its joining to its loss; the names
-of blocks are those of control, whose seed the hasher has. Where some of a worker's news is lost, the
-router goes by its own view of that cache, and the log says so. Belongs to the event loop.
+One subscriber a worker (:mod:`fairserve.engine.kv_events.subscriber`), from its joining to its loss; the
+names of blocks are those of control, whose seed the hasher has. Where some of a worker's news is lost,
+the router goes by its own view of that cache, and the log says so. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import zmq
 
-from fairserve.engine.base import KvEndpoints
-from fairserve.engine.kv_subscriber import KvSubscriber
-from fairserve.engine.kv_view import KvView
+from fairserve.engine.kv_events.subscriber import KvSubscriber
+from fairserve.engine.kv_events.view import KvView
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.events import CacheReport, WorkerCacheReset
 

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from fairserve.engine.base import WorkerFacts, WorkerUnavailableError
-from fairserve.engine.worker_metrics import at_host_of
+from fairserve.engine.wire.base import WorkerFacts, WorkerUnavailableError
+from fairserve.engine.wire.worker_metrics import at_host_of
 from fairserve.platform.control.port import ClusterView
 from fairserve.platform.fleet.cache_news import CacheNews
 from fairserve.platform.fleet.joining import authorize, facts_of

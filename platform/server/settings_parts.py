@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairserve.engine.base import KvEndpoints
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.interactions.profile_learning import LearningOptions
 from fairserve.platform.control.lifecycle import ControlOptions
 from fairserve.platform.fleet.fleet import FleetPart

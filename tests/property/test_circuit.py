@@ -4,7 +4,7 @@ from histories import histories
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.engine.circuit import Circuit, CircuitOptions
+from fairserve.engine.wire.circuit import Circuit, CircuitOptions
 
 OPTIONS = CircuitOptions(calls=3, probes=2, first_pause_s=1.0, last_pause_s=8.0, calm_s=50.0)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from until import until
 
-from fairserve.engine.base import WorkerRequest
-from fairserve.engine.circuit import CircuitOptions
+from fairserve.engine.wire.base import WorkerRequest
+from fairserve.engine.wire.circuit import CircuitOptions
 from fairserve.platform.control.port import ClusterView, WorkerView
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.pool import WorkerPool

@@ -20,7 +20,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     WorkerChunk,
     WorkerClient,
     WorkerRejectedError,
@@ -28,8 +28,8 @@ from fairserve.engine.base import (
     WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.chunk_output import has_content
-from fairserve.engine.upstream_message import public_message
+from fairserve.engine.wire.chunk_output import has_content
+from fairserve.engine.wire.upstream_message import public_message
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import (
     FairServeError,

@@ -9,8 +9,8 @@ from pool_world import PoolWorld, hasten, request
 from scripted_server import ScriptedServer
 from until import settle
 
-from fairserve.engine.base import WorkerUnavailableError
-from fairserve.engine.client import worker_session
+from fairserve.engine.wire.base import WorkerUnavailableError
+from fairserve.engine.wire.client import worker_session
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev

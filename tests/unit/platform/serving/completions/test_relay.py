@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from until import settle
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     WorkerChunk,
     WorkerRejectedError,
     WorkerStreamError,

@@ -13,14 +13,14 @@ from collections.abc import Collection
 import aiohttp
 import orjson
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     FailureCause,
     WorkerChunk,
     WorkerRejectedError,
     WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.upstream_message import is_about_our_account, public_message
+from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 """A single event longer than this ends the stream: it would be held in memory whole."""
@@ -29,7 +29,7 @@ _REJECTIONS = frozenset({"invalid_request_error", "BadRequestError"})
 
 
 class HttpWorkerStream:
-    """The chunks of a response of status 200; see :class:`fairserve.engine.base.WorkerStream`."""
+    """The chunks of a response of status 200; see :class:`fairserve.engine.wire.base.WorkerStream`."""
 
     def __init__(self, response: aiohttp.ClientResponse, private: Collection[str] = ()) -> None:
         """Read ``response``; ``private`` are texts to remove from the errors that a client reads."""

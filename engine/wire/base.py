@@ -8,7 +8,7 @@ platform treats differently: nothing was generated and another worker may be tri
 
 A call that failed after its worker had it may have caused that failure itself: it is tried at two
 workers at most, and counts against a worker only together with calls of other tenants
-(:mod:`fairserve.engine.circuit`).
+(:mod:`fairserve.engine.wire.circuit`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from fairserve.engine.request_fields import ServerKind, passed_on
+from fairserve.engine.wire.request_fields import ServerKind, passed_on
 from fairserve.interactions.call import NO_TOKENS, TokenIds
 
 CompletionPath = Literal["/v1/chat/completions", "/v1/completions"]
@@ -92,7 +92,7 @@ class WorkerChunk:
 
 @dataclass(frozen=True, slots=True)
 class KvEndpoints:
-    """Endpoints of the events of a worker's prefix cache (:mod:`fairserve.engine.kv_events`)."""
+    """Endpoints of the events of a worker's prefix cache (:mod:`fairserve.engine.kv_events.dialect`)."""
 
     events: str
     replay: str = ""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from fairserve.engine.base import KvEndpoints, WorkerMetrics
+from fairserve.engine.wire.base import KvEndpoints, WorkerMetrics
 
 MAX_METRICS_BYTES = 4 * 1024 * 1024
 """A longer page of metrics is not read."""

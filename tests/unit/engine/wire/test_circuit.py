@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairserve.engine.circuit import Circuit, CircuitOptions
+from fairserve.engine.wire.circuit import Circuit, CircuitOptions
 
 OPTIONS = CircuitOptions(calls=2, probes=3, first_pause_s=1.0, last_pause_s=4.0, calm_s=10.0)
 

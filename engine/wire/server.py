@@ -8,7 +8,7 @@ Without ``max_tokens`` an output may have 512 tokens (chat) or 16 (completions, 
 and never more than the context leaves: one that nobody bounded would hold its pages for as long as
 the model talks.
 
-HTTP status codes are here and in :mod:`fairserve.engine.http_answers`, and nowhere else in a worker.
+HTTP status codes of a worker are only here and in :mod:`fairserve.engine.wire.http_answers`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from fairserve.engine.http_answers import (
-    DRAINING,
-    INVALID_REQUEST,
-    EventStream,
-    JsonResponse,
-    busy,
-    error_answer,
-    unavailable,
-    whole_answer,
-)
-from fairserve.engine.kv_publisher import KvPublisher
+from fairserve.engine.kv_events.publisher import KvPublisher
 from fairserve.engine.torch import metrics_text
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineStoppedError, EngineThread, QueueFullError
@@ -54,6 +44,16 @@ from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.torch.token_constraint import Grammar
 from fairserve.engine.torch.token_texts import TokenTexts
 from fairserve.engine.torch.tokenize_request import parse_tokenize
+from fairserve.engine.wire.http_answers import (
+    DRAINING,
+    INVALID_REQUEST,
+    EventStream,
+    JsonResponse,
+    busy,
+    error_answer,
+    unavailable,
+    whole_answer,
+)
 from fairserve.interactions.call import TokenIds
 from fairserve.scheduling.base import LocalScheduler
 

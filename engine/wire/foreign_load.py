@@ -12,7 +12,7 @@ it ran, so the number is too small where that happens. Nothing is told of who th
 
 from __future__ import annotations
 
-from fairserve.engine.base import WorkerMetrics
+from fairserve.engine.wire.base import WorkerMetrics
 
 
 class ForeignLoad:

@@ -1,10 +1,10 @@
 """Follows the KV events of one worker over ZMQ, from an asyncio loop.
 
-What came is put in order by :class:`~fairserve.engine.kv_sequence.KvSequence` and translated by
-:class:`~fairserve.engine.kv_view.KvView`; the news go to ``post``. The sockets are read in the loop's
-readiness callbacks, without a task: some 20 us a message that changes nothing. A connection that broke
-is replaced by a new socket, so that nothing of an earlier life of the worker is read after the first of
-a later one; each connection asks for a replay, since nobody knows what was missed.
+Batches are ordered by :class:`~fairserve.engine.kv_events.sequence.KvSequence` and translated by
+:class:`~fairserve.engine.kv_events.view.KvView`; the reports go to ``post``. The sockets are read in the
+loop's readiness callbacks, without a task: some 20 us a message that changes nothing. A broken
+connection is replaced by a new socket, so that no batch of an earlier generation of the worker is read
+after the first of a later one; each connection requests a replay, since batches may have been missed.
 
 Weakness: a worker without a replay endpoint is followed completely only from its very first batch on; a
 batch that is lost is noticed when the next one comes.
@@ -21,11 +21,11 @@ from typing import cast
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from fairserve.engine import kv_events
-from fairserve.engine.base import KvEndpoints
-from fairserve.engine.kv_events import KvEventsError
-from fairserve.engine.kv_sequence import Ask, Begin, KvSequence, Step
-from fairserve.engine.kv_view import KvView
+from fairserve.engine.kv_events import dialect
+from fairserve.engine.kv_events.dialect import KvEventsError
+from fairserve.engine.kv_events.sequence import Ask, Begin, KvSequence, Step
+from fairserve.engine.kv_events.view import KvView
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.scheduling.events import CacheReport, WorkerCacheReset
 
 _log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ class KvSubscriber:
 
     def _take_frames(self, frames: list[bytes], take: Callable[[int, bytes], list[Step]]) -> None:
         try:
-            sequence, payload = kv_events.read(frames)
+            sequence, payload = dialect.read(frames)
         except KvEventsError as error:
             _log.warning("%s: %s", self._endpoints.events, error)
             self._stats.unreadable += 1
@@ -227,13 +227,13 @@ class KvSubscriber:
         asking.set_hwm(HIGH_WATER_MARK)
         asking.setsockopt(zmq.IPV6, 1)
         asking.connect(self._endpoints.replay)
-        asking.send_multipart(kv_events.replay_request(start), zmq.NOBLOCK)
+        asking.send_multipart(dialect.replay_request(start), zmq.NOBLOCK)
         self._watch(asking)
         self._set_deadline()
         self._loop.call_soon(self._read)
 
     def _replayed(self, sequence: int, payload: bytes) -> list[Step]:
-        if sequence == kv_events.END:
+        if sequence == dialect.END:
             self._end_replay()
             self._tries = 0
             return self._sequence.ended()
@@ -279,7 +279,7 @@ class KvSubscriber:
 
     def _apply(self, payload: bytes) -> None:
         try:
-            events = kv_events.decode(payload).events
+            events = dialect.decode(payload).events
         except KvEventsError as error:
             _log.warning("%s: %s", self._endpoints.events, error)
             self._stats.unreadable += 1

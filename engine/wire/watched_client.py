@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     WorkerChunk,
     WorkerClient,
     WorkerRequest,
     WorkerStream,
     WorkerUnavailableError,
 )
-from fairserve.engine.circuit import Circuit
+from fairserve.engine.wire.circuit import Circuit
 
 
 class WatchedClient:
-    """A :class:`~fairserve.engine.base.WorkerClient` that wraps another one."""
+    """A :class:`~fairserve.engine.wire.base.WorkerClient` that wraps another one."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class WatchedClient:
         self._on_open = on_open
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
-        """Send a call; see :class:`~fairserve.engine.base.WorkerClient`."""
+        """Send a call; see :class:`~fairserve.engine.wire.base.WorkerClient`."""
         generation = self._circuit.generation
         self.sequences += request.sequences
         try:

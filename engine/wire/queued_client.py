@@ -13,15 +13,15 @@ import itertools
 import math
 from collections.abc import Callable
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     WorkerChunk,
     WorkerClient,
     WorkerRequest,
     WorkerStream,
     WorkerUnavailableError,
 )
-from fairserve.engine.chunk_output import completion_tokens, output_chunks
-from fairserve.engine.local_queue import LocalQueue
+from fairserve.engine.wire.chunk_output import completion_tokens, output_chunks
+from fairserve.engine.wire.local_queue import LocalQueue
 from fairserve.scheduling.base import LocalCall
 
 MAX_PAUSE_S = 60.0
@@ -30,7 +30,7 @@ CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class QueuedClient:
-    """A :class:`~fairserve.engine.base.WorkerClient` around another one."""
+    """A :class:`~fairserve.engine.wire.base.WorkerClient` around another one."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class QueuedClient:
         return self.queue.paused_s(self._clock())
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
-        """Wait for the call's turn and send it; see :class:`~fairserve.engine.base.WorkerClient`."""
+        """Wait for the call's turn and send it, as :class:`~fairserve.engine.wire.base.WorkerClient`."""
         call = LocalCall(
             call_id=f"{request.call_id} {next(self._numbers)}",
             client_id=request.client_id,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.kv_events import (
+from fairserve.engine.kv_events.dialect import (
     DEVICE_MEDIUM,
     AllBlocksCleared,
     BlockHash,

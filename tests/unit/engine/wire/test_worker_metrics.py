@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.engine.base import KvEndpoints, WorkerMetrics
-from fairserve.engine.foreign_load import ForeignLoad
 from fairserve.engine.torch import metrics_text
 from fairserve.engine.torch.engine import EngineStats
-from fairserve.engine.worker_metrics import at_host_of, kv_endpoints_of, read_metrics
-from fairserve.engine.worker_version import version_warning
+from fairserve.engine.wire.base import KvEndpoints, WorkerMetrics
+from fairserve.engine.wire.foreign_load import ForeignLoad
+from fairserve.engine.wire.worker_metrics import at_host_of, kv_endpoints_of, read_metrics
+from fairserve.engine.wire.worker_version import version_warning
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

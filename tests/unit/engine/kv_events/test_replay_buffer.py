@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from fairserve.engine.kv_events import (
+from fairserve.engine.kv_events.dialect import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -12,7 +12,7 @@ from fairserve.engine.kv_events import (
     decode,
     encode,
 )
-from fairserve.engine.kv_replay import ReplayBuffer
+from fairserve.engine.kv_events.replay import ReplayBuffer
 
 
 def published(buffer, sequence, *events):

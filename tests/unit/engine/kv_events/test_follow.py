@@ -10,16 +10,18 @@ import pytest
 import zmq
 from kv_following import HASHER, Following, stored
 
-from fairserve.engine import kv_events, kv_publisher, kv_subscriber
-from fairserve.engine.base import KvEndpoints
-from fairserve.engine.kv_events import AllBlocksCleared, BlockRemoved, KvBatch
-from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
+from fairserve.engine.kv_events import dialect
+from fairserve.engine.kv_events import publisher as publishing
+from fairserve.engine.kv_events import subscriber as following
+from fairserve.engine.kv_events.dialect import AllBlocksCleared, BlockRemoved, KvBatch
+from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
 from fairserve.engine.torch.engine import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineThread
 from fairserve.engine.torch.page_news import PageNames, PageNews
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
-from fairserve.engine.worker_metrics import kv_endpoints_of
+from fairserve.engine.wire.base import KvEndpoints
+from fairserve.engine.wire.worker_metrics import kv_endpoints_of
 from fairserve.scheduling.events import WorkerCached, WorkerCacheReset
 from fairserve.scheduling.local.fcfs import Fcfs
 
@@ -80,7 +82,7 @@ async def test_what_was_published_before_is_replayed(publish, steps):
 
 async def test_a_long_replay_arrives_whole(publish, monkeypatch):
     """Longer than what ZMQ keeps for a reader by default, and at the first attempt."""
-    monkeypatch.setattr(kv_publisher, "MAX_QUEUED_STEPS", 10_000)
+    monkeypatch.setattr(publishing, "MAX_QUEUED_STEPS", 10_000)
     publisher = publish(buffer_steps=6000)
     for name in range(1, 5001):
         assert publisher.put([stored(name), BlockRemoved([name - 1])])
@@ -128,7 +130,7 @@ async def test_the_last_batch_is_not_missed_for_ever(publish, monkeypatch):
         await reader.until(lambda: reader.stats.complete)
         publisher.put([stored(1)])
         await asyncio.to_thread(publisher._published.used.wait)
-        monkeypatch.setattr(kv_subscriber, "CHECK_S", 0.0)
+        monkeypatch.setattr(following, "CHECK_S", 0.0)
         reader.subscriber._check_later()
         await reader.until(lambda: reader.view.keys() == keys(1))
         assert reader.stats.gaps == 0
@@ -152,7 +154,7 @@ async def test_a_worker_that_starts_again_is_noticed(publish, tmp_path, kind):
 
 
 async def test_a_worker_that_stays_away_is_no_longer_believed(publish, monkeypatch):
-    monkeypatch.setattr(kv_subscriber, "LOST_S", 0.01)
+    monkeypatch.setattr(following, "LOST_S", 0.01)
     first = publish()
     first.put([stored(1)])
     with Following(first) as reader:
@@ -188,7 +190,7 @@ async def test_without_replays_a_late_reader_knows_a_part(publish):
 
 
 async def test_replays_that_nobody_answers_are_given_up(publish, monkeypatch):
-    monkeypatch.setattr(kv_subscriber, "GIVEN_UP_S", 0.2)
+    monkeypatch.setattr(following, "GIVEN_UP_S", 0.2)
     publisher = publish(replay="")
     with zmq.Context() as context, context.socket(zmq.ROUTER) as silent:
         port = silent.bind_to_random_port("tcp://127.0.0.1")
@@ -209,17 +211,17 @@ async def test_what_cannot_be_read_ends_what_is_known():
         endpoints = KvEndpoints(*(f"tcp://127.0.0.1:{port}" for port in ports))
         with Following(endpoints=endpoints) as reader:
             identity, *frames = await asyncio.to_thread(replays.recv_multipart)
-            assert kv_events.replay_start(frames) == 0
-            batch = kv_events.encode(KvBatch(1.0, [stored(1)]))
-            for number, payload in ((0, batch), (kv_events.END, b"")):
+            assert dialect.replay_start(frames) == 0
+            batch = dialect.encode(KvBatch(1.0, [stored(1)]))
+            for number, payload in ((0, batch), (dialect.END, b"")):
                 # As vLLM before 0.32 answers: without the topic.
                 replays.send_multipart(
                     [identity, b"", number.to_bytes(8, "big", signed=True), payload]
                 )
             await reader.until(lambda: reader.view.keys() == keys(1))
             events.send_multipart([b"", b"short", b""])
-            events.send_multipart(kv_events.message(1, msgspec.msgpack.encode([1.0, [["New"]]])))
-            events.send_multipart(kv_events.message(2, batch, b"topic"))
+            events.send_multipart(dialect.message(1, msgspec.msgpack.encode([1.0, [["New"]]])))
+            events.send_multipart(dialect.message(2, batch, b"topic"))
             await reader.until(lambda: len(reader.reports) == 4)
             assert reader.reports[2:] == [
                 WorkerCacheReset("w", complete=False), WorkerCached("w", None, tuple(keys(1)))
@@ -271,7 +273,7 @@ def test_where_a_worker_publishes_is_in_its_metrics(labels, url, found):
 
 
 def test_a_publisher_that_cannot_keep_up_says_so(publish, monkeypatch):
-    monkeypatch.setattr(kv_publisher, "MAX_QUEUED_STEPS", 2)
+    monkeypatch.setattr(publishing, "MAX_QUEUED_STEPS", 2)
     publisher = KvPublisher(KvPublisherOptions(LOOPBACK), list)
     assert publisher.put([stored(1)])
     assert publisher.put(())

@@ -22,17 +22,17 @@ import aiohttp
 import numpy as np
 import orjson
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     WorkerFacts,
     WorkerMetrics,
     WorkerRejectedError,
     WorkerRequest,
     WorkerUnavailableError,
 )
-from fairserve.engine.request_fields import ServerKind
-from fairserve.engine.upstream_message import is_about_our_account, public_message
-from fairserve.engine.worker_metrics import MAX_METRICS_BYTES, kv_endpoints_of, read_metrics
-from fairserve.engine.worker_stream import HttpWorkerStream, describe
+from fairserve.engine.wire.request_fields import ServerKind
+from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
+from fairserve.engine.wire.worker_metrics import MAX_METRICS_BYTES, kv_endpoints_of, read_metrics
+from fairserve.engine.wire.worker_stream import HttpWorkerStream, describe
 from fairserve.interactions.call import TokenIds
 
 Dialect = Literal["vllm", "openai"]
@@ -100,7 +100,7 @@ class HttpWorkerClient:
         self._private = (self._private[0], api_key)
 
     async def open(self, request: WorkerRequest) -> HttpWorkerStream:
-        """Send a call; see :class:`fairserve.engine.base.WorkerClient`."""
+        """Send a call; see :class:`fairserve.engine.wire.base.WorkerClient`."""
         vllm = self.dialect == "vllm"
         body = request.wire_body(self.kind) if vllm else request.plain_body()
         response: aiohttp.ClientResponse | None = None

@@ -1,9 +1,10 @@
 """Publishes what becomes of a worker's prefix cache, over ZMQ, from a thread of its own.
 
-The engine's thread puts the changes of a step into a bounded queue and goes on; this thread makes events
-of them, numbers the batches, publishes them and keeps them for replays
-(:mod:`fairserve.engine.kv_replay`). A reader that is too slow loses batches, sees the gap, and asks. If
-this thread is too slow for the engine, ``put`` says so and the engine tells its whole cache later.
+The engine's thread puts the changes of a step into a bounded queue and continues; this thread makes
+events of them, numbers the batches, publishes them and keeps them for replays
+(:mod:`fairserve.engine.kv_events.replay`). A reader that is too slow loses batches, sees the gap and
+requests a replay. If this thread is too slow for the engine, ``put`` returns False and the engine
+publishes the state of its whole cache later.
 
 Weakness: prompts go over these sockets in clear, as token ids, with their salts. They belong on a Unix
 socket in a private folder, on the loopback, or on a network that nobody else is on.
@@ -24,9 +25,9 @@ from typing import Generic, TypeVar
 
 import zmq
 
-from fairserve.engine import kv_events
-from fairserve.engine.kv_events import KvBatch, KvEvent, KvEventsError
-from fairserve.engine.kv_replay import ReplayBuffer
+from fairserve.engine.kv_events import dialect
+from fairserve.engine.kv_events.dialect import KvBatch, KvEvent, KvEventsError
+from fairserve.engine.kv_events.replay import ReplayBuffer
 
 _log = logging.getLogger(__name__)
 
@@ -162,13 +163,13 @@ class KvPublisher(Generic[Change]):
                 self._queue.clear()
                 self._broken = True
                 return
-            payload = kv_events.encode(KvBatch(time.time(), events))
+            payload = dialect.encode(KvBatch(time.time(), events))
             sequence = self.batches
             self.batches += 1
             # Asked for its state, the socket looks for new subscriptions, which a mere send may leave
             # for a millisecond: a reader whose replay was just served would miss this batch.
             self._published.get(zmq.EVENTS)
-            self._published.send_multipart(kv_events.message(sequence, payload))
+            self._published.send_multipart(dialect.message(sequence, payload))
             self._buffer.append(sequence, payload)
 
     def _answer(self) -> None:
@@ -176,10 +177,10 @@ class KvPublisher(Generic[Change]):
         assert self._replays is not None
         identity, *frames = self._replays.recv_multipart()
         try:
-            for sequence, payload in self._buffer.since(kv_events.replay_start(frames)):
-                answer = [identity, *kv_events.replay_answer(sequence, payload)]
+            for sequence, payload in self._buffer.since(dialect.replay_start(frames)):
+                answer = [identity, *dialect.replay_answer(sequence, payload)]
                 self._replays.send_multipart(answer, zmq.NOBLOCK)
-            end = [identity, *kv_events.replay_answer(kv_events.END, b"")]
+            end = [identity, *dialect.replay_answer(dialect.END, b"")]
             self._replays.send_multipart(end, zmq.NOBLOCK)
         except KvEventsError as error:
             _log.warning("%s", error)

@@ -1,6 +1,6 @@
 """Gaps, replays and other lives of a worker, one situation a test; all of them mixed in test_kv_view."""
 
-from fairserve.engine.kv_sequence import MAX_FRUITLESS, Ask, Begin, KvSequence, Take
+from fairserve.engine.kv_events.sequence import MAX_FRUITLESS, Ask, Begin, KvSequence, Take
 
 
 def name(sequence, life=""):

@@ -5,8 +5,8 @@ import struct
 import msgspec
 import pytest
 
-from fairserve.engine import kv_events
-from fairserve.engine.kv_events import (
+from fairserve.engine.kv_events import dialect
+from fairserve.engine.kv_events.dialect import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -58,13 +58,13 @@ EVENTS = [STORED, BlockRemoved([7], "GPU"), AllBlocksCleared()]
 
 
 def test_a_batch_as_vllm_writes_it():
-    assert kv_events.decode(PAYLOAD) == KvBatch(1.5, EVENTS, 0)
-    assert kv_events.encode(KvBatch(1.5, EVENTS)) == PAYLOAD
+    assert dialect.decode(PAYLOAD) == KvBatch(1.5, EVENTS, 0)
+    assert dialect.encode(KvBatch(1.5, EVENTS)) == PAYLOAD
 
 
 def test_defaults_are_omitted_and_what_has_no_default_there_is_not():
     plain = msgspec.msgpack.decode(
-        kv_events.encode(KvBatch(0.0, [BlockStored([1], 5, [9], 1), BlockRemoved([1])]))
+        dialect.encode(KvBatch(0.0, [BlockStored([1], 5, [9], 1), BlockRemoved([1])]))
     )
     assert set(plain[1][0]) == {
         "type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
@@ -77,10 +77,10 @@ def test_older_forms_and_unknown_fields_are_read():
     pack = msgspec.msgpack.encode
     older = [1.5, [["BlockStored", [1], None, [9, 8], 2, None], ["BlockRemoved", [1]]]]
     expected = [BlockStored([1], None, [9, 8], 2), BlockRemoved([1])]
-    assert kv_events.decode(pack(older)) == KvBatch(1.5, expected)
-    assert kv_events.decode(pack([2, [["AllBlocksCleared"]], 3])).events == [AllBlocksCleared()]
+    assert dialect.decode(pack(older)) == KvBatch(1.5, expected)
+    assert dialect.decode(pack([2, [["AllBlocksCleared"]], 3])).events == [AllBlocksCleared()]
     as_map = {"ts": 1.5, "events": [{"type": "BlockRemoved", "block_hashes": [b"digest"], "x": 1}]}
-    assert kv_events.decode(pack(as_map)) == KvBatch(1.5, [BlockRemoved([b"digest"])])
+    assert dialect.decode(pack(as_map)) == KvBatch(1.5, [BlockRemoved([b"digest"])])
 
 
 @pytest.mark.parametrize(
@@ -101,30 +101,30 @@ def test_older_forms_and_unknown_fields_are_read():
 )
 def test_what_is_not_in_the_dialect_is_an_error(value, says):
     with pytest.raises(KvEventsError, match=says):
-        kv_events.decode(msgspec.msgpack.encode(value))
+        dialect.decode(msgspec.msgpack.encode(value))
 
 
 def test_no_msgpack_is_an_error():
     with pytest.raises(KvEventsError, match="cannot be read"):
-        kv_events.decode(b"\xc1")
+        dialect.decode(b"\xc1")
 
 
 def test_frames():
     seven = b"\0\0\0\0\0\0\0\x07"
-    assert kv_events.message(7, b"p", b"t") == [b"t", seven, b"p"]
-    assert kv_events.replay_request(7) == [b"", seven]
-    assert kv_events.replay_start([b"", seven]) == 7
-    assert kv_events.replay_answer(kv_events.END, b"") == [b"", b"", b"\xff" * 8, b""]
-    assert kv_events.read([b"t", seven, b"p"]) == (7, b"p")
-    assert kv_events.read([b"", b"t", seven, b"p"]) == (7, b"p"), "replayed, with its topic"
-    assert kv_events.read([b"", seven, b"p"]) == (7, b"p"), "and without"
-    assert kv_events.read([b"", b"\xff" * 8, b""]) == (kv_events.END, b"")
+    assert dialect.message(7, b"p", b"t") == [b"t", seven, b"p"]
+    assert dialect.replay_request(7) == [b"", seven]
+    assert dialect.replay_start([b"", seven]) == 7
+    assert dialect.replay_answer(dialect.END, b"") == [b"", b"", b"\xff" * 8, b""]
+    assert dialect.read([b"t", seven, b"p"]) == (7, b"p")
+    assert dialect.read([b"", b"t", seven, b"p"]) == (7, b"p"), "replayed, with its topic"
+    assert dialect.read([b"", seven, b"p"]) == (7, b"p"), "and without"
+    assert dialect.read([b"", b"\xff" * 8, b""]) == (dialect.END, b"")
     for frames in ([], [b"p"], [b"", b"7", b"p"]):
         with pytest.raises(KvEventsError):
-            kv_events.read(frames)
+            dialect.read(frames)
     for frames in ([b""], [b"x", seven], [b"", b"7"], [b"", seven, b""]):
         with pytest.raises(KvEventsError):
-            kv_events.replay_start(frames)
+            dialect.replay_start(frames)
 
 
 def test_vllm_reads_what_we_write_and_the_reverse():
@@ -136,6 +136,6 @@ def test_vllm_reads_what_we_write_and_the_reverse():
     removed = theirs.BlockRemoved(block_hashes=[7], medium="GPU")
     batch = theirs.KVEventBatch(ts=1.5, events=[stored, removed, theirs.AllBlocksCleared()])
     batch.data_parallel_rank = 0
-    assert kv_events.decode(msgspec.msgpack.encode(batch)) == KvBatch(1.5, EVENTS, 0)
-    read = msgspec.msgpack.decode(kv_events.encode(KvBatch(1.5, EVENTS)), type=theirs.KVEventBatch)
+    assert dialect.decode(msgspec.msgpack.encode(batch)) == KvBatch(1.5, EVENTS, 0)
+    read = msgspec.msgpack.decode(dialect.encode(KvBatch(1.5, EVENTS)), type=theirs.KVEventBatch)
     assert read == batch

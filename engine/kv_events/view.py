@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairserve.engine.kv_events import (
+from fairserve.engine.kv_events.dialect import (
     DEVICE_MEDIUM,
     AllBlocksCleared,
     BlockHash,

@@ -9,7 +9,7 @@ On the wire a batch is the frames ``[topic, sequence number (8 bytes, big endian
 Who missed some sends ``[b"", first sequence number]`` to the replay endpoint and is answered with
 ``[b"", topic, number, payload]`` each (older versions: without the topic), ending with number -1.
 
-No sockets here: they are in :mod:`fairserve.engine.kv_publisher` and ``kv_subscriber``.
+No sockets here: they are in :mod:`fairserve.engine.kv_events.publisher` and ``subscriber``.
 """
 
 from __future__ import annotations

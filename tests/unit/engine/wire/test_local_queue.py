@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairserve.engine.local_queue import LocalQueue
+from fairserve.engine.wire.local_queue import LocalQueue
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
 

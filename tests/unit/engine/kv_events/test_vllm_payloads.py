@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from fairserve.engine import kv_events
-from fairserve.engine.kv_view import KvView
+from fairserve.engine.kv_events import dialect
+from fairserve.engine.kv_events.view import KvView
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.events import WorkerCached, WorkerCacheReset, WorkerEvicted
 
@@ -81,7 +81,7 @@ def stored(size, count, form=int, *, first=0, **more):
 
 def told(view, *events):
     payload = msgspec.msgpack.encode(EventBatch(1.5, list(events), 0))
-    return view.apply(kv_events.decode(payload).events)
+    return view.apply(dialect.decode(payload).events)
 
 
 def view():

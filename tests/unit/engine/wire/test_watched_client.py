@@ -5,15 +5,15 @@ import asyncio
 import pytest
 from until import settle
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     WorkerChunk,
     WorkerRejectedError,
     WorkerRequest,
     WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.circuit import Circuit, CircuitOptions
-from fairserve.engine.watched_client import WatchedClient
+from fairserve.engine.wire.circuit import Circuit, CircuitOptions
+from fairserve.engine.wire.watched_client import WatchedClient
 
 
 class Client:

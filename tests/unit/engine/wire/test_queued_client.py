@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from until import settle
 
-from fairserve.engine.base import WorkerChunk, WorkerRequest, WorkerUnavailableError
-from fairserve.engine.local_queue import LocalQueue
-from fairserve.engine.queued_client import MAX_PAUSE_S, QueuedClient
+from fairserve.engine.wire.base import WorkerChunk, WorkerRequest, WorkerUnavailableError
+from fairserve.engine.wire.local_queue import LocalQueue
+from fairserve.engine.wire.queued_client import MAX_PAUSE_S, QueuedClient
 from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairserve.engine.upstream_message import MAX_CHARS, is_about_our_account, public_message
+from fairserve.engine.wire.upstream_message import MAX_CHARS, is_about_our_account, public_message
 
 
 @pytest.mark.parametrize(
