@@ -1,13 +1,13 @@
-"""KV events, the dialect: what vLLM's workers tell of their prefix caches, as bytes and as values.
+"""The dialect of KV events, by which vLLM's workers publish their prefix caches: bytes and values.
 
 A batch is msgpack, ``[ts, [events], dp_rank]``; an event is a map tagged ``type``, as vLLM 0.32 and 0.33
 write it. Older versions wrote events as arrays in the order of the fields, others the batch as a map:
 all are read. Unknown fields are ignored. An unknown *kind* of event is an error: it may have been the
-one that takes blocks away.
+one that removes blocks.
 
 On the wire a batch is the frames ``[topic, sequence number (8 bytes, big endian, from 0), payload]``.
-Who missed some sends ``[b"", first sequence number]`` to the replay endpoint and is answered with
-``[b"", topic, number, payload]`` each (older versions: without the topic), ending with number -1.
+A reader that missed some sends ``[b"", first sequence number]`` to the replay endpoint and gets
+``[b"", topic, number, payload]`` for each (older versions: without the topic), the last with number -1.
 
 No sockets here: they are in :mod:`fairserve.engine.kv_events.publisher` and ``subscriber``.
 """
@@ -20,17 +20,17 @@ from typing import Any
 import msgspec
 
 BlockHash = int | bytes
-"""A worker's own name of a block with its whole prefix: 64 bits, or a digest."""
+"""The worker's own name of a block with its whole prefix: 64 bits, or a digest."""
 
 DEVICE_MEDIUM = "GPU"
-"""Where blocks can be used at once. vLLM calls it so on every device."""
+"""Medium of blocks that can be used at once. vLLM uses this name on every device."""
 
 END = -1
 """The sequence number that ends a replay."""
 
 
 class KvEventsError(ValueError):
-    """What came is not in the dialect."""
+    """A message is not in the dialect."""
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag=True):
@@ -39,20 +39,20 @@ class BlockStored(msgspec.Struct, frozen=True, tag=True):
     block_hashes: list[BlockHash]
     parent_block_hash: BlockHash | None
     token_ids: Sequence[int]
-    """Of all these blocks, ``block_size`` each."""
+    """Tokens of all these blocks, ``block_size`` each."""
     block_size: int
     lora_id: int | None = None
     medium: str | None = None
     lora_name: str | None = None
     extra_keys: list[list[Any] | None] | None = None
-    """Per block, what beside its tokens went into its hash: the name of a LoRA, images, and in the first
-    block of a prompt its cache salt."""
+    """Inputs of each block's hash beside its tokens: the name of a LoRA, images, and in the first block
+    of a prompt its cache salt."""
     group_idx: int | None = None
-    """Of models whose layers have caches of different kinds: the kind."""
+    """Kind of cache, for models whose layers have caches of different kinds."""
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, tag=True):
-    """These blocks are no longer cached there."""
+    """These blocks are no longer in the worker's cache."""
 
     block_hashes: list[BlockHash]
     medium: str | None = None
@@ -60,14 +60,14 @@ class BlockRemoved(msgspec.Struct, frozen=True, tag=True):
 
 
 class AllBlocksCleared(msgspec.Struct, frozen=True, tag=True):
-    """Nothing is cached any more."""
+    """The worker's cache is empty."""
 
 
 KvEvent = BlockStored | BlockRemoved | AllBlocksCleared
 
 
 class KvBatch(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a cache in one step, in order."""
+    """The changes of a cache in one step, in order."""
 
     ts: float
     """The worker's clock, seconds since the epoch."""
@@ -83,14 +83,14 @@ _KINDS: Mapping[str, type[KvEvent]] = {
 
 
 def encode(batch: KvBatch) -> bytes:
-    """The payload of a batch."""
+    """Return the payload of a batch."""
     return _encoder.encode(
         [batch.ts, [_plain(event) for event in batch.events], batch.dp_rank or 0]
     )
 
 
 def _plain(event: KvEvent) -> dict[str, Any]:
-    """As vLLM writes it: the fields without a default there, and those that are not their default."""
+    """Return an event as vLLM writes it: fields without a default, and those that differ from theirs."""
     kind = {"type": type(event).__name__}
     if isinstance(event, AllBlocksCleared):
         return kind
@@ -114,7 +114,7 @@ def _plain(event: KvEvent) -> dict[str, Any]:
 
 
 def decode(payload: bytes) -> KvBatch:
-    """The batch of a payload. Raises KvEventsError."""
+    """Return the batch of a payload. Raises KvEventsError."""
     try:
         try:
             batch = _decoder.decode(payload)
@@ -131,7 +131,7 @@ def decode(payload: bytes) -> KvBatch:
 
 
 def _other_form(plain: Any) -> KvBatch:
-    """A batch that is a map, or has events that are arrays."""
+    """Read a batch that is a map, or has events that are arrays."""
     if isinstance(plain, dict):
         ts, events, rank = plain["ts"], plain["events"], plain.get("data_parallel_rank")
     else:
@@ -162,29 +162,29 @@ def _check(event: BlockStored) -> None:
 
 
 def message(sequence: int, payload: bytes, topic: bytes = b"") -> list[bytes]:
-    """The frames of a published batch."""
+    """Return the frames of a published batch."""
     return [topic, _number(sequence), payload]
 
 
 def replay_request(start: int) -> list[bytes]:
-    """The frames by which the batches from ``start`` on are asked for."""
+    """Return the frames that request the batches from ``start`` on."""
     return [b"", _number(start)]
 
 
 def replay_start(frames: Sequence[bytes]) -> int:
-    """Where a replay is to begin; the frames without the sender's identity. Raises KvEventsError."""
+    """Return the first number of a request, without its sender's frame. Raises KvEventsError."""
     if len(frames) != 2 or frames[0] or len(frames[1]) != 8:
         raise KvEventsError("a request for a replay is an empty frame and 8 bytes")
     return int.from_bytes(frames[1], "big")
 
 
 def replay_answer(sequence: int, payload: bytes, topic: bytes = b"") -> list[bytes]:
-    """The frames of one batch of a replay, or of its end."""
+    """Return the frames of one batch of a replay, or of its end."""
     return [b"", *message(sequence, payload, topic)]
 
 
 def read(frames: Sequence[bytes]) -> tuple[int, bytes]:
-    """Sequence number and payload of a published or replayed batch. Raises KvEventsError."""
+    """Return sequence number and payload of a published or replayed batch. Raises KvEventsError."""
     if len(frames) < 2 or len(frames[-2]) != 8:
         raise KvEventsError(f"a batch in {len(frames)} frames without a sequence number of 8 bytes")
     return int.from_bytes(frames[-2], "big", signed=True), frames[-1]

@@ -1,4 +1,4 @@
-"""Publishes what becomes of a worker's prefix cache, over ZMQ, from a thread of its own.
+"""Publishes the changes of a worker's prefix cache over ZMQ, from a thread of its own.
 
 The engine's thread puts the changes of a step into a bounded queue and continues; this thread makes
 events of them, numbers the batches, publishes them and keeps them for replays
@@ -6,8 +6,8 @@ events of them, numbers the batches, publishes them and keeps them for replays
 requests a replay. If this thread is too slow for the engine, ``put`` returns False and the engine
 publishes the state of its whole cache later.
 
-Weakness: prompts go over these sockets in clear, as token ids, with their salts. They belong on a Unix
-socket in a private folder, on the loopback, or on a network that nobody else is on.
+Weakness: prompts cross these sockets in clear, as token ids, with their salts. Use a Unix socket in a
+private folder, the loopback, or a private network.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _log = logging.getLogger(__name__)
 Change = TypeVar("Change")
 
 MAX_QUEUED_STEPS = 1024
-"""Steps that may wait for this thread."""
+"""Most steps in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvPublisherOptions:
-    """Where and how much. ``tcp://HOST:0`` takes a free port, ``ipc://FOLDER/*`` a name of its own."""
+    """Endpoints and bounds. ``tcp://HOST:0`` takes a free port, ``ipc://FOLDER/*`` a name of its own."""
 
     endpoint: str
     replay_endpoint: str = ""
     """Empty: no replays."""
     buffer_steps: int = 1000
-    """Batches kept for replays; what is older is told as a whole."""
+    """Batches kept for replays; older ones are folded into one."""
     high_water_mark: int = 10_000
-    """Batches that may wait for one slow reader before it loses some."""
+    """Batches that wait for one slow reader before it loses some."""
 
     def __post_init__(self) -> None:
         for name in ("buffer_steps", "high_water_mark"):
@@ -56,25 +56,25 @@ class KvPublisherOptions:
 
 
 class KvPublisher(Generic[Change]):
-    """``put`` belongs to one thread, ``start`` and ``close`` to another."""
+    """The publisher of one worker. ``put`` belongs to one thread, ``start`` and ``close`` to another."""
 
     def __init__(
         self, options: KvPublisherOptions, events: Callable[[Sequence[Change]], list[KvEvent]]
     ) -> None:
-        """Binds the sockets. ``events`` is called in the publisher's thread.
+        """Bind the sockets. ``events`` is called in the publisher's thread.
 
         Raises ValueError for an endpoint that cannot be bound.
         """
         self._events = events
         self._queue: deque[Sequence[Change]] = deque()
         self._broken = False
-        """The queue's contents are lost: nothing is taken until it was told once."""
+        """True if changes were lost: the next ``put`` returns False once."""
         self._closing = False
         self._buffer = ReplayBuffer(options.buffer_steps)
         self.batches = 0
-        """Batches published so far, which is the next one's sequence number."""
+        """Batches published so far: the next sequence number."""
         self.overflows = 0
-        """Times that the whole cache had to be told anew."""
+        """Times that the state of the whole cache had to be published again."""
         self._context = zmq.Context()
         self._published = self._context.socket(zmq.PUB)
         self._replays: zmq.Socket[bytes] | None = None
@@ -101,9 +101,9 @@ class KvPublisher(Generic[Change]):
         self._thread.start()
 
     def put(self, changes: Sequence[Change]) -> bool:
-        """Hand over the changes of one step; False, and nothing taken, if there is no room.
+        """Queue the changes of one step. Return False, and queue nothing, if the queue is full.
 
-        Never blocks; about two microseconds. With no changes it only tells whether there is room.
+        Never blocks; about two microseconds. Without changes it only checks the queue.
         """
         if self._broken:
             self._broken = False
@@ -158,7 +158,7 @@ class KvPublisher(Generic[Change]):
             try:
                 events = self._events(changes)
             except Exception:
-                # Names are missing: begin anew with the whole cache.
+                # Names are missing: the state of the whole cache must be published again.
                 _log.exception("KV events of a step are lost")
                 self._queue.clear()
                 self._broken = True
@@ -166,14 +166,14 @@ class KvPublisher(Generic[Change]):
             payload = dialect.encode(KvBatch(time.time(), events))
             sequence = self.batches
             self.batches += 1
-            # Asked for its state, the socket looks for new subscriptions, which a mere send may leave
+            # Reading its state makes the socket accept new subscriptions, which a mere send may leave
             # for a millisecond: a reader whose replay was just served would miss this batch.
             self._published.get(zmq.EVENTS)
             self._published.send_multipart(dialect.message(sequence, payload))
             self._buffer.append(sequence, payload)
 
     def _answer(self) -> None:
-        """Send the batches that one reader asks for. It may have gone, or not read: its own loss."""
+        """Send the batches that one reader requests. A reader that has gone, or is slow, loses them."""
         assert self._replays is not None
         identity, *frames = self._replays.recv_multipart()
         try:
@@ -194,7 +194,7 @@ class KvPublisher(Generic[Change]):
 
 
 def _bind(bound: zmq.Socket[bytes], endpoint: str, kind: str) -> str:
-    """Bind a socket; the endpoint that it got, without wildcards but for the host."""
+    """Bind a socket. Return its endpoint, without wildcards but for the host."""
     if endpoint.startswith("ipc://") and endpoint.endswith("/*"):
         endpoint = f"{endpoint[:-1]}{os.getpid()}-{kind}"
     if "[" in endpoint:
@@ -203,6 +203,6 @@ def _bind(bound: zmq.Socket[bytes], endpoint: str, kind: str) -> str:
         bound.bind(endpoint)
     except (zmq.ZMQError, ValueError) as error:
         raise ValueError(f"the KV {kind} endpoint {endpoint!r} cannot be bound: {error}") from error
-    told = bound.getsockopt(zmq.LAST_ENDPOINT)
-    assert isinstance(told, bytes)
-    return told.rstrip(b"\0").decode()
+    bound_endpoint = bound.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(bound_endpoint, bytes)
+    return bound_endpoint.rstrip(b"\0").decode()

@@ -1,8 +1,8 @@
-"""The batches that a publisher can send once more, and what the cache held before the oldest of them.
+"""The batches that a publisher can send again, and the state of the cache before the oldest of them.
 
-The last ``steps`` batches are kept. What leaves is folded into the state that it led to; who asks for
-more than is left gets that state first, as one batch that begins with ``AllBlocksCleared``. So a replay
-always leads to the truth, while vLLM's, which forgets, leaves its reader to begin with an empty view.
+The last ``steps`` batches are kept. Older ones are folded into the state that they led to; a reader that
+requests them gets that state first, as one batch that begins with ``AllBlocksCleared``. So a replay
+always leads to the present state, while vLLM drops old batches and its reader starts with an empty view.
 
 Memory: the batches, and below them about 1 kB a cached block. Not thread-safe.
 """
@@ -35,7 +35,7 @@ class _Block:
 
 
 class ReplayBuffer:
-    """Payloads by sequence number, from the oldest that can be told apart to the latest."""
+    """Payloads by sequence number, from the oldest that is not folded to the latest."""
 
     def __init__(self, steps: int) -> None:
         if steps < 1:
@@ -43,12 +43,12 @@ class ReplayBuffer:
         self._steps = steps
         self._batches: deque[tuple[int, bytes]] = deque()
         self._before: dict[BlockHash, _Block] = {}
-        """What was cached before the oldest batch, parents before children."""
+        """Blocks that were cached before the oldest batch, parents before children."""
         self._folded: tuple[int, float] | None = None
         """Sequence number and time of the last batch that was folded."""
 
     def append(self, sequence: int, payload: bytes) -> None:
-        """A batch was published."""
+        """Keep a published batch."""
         self._batches.append((sequence, payload))
         if len(self._batches) > self._steps:
             oldest, left = self._batches.popleft()
@@ -58,7 +58,7 @@ class ReplayBuffer:
                 self._fold(event)
 
     def since(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """The batches from ``start`` on; the folded ones as one with the number of the last of them."""
+        """Yield the batches from ``start`` on; the folded ones as one, numbered as the last of them."""
         if self._folded is not None and start <= self._folded[0]:
             sequence, ts = self._folded
             yield sequence, encode(KvBatch(ts, self._state()))
@@ -81,7 +81,7 @@ class ReplayBuffer:
                 parent = name
 
     def _state(self) -> list[KvEvent]:
-        """Cleared, and stored anew: one event for each run of blocks that were stored in a row."""
+        """Return the state as events: cleared, then one event for each run of blocks stored in a row."""
         events: list[KvEvent] = [AllBlocksCleared()]
         run: list[tuple[BlockHash, _Block]] = []
         for name, block in self._before.items():

@@ -1,12 +1,12 @@
-"""Which batches of a worker are new, which are missing, and when to begin anew. Pure.
+"""Orders the batches of a worker, detects gaps and restarts, and requests replays. Pure.
 
-Batches come live, numbered from 0, and by replays, which are asked for at every connection and at every
-gap. A replay begins with the last batch that was taken: if the worker has another one under that number
-it is another life of it, and everything begins again. While a replay runs, live batches wait.
+Batches arrive live, numbered from 0, and by replays, which are requested at every connection and at
+every gap. A replay begins with the last batch that was taken: if the worker has another one under that
+number it has restarted, and the sequence starts over. During a replay live batches wait.
 
-What cannot be had any more is given up: the view of the cache is incomplete from then on
-(``Begin(complete=False)``), until the worker clears its cache or starts again, or a new connection
-brings what was missing. Bounded: one payload, and ``max_waiting`` of them during a replay.
+Batches that are no longer available are given up: the view of the cache is incomplete from then on
+(``Begin(complete=False)``), until the worker clears its cache or restarts, or a new connection replays
+the missing batches. Bounded: one payload, and ``max_waiting`` of them during a replay.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dataclasses import dataclass
 
 MAX_WAITING = 10_000
 MAX_FRUITLESS = 3
-"""Replays that brought nothing although something is missing; then it is given up."""
+"""Replays in a row without a missing batch after which it is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Forget what was taken so far. ``complete``: what comes now is all that the worker has cached."""
+    """Drop the view. ``complete``: the batches that follow describe all that the worker has cached."""
 
     complete: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """The next batch."""
+    """Apply the next batch."""
 
     sequence: int
     payload: bytes
@@ -35,7 +35,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask for a replay from here on; an earlier one is of no interest any more."""
+    """Request a replay from ``start`` on; it replaces an earlier one."""
 
     start: int
 
@@ -44,7 +44,7 @@ Step = Begin | Take | Ask
 
 
 class KvSequence:
-    """The batches of one worker. Every method returns what is to be done, in order.
+    """The batches of one worker. Every method returns the steps to take, in order.
 
     The caller reports the answers of the latest :class:`Ask` only.
     """
@@ -52,55 +52,55 @@ class KvSequence:
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting = max_waiting
         self.next = 0
-        """The sequence number that is due."""
+        """Sequence number of the next batch to take."""
         self.gaps = 0
         """Times that a batch was missing."""
         self.restarts = 0
-        """Times that another life of the worker was found."""
+        """Times that a restart of the worker was detected."""
         self.given_up = 0
-        """Times that missing batches could not be had."""
+        """Times that missing batches were no longer available."""
         self._last: bytes | None = None
-        """The batch before ``next``, if it was taken in this life."""
+        """Batch before ``next``, if it was taken in this generation of the worker."""
         self._last_live: int | None = None
-        """Of this connection."""
+        """Sequence number of the last live batch of this connection."""
         self._begun: bool | None = None
-        """How it was begun last; None: not yet."""
+        """``complete`` of the last :class:`Begin`; None: there was none yet."""
         self._asked: int | None = None
-        """Where the replay under way was to begin."""
+        """First sequence number of the running replay."""
         self._answered = self._holes = self._progress = False
-        """Of the replay under way: it answered, batches were missing in it, it brought some."""
+        """Flags of the running replay: it answered, batches were missing in it, it brought some."""
         self._fruitless = 0
-        """Replays in a row that brought nothing new."""
+        """Replays in a row without a new batch."""
         self._waiting: list[tuple[int, bytes]] = []
-        """Live batches, until the replay is over."""
+        """Live batches that wait for the end of the replay."""
         self._steps: list[Step] = []
 
     @property
     def replaying(self) -> bool:
-        """Whether a replay is under way."""
+        """True while a replay runs."""
         return self._asked is not None
 
     def connected(self) -> list[Step]:
-        """The connection is there, for the first time or again: nobody knows what was missed.
+        """Begin a connection, the first or a later one: batches may have been missed.
 
-        Live batches of an earlier connection must not follow, and those that wait are forgotten: they
-        may be of another life.
+        Live batches of an earlier connection must not follow, and those that wait are dropped: they may
+        be of an earlier generation of the worker.
         """
         self._last_live = None
         self._waiting = []
-        if not self._begun:  # what was given up may be had now
+        if not self._begun:  # batches that were given up may be available now
             self.next, self._last = 0, None
         self._ask()
         return self._done()
 
     def check(self) -> list[Step]:
-        """Ask once more: the subscription may have come later than the replay after the connection."""
+        """Request one more replay: the subscription may have come after the one at the connection."""
         if self._asked is None:
             self._ask()
         return self._done()
 
     def live(self, sequence: int, payload: bytes) -> list[Step]:
-        """A published batch came."""
+        """Take a published batch."""
         if self._last_live is not None and sequence <= self._last_live:
             self._restart()
         self._last_live = sequence
@@ -117,7 +117,7 @@ class KvSequence:
         return self._done()
 
     def replayed(self, sequence: int, payload: bytes) -> list[Step]:
-        """A batch of the replay came."""
+        """Take a batch of the replay."""
         if self._asked is not None and not self._holes:
             first, self._answered = not self._answered, True
             checked = first and self._last is not None
@@ -136,11 +136,11 @@ class KvSequence:
         return self._done()
 
     def ended(self) -> list[Step]:
-        """The replay is over."""
+        """End the replay."""
         if self._asked is None:
             return []
         if self._last is not None and not self._answered:
-            self._restart()  # even the batch that was taken last is unknown there
+            self._restart()  # the worker does not know even the batch that was taken last
             return self._done()
         if not self._begun and not self._answered and self.next == 0:
             self._begin(complete=True)  # nothing was published yet
@@ -151,17 +151,17 @@ class KvSequence:
                 self._give_up(None)
             self._ask()
         else:
-            self._go_on()
+            self._take_waiting()
         return self._done()
 
     def failed(self) -> list[Step]:
-        """There is no replay to be had: what is missing stays so."""
+        """Record that no replay is available: missing batches are given up."""
         if self._asked is not None:
             self._fail()
         return self._done()
 
     def lost(self) -> list[Step]:
-        """There was no connection for long: what was told so far is too old to be believed."""
+        """Record a long time without a connection: the view is too old to be used."""
         if self._begun is not None:
             self._asked, self._waiting = None, []
             self._give_up(0)
@@ -177,10 +177,10 @@ class KvSequence:
         self._asked = None
         self._fruitless = MAX_FRUITLESS
         self._give_up(self._waiting[0][0] if self._waiting else None)
-        self._go_on()
+        self._take_waiting()
 
-    def _go_on(self) -> None:
-        """Take the live batches that waited; if others are missing before them, ask once more."""
+    def _take_waiting(self) -> None:
+        """Take the live batches that waited; request a replay if batches before them are missing."""
         waiting, self._waiting = self._waiting, []
         for index, (sequence, payload) in enumerate(waiting):
             if sequence < self.next:
@@ -200,7 +200,7 @@ class KvSequence:
         self._steps.append(Ask(self._asked))
 
     def _restart(self) -> None:
-        """Another life of the worker: its cache is empty, its numbers begin again."""
+        """Start over: the worker has restarted, its cache is empty and its numbers begin at 0."""
         self.restarts += 1
         self.next, self._last, self._last_live = 0, None, None
         self._waiting = []
@@ -208,7 +208,7 @@ class KvSequence:
         self._ask()
 
     def _give_up(self, sequence: int | None) -> None:
-        """What is before this batch is missing; None: the next one that comes will do."""
+        """Give up the batches before this one; None: before the next one that arrives."""
         self.given_up += 1
         if sequence is not None:
             self.next = sequence

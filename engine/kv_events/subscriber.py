@@ -31,45 +31,45 @@ from fairserve.scheduling.events import CacheReport, WorkerCacheReset
 _log = logging.getLogger(__name__)
 
 REPLAY_S = 5.0
-"""A replay that says nothing for so long is asked for again."""
+"""Seconds without an answer after which a replay is requested again."""
 REPLAY_TRIES = 6
 CHECK_S = 1.0
-"""So long after a connection a second replay looks for what was published before the subscription was
-known there."""
+"""Seconds from a connection to a second replay, for batches that were published before the worker knew
+of the subscription."""
 AGAIN_S = 0.1
-"""Pause before a broken connection is replaced."""
+"""Seconds before a broken connection is replaced."""
 LOST_S = 10.0
-"""Without a connection for so long, what was told is forgotten."""
+"""Seconds without a connection after which the view is dropped."""
 GIVEN_UP_S = 30.0
-"""When no replay came, one is tried over a new connection so much later."""
+"""Seconds after which an unanswered replay is tried over a new connection."""
 HIGH_WATER_MARK = 10_000
-"""Batches that may wait for this loop before some are lost, and asked for again."""
+"""Batches that wait for this loop before some are lost and requested again."""
 MESSAGES_A_TURN = 64
-"""After so many the loop gets its turn."""
+"""Messages after which other tasks of the loop get a turn."""
 
 
 @dataclass(slots=True)
 class KvStats:
-    """What was seen of one worker's events, as status pages show it."""
+    """Counters of one worker's events, as status pages show them."""
 
     connected: bool = False
     complete: bool | None = None
-    """Whether the view has all that the worker holds; None: nothing was told yet."""
+    """True if the view has all that the worker holds; None: no report yet."""
     events: int = 0
     last_sequence: int | None = None
     gaps: int = 0
     restarts: int = 0
     resets: int = 0
-    """Times that the view was dropped after it had begun."""
+    """Times that the view was dropped after its beginning."""
     unreadable: int = 0
     blocks: int = 0
     """The worker's blocks in the view."""
     left_out: int = 0
-    """Stored blocks that the router has no names for."""
+    """Stored blocks without a key of the router."""
 
 
 class KvSubscriber:
-    """One worker's events. Belongs to one event loop; ``start`` once, then ``close``."""
+    """A subscriber to one worker's events. Belongs to one event loop; ``start`` once, then ``close``."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class KvSubscriber:
 
     @property
     def stats(self) -> KvStats:
-        """The counters as of now."""
+        """Return the present counters."""
         stats, sequence = self._stats, self._sequence
         stats.last_sequence = sequence.next - 1 if sequence.next else None
         stats.gaps, stats.restarts = sequence.gaps, sequence.restarts
@@ -108,7 +108,7 @@ class KvSubscriber:
         return stats
 
     def start(self) -> None:
-        """Connect, now or whenever the worker is there."""
+        """Connect, at once or when the worker starts to listen."""
         self._again = None
         self._disconnect()
         events = self._events = self._context.socket(zmq.SUB)
@@ -127,7 +127,7 @@ class KvSubscriber:
         self._read()
 
     def close(self) -> None:
-        """Disconnect; nothing is posted any more. May be repeated."""
+        """Disconnect and post nothing more. May be repeated."""
         for timer in (self._again, self._lost, self._check):
             if timer is not None:
                 timer.cancel()
@@ -137,9 +137,9 @@ class KvSubscriber:
     def _check_later(self) -> None:
         if self._check is not None:
             self._check.cancel()
-        self._check = self._loop.call_later(CHECK_S, self._look_again)
+        self._check = self._loop.call_later(CHECK_S, self._check_again)
 
-    def _look_again(self) -> None:
+    def _check_again(self) -> None:
         if self._sequence.replaying:
             self._check_later()
         elif self._stats.connected:
@@ -172,14 +172,14 @@ class KvSubscriber:
         self._loop.add_reader(watched.fileno(), self._read)
 
     def _read(self) -> None:
-        """Take what has come. ZMQ tells of changes only: all is read before the next is waited for."""
+        """Read all messages that have arrived: ZMQ signals changes only."""
         for _ in range(MESSAGES_A_TURN):
             if self._events is None or not self._read_one():
                 return
         self._loop.call_soon(self._read)
 
     def _read_one(self) -> bool:
-        """Connections first: a batch may be the first of another life of the worker."""
+        """Read one message, of connections first: a batch may be the first after a restart."""
         assert self._monitor is not None
         assert self._events is not None
         if _readable(self._monitor):
@@ -217,7 +217,7 @@ class KvSubscriber:
     # --- replays ----------------------------------------------------------------------------------
 
     def _ask(self, start: int) -> None:
-        """Over a connection of its own, so that answers to earlier questions cannot be among these."""
+        """Request a replay over a connection of its own, apart from answers to earlier requests."""
         self._end_replay()
         if not self._endpoints.replay:
             self._do(self._sequence.failed())
@@ -246,7 +246,7 @@ class KvSubscriber:
         self._deadline = self._loop.call_later(self._replay_s, self._late)
 
     def _late(self) -> None:
-        """The replay says nothing any more."""
+        """Request the replay again, or give it up: it does not answer any more."""
         self._tries += 1
         if self._tries < REPLAY_TRIES:
             self._ask(self._asked)
@@ -273,7 +273,7 @@ class KvSubscriber:
             if isinstance(step, Ask):
                 self._ask(step.start)
             elif isinstance(step, Begin):
-                self._tell(self._view.begin(complete=step.complete))
+                self._post_all(self._view.begin(complete=step.complete))
             else:
                 self._apply(step.payload)
 
@@ -284,12 +284,12 @@ class KvSubscriber:
             _log.warning("%s: %s", self._endpoints.events, error)
             self._stats.unreadable += 1
             if self._stats.complete or len(self._view):
-                self._tell(self._view.begin(complete=False))
+                self._post_all(self._view.begin(complete=False))
             return
         self._stats.events += len(events)
-        self._tell(self._view.apply(events))
+        self._post_all(self._view.apply(events))
 
-    def _tell(self, reports: list[CacheReport]) -> None:
+    def _post_all(self, reports: list[CacheReport]) -> None:
         for report in reports:
             if isinstance(report, WorkerCacheReset):
                 self._stats.resets += self._stats.complete is not None

@@ -1,13 +1,13 @@
-"""A worker's prefix cache as its KV events tell it, in the platform's own block keys. Pure.
+"""A worker's prefix cache as its KV events describe it, in the platform's own block keys. Pure.
 
 A worker names its blocks by hashes of its own; the router names prefixes by the keys of
 :class:`~fairserve.scheduling.block_keys.BlockHasher`. The key of a block follows from its parent's key,
 its place and its tokens, so the view keeps those of every block that the worker has, and turns each
 batch into events for the dispatcher. The worker's blocks may be multiples of the platform's, or parts.
 
-What cannot be named is left out, so the view never claims more than the worker has: blocks below one
-that is unknown here, of a LoRA, with images, in other memory than the device's, beyond the worker's
-capacity. Memory: about 250 bytes a block.
+Blocks without a key are left out, so the view never claims more than the worker has: blocks below an
+unknown one, of a LoRA, with images, in other memory than the device's, beyond the worker's capacity.
+Memory: about 250 bytes a block.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from fairserve.scheduling.events import (
 )
 
 _SLACK = 1.25
-"""So many times its capacity may a worker name: more is not believed."""
+"""Factor on a worker's capacity: blocks beyond it are left out."""
 
 
 class _Block(NamedTuple):
     end: int
-    """Tokens of the prefix that ends with it."""
+    """Tokens of the prefix that ends with the block."""
     key: int
-    """Of that prefix."""
+    """Key of that prefix."""
     boundary: int | None
-    """Key at the last end of a platform's block up to there; None: there is none."""
+    """Key at the last end of a platform block within the prefix; None: there is none."""
     inside: tuple[int, ...]
-    """Keys of the platform's blocks that end inside it, before its own end."""
+    """Keys of the platform blocks that end inside it, before its own end."""
     parent: BlockHash | None
-    """The block before it, if both are parts of one block of the platform."""
+    """Block before it, if both are parts of one platform block."""
 
 
 class KvView:
@@ -59,39 +59,39 @@ class KvView:
         self._capacity_tokens = capacity_tokens
         self._blocks: dict[BlockHash, _Block] = {}
         self._below: dict[BlockHash, set[BlockHash]] = {}
-        """What follows the blocks that end inside a platform's block: it goes with them."""
+        """Blocks that follow a block ending inside a platform block: removed together with it."""
         self.left_out = 0
-        """Stored blocks that could not be named."""
+        """Stored blocks without a key."""
 
     def __len__(self) -> int:
-        """Blocks of the worker that have a name here."""
+        """Return the number of the worker's blocks that have a key."""
         return len(self._blocks)
 
     def keys(self) -> set[int]:
-        """The platform's keys of all blocks that the worker has; O(blocks)."""
+        """Return the platform's keys of all blocks that the worker has; O(blocks)."""
         return {key for name in self._blocks for key in self._keys(name)}
 
     def begin(self, *, complete: bool) -> list[CacheReport]:
-        """Forget everything; see :class:`~fairserve.scheduling.events.WorkerCacheReset`."""
+        """Drop all blocks; see :class:`~fairserve.scheduling.events.WorkerCacheReset`."""
         self._blocks.clear()
         self._below.clear()
         return [WorkerCacheReset(self._worker_id, complete)]
 
     def apply(self, events: Sequence[KvEvent]) -> list[CacheReport]:
-        """What a batch changes, in the platform's keys, in order."""
-        told: list[CacheReport] = []
+        """Apply a batch. Return its changes in the platform's keys, in order."""
+        reports: list[CacheReport] = []
         for event in events:
             if isinstance(event, AllBlocksCleared):
-                told += self.begin(complete=True)
+                reports += self.begin(complete=True)
             elif event.medium not in (None, DEVICE_MEDIUM) or event.group_idx not in (None, 0):
                 continue
             elif isinstance(event, BlockRemoved):
                 keys = [key for name in event.block_hashes for key in self._remove(name)]
                 if keys:
-                    told.append(WorkerEvicted(self._worker_id, tuple(keys)))
+                    reports.append(WorkerEvicted(self._worker_id, tuple(keys)))
             else:
-                told += self._store(event)
-        return told
+                reports += self._store(event)
+        return reports
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class KvView:
         return [WorkerCached(self._worker_id, start, tuple(stored))] if stored else []
 
     def _above(self, event: BlockStored) -> _Block | None:
-        """What the stored blocks follow; None if it is unknown, or nothing that the router can name."""
+        """Return the block that stored blocks follow; None if it is unknown or has no key."""
         if event.lora_id is not None or event.lora_name is not None:
             return None
         if event.parent_block_hash is not None:
@@ -137,7 +137,7 @@ class KvView:
         return None
 
     def _remove(self, name: BlockHash) -> list[int]:
-        """Forget a block, and what cannot be named without it; the keys that have gone."""
+        """Drop a block and those that have no key without it. Return the removed keys."""
         gone = self._keys(name)
         block = self._blocks.pop(name, None)
         if block is not None and block.parent in self._below:
@@ -156,7 +156,7 @@ class KvView:
 
 
 def _plain_blocks(event: BlockStored) -> int:
-    """The leading blocks that tokens alone name; the first one's salt does not count."""
+    """Return the leading blocks that tokens alone identify; the first one's salt does not count."""
     if event.extra_keys is None:
         return len(event.block_hashes)
     first = event.parent_block_hash is None

@@ -38,7 +38,7 @@ class PagePool:
         self._is_free[page] = 0
         return page
 
-    def give_back(self, page: int) -> None:
+    def free(self, page: int) -> None:
         """Return a taken page. Raises ValueError for a page that is not taken."""
         if not 1 <= page <= self.usable_pages or self._is_free[page]:
             raise ValueError(f"page {page} is not taken")

@@ -82,7 +82,7 @@ class PagedCache:
             elif self.spare_pages <= 0:
                 return False
             if self.pool.free_pages == 0:
-                self.pool.give_back(self.trie.evict_one())
+                self.pool.free(self.trie.evict_one())
             sequence.page_table[sequence.pages] = self.pool.take()
             sequence.pages += 1
         return True
@@ -103,7 +103,7 @@ class PagedCache:
                 child = self.trie.insert(node, keys[index], own)
             else:
                 sequence.page_table[index] = child.page
-                self.pool.give_back(own)
+                self.pool.free(own)
             self.trie.lock_one(child)
             node = child
         sequence.node = node
@@ -119,7 +119,7 @@ class PagedCache:
         node = sequence.node
         assert node is not None
         for page in self.private_pages(sequence):
-            self.pool.give_back(page)
+            self.pool.free(page)
         self.reserved_pages -= sequence.promised_pages
         sequence.promised_pages = 0
         self.trie.touch(node)

@@ -1,4 +1,4 @@
-"""What a chunk of an answer carries: output, its end, or neither."""
+"""Reads a chunk of an answer: output, its end, or neither."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 def has_content(choice: Any) -> bool:
-    """Whether a choice of a chunk carries output, or its end; the role alone is neither."""
+    """Return True if a choice of a chunk carries output, or its end; the role alone is neither."""
     return has_output(choice) or (
         isinstance(choice, dict) and choice.get("finish_reason") is not None
     )
 
 
 def has_output(choice: Any) -> bool:
-    """Whether a choice of a chunk carries output: at least one token."""
+    """Return True if a choice of a chunk carries output: at least one token."""
     if not isinstance(choice, dict):
         return False
     if choice.get("text"):
@@ -23,20 +23,20 @@ def has_output(choice: Any) -> bool:
 
 
 def output_chunks(chunk: dict[str, Any]) -> int:
-    """Choices with output: a lower bound of the tokens in it."""
+    """Return the number of choices with output: a lower bound of the chunk's tokens."""
     return sum(map(has_output, chunk.get("choices") or ()))
 
 
 def output_bytes(chunk: dict[str, Any]) -> int:
-    """Bytes of the text in it, that of tool calls included."""
+    """Return the bytes of the chunk's text, that of tool calls included."""
     return sum(_bytes(choice) for choice in chunk.get("choices") or () if isinstance(choice, dict))
 
 
 def completion_tokens(chunk: dict[str, Any]) -> int | None:
-    """Output tokens so far as the worker tells them; None if this chunk does not."""
+    """Return the worker's count of output tokens so far; None if the chunk has none."""
     usage = chunk.get("usage")
-    told = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return told if isinstance(told, int) and told >= 0 else None
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return tokens if isinstance(tokens, int) and tokens >= 0 else None
 
 
 def _bytes(value: Any) -> int:

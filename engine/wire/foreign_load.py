@@ -1,13 +1,13 @@
-"""How much of a worker's KV cache calls hold that are not ours.
+"""Estimates the part of a worker's KV cache that calls of others hold.
 
-A worker may serve others beside the platform. It tells what share of its cache is in use and how many
-sequences it has; what our own calls hold there is known. The rest is foreign, if it has more sequences
-than we have sent. Of two readings in a row the smaller one counts, because numbers of one moment come
-from two places: a call of ours that has just ended may still be in the worker's.
+A worker may serve others beside the platform. It reports the used share of its cache and its number of
+sequences; the tokens of our own calls are known. The rest is foreign, if it has more sequences than we
+have sent. The smaller of two readings in a row counts, because the numbers of one moment come from two
+places: a call of ours that has just ended may still be in the worker's.
 
-Weaknesses: what foreign calls will need, and those that wait, are not in it. A prefix that several of
-our calls share is held once and counted for each, and a call of ours that waits there is counted as if
-it ran, so the number is too small where that happens. Nothing is told of who the others are.
+Weaknesses: the future needs of foreign calls, and those that wait, are not counted. A prefix that
+several of our calls share is held once and counted for each, and a call of ours that waits there is
+counted as if it ran, so the estimate may be too low. The other senders are unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairserve.engine.wire.base import WorkerMetrics
 
 
 class ForeignLoad:
-    """Of one worker, from one reading to the next."""
+    """The foreign load of one worker, from one reading to the next."""
 
     def __init__(self) -> None:
         self._before_tokens = 0
@@ -24,10 +24,11 @@ class ForeignLoad:
     def read(
         self, metrics: WorkerMetrics, sequences: int, own_tokens: int, capacity_tokens: int
     ) -> int:
-        """Foreign tokens, while ``sequences`` of ours are there and hold ``own_tokens``."""
+        """Return foreign tokens, while ``sequences`` of ours are there and hold ``own_tokens``."""
         now_tokens = _now(metrics, sequences, own_tokens, capacity_tokens)
-        told, self._before_tokens = min(self._before_tokens, now_tokens), now_tokens
-        return told
+        lower_tokens = min(self._before_tokens, now_tokens)
+        self._before_tokens = now_tokens
+        return lower_tokens
 
 
 def _now(metrics: WorkerMetrics, sequences: int, own_tokens: int, capacity_tokens: int) -> int:

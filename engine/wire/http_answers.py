@@ -1,4 +1,4 @@
-"""How a worker answers over HTTP: a stream of events, a whole answer, an error."""
+"""A worker's answers over HTTP: a stream of events, a whole answer, an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNAVAILABLE = ("unavailable_error", None, "unavailable")
 
 
 class JsonResponse(Response):
-    """A value as JSON, by orjson."""
+    """A response of a value as JSON, by orjson."""
 
     media_type = "application/json"
 
@@ -41,7 +41,7 @@ class EventStream(Response):
         self._wanted = wanted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write chunks as they come; a client that goes away cancels the call."""
+        """Write chunks as they arrive; a client that disconnects cancels the call."""
         try:
             await _unless_disconnected(self._write(send), receive)
         finally:
@@ -60,7 +60,7 @@ class EventStream(Response):
             last.append(_call_error(self._call))
         elif self._wanted.include_usage:
             last.append(self._writer.final_usage())
-        # Whoever reads the end of the stream sees the call gone from the worker.
+        # A client that reads the end of the stream sees the call removed from the worker.
         self._call.close()
         body = b"".join(map(_sse, last)) + b"data: [DONE]\n\n"
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -76,13 +76,13 @@ class EventStream(Response):
                 event.text or event.finish_reason or event.logprobs or usage
             ):
                 chunks.append(self._writer.delta(index, event, usage))
-                # They are told; only an answer as a whole needs all of them.
+                # They are sent; only a whole answer needs all of them.
                 self._call.outputs[index].logprobs.clear()
         return chunks
 
 
 async def whole_answer(call: LiveCall, writer: AnswerWriter, receive: Receive) -> Response:
-    """The answer of a call that is not streamed; a client that goes away cancels the call."""
+    """Return the answer of a call that is not streamed; a client that disconnects cancels the call."""
 
     async def collect() -> None:
         while not call.is_over:
@@ -102,7 +102,7 @@ async def whole_answer(call: LiveCall, writer: AnswerWriter, receive: Receive) -
 
 
 async def _unless_disconnected(work: Coroutine[Any, Any, None], receive: Receive) -> bool:
-    """Run ``work`` to its end; False if the client went away first (``work`` is cancelled)."""
+    """Run ``work`` to its end. Return False if the client disconnects first, which cancels ``work``."""
 
     async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -131,12 +131,12 @@ def _error_body(message: str, kind: str, param: str | None, code: str) -> dict[s
 
 
 def error_answer(status: int, message: str, kind: str, param: str | None, code: str) -> Response:
-    """An error as OpenAI has it."""
+    """Return an error in OpenAI's format."""
     return JsonResponse(_error_body(message, kind, param, code), status_code=status)
 
 
 def _call_error(call: LiveCall) -> dict[str, Any]:
-    """Why a call ended without an answer."""
+    """Return the error of a call that ended without an answer."""
     message = call.error or ""
     if call.handed_back:
         return _error_body(message, *_UNAVAILABLE)
@@ -146,14 +146,14 @@ def _call_error(call: LiveCall) -> dict[str, Any]:
 
 
 def busy(message: str) -> Response:
-    """429: the worker is well, and takes the call a little later."""
+    """Return 429: the worker is healthy, and takes the call a little later."""
     response = error_answer(429, message, "rate_limit_error", None, "worker_busy")
     response.headers["retry-after"] = "1"
     return response
 
 
 def unavailable(message: str) -> Response:
-    """503: another worker may take the call, or this one later."""
+    """Return 503: another worker may take the call, or this one later."""
     response = error_answer(503, message, *_UNAVAILABLE)
     response.headers["retry-after"] = "1"
     return response

@@ -1,18 +1,18 @@
-"""The fair queue that stands before a worker that has none: a server of any other kind.
+"""The fair queue in front of a worker that has none: a server of any other kind.
 
 Such a server gets a bounded number of calls at a time; the others wait here, in the order of a local
-scheduler (:class:`~fairserve.scheduling.base.LocalScheduler`, DLPM as a rule), which is charged as it
+scheduler (:class:`~fairserve.scheduling.base.LocalScheduler`, DLPM by default), which is charged as it
 would be inside an engine: the extend tokens when a call is sent, tokens as they are decoded. A state
 machine without a clock or a socket.
 
-What the server has cached nobody tells. The queue believes that it has what it was sent lately, without
-regard to salts, since such a server has none; the least recently used goes first.
+The server does not report its cache. The queue assumes that it has the latest prompts that it was sent,
+without regard to salts, since such a server has none; the least recently used is evicted first.
 
 A server may ask for a pause because of one call, such as one that is too large for the account there.
-So a pause is for the calls of that call's tenant; once calls of two tenants were answered so, for all.
+So a pause applies to the calls of that call's tenant; to all calls once two tenants were answered so.
 
-Weakness: the server's own order among the calls that it has is its own, and so is what it evicts. A call
-that fails after it was sent has paid for its prompt.
+Weakness: the order among the calls that the server has, and its evictions, are unknown. A call that
+fails after it was sent has been charged for its prompt.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ BLOCK_TOKENS = 16
 
 
 class LocalQueue:
-    """Calls by id: waiting, then sent, then gone."""
+    """The calls of one server by id: waiting, then sent, then removed."""
 
     def __init__(
         self, scheduler: LocalScheduler, concurrency: int, cache_tokens: int, seed: int = 0
     ) -> None:
-        """``cache_tokens`` bounds what the server is believed to have cached."""
+        """Make an empty queue; ``cache_tokens`` bounds the assumed cache of the server."""
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}; allowed: 1 or more")
         self.concurrency = concurrency
         self.resume_s = -math.inf
-        """Nothing is sent before."""
+        """Time before which no call is sent."""
         self._tenant_pauses: dict[str, float] = {}
-        """When the calls of a tenant are sent again."""
+        """End of each tenant's pause."""
         self._tenants: dict[str, str] = {}
-        """Values of the waiting calls."""
+        """Tenant of each waiting call."""
         self._scheduler = scheduler
         self._cache = BlockPrefixCache(cache_tokens, BLOCK_TOKENS)
         self._hasher = BlockHasher(seed, BLOCK_TOKENS)
@@ -50,16 +50,16 @@ class LocalQueue:
 
     @property
     def waiting(self) -> int:
-        """Calls that wait here."""
+        """Number of waiting calls."""
         return len(self._waiting)
 
     @property
     def sent(self) -> int:
-        """Calls that the server has."""
+        """Number of calls that the server has."""
         return len(self._sent)
 
     def add(self, call: LocalCall, tenant: str = "") -> None:
-        """A call arrives. Raises ValueError for an id that is here."""
+        """Add a call. Raises ValueError for an id that is in use."""
         self._cache.register(call.call_id, self._hasher.keys(call.token_ids))
         try:
             self._scheduler.add(call)
@@ -71,7 +71,7 @@ class LocalQueue:
         self._tenants[call.call_id] = tenant
 
     def send(self, now_s: float) -> list[str]:
-        """The calls whose turn it is: they count as sent from now on."""
+        """Return the calls whose turn it is; they count as sent from now on."""
         turns: list[str] = []
         if now_s < self.resume_s or not self._waiting or len(self._sent) >= self.concurrency:
             return turns
@@ -93,12 +93,12 @@ class LocalQueue:
         return turns
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """A call that was sent has generated so many more tokens."""
+        """Charge a sent call for so many more tokens."""
         if tokens > 0:
             self._scheduler.decoded(call_id, tokens)
 
     def end(self, call_id: str) -> None:
-        """A call leaves, wherever it is. Raises KeyError if it is not here."""
+        """Remove a call, waiting or sent. Raises KeyError for an unknown one."""
         self._scheduler.finish(call_id)
         self._cache.forget(call_id)
         self._waiting.discard(call_id)
@@ -106,7 +106,7 @@ class LocalQueue:
         self._sent.discard(call_id)
 
     def pause(self, now_s: float, until_s: float, tenant: str = "") -> None:
-        """Send nothing before then, because of a call of this tenant; a pause never shortens another.
+        """Pause until ``until_s`` because of a call of this tenant; a pause never shortens another.
 
         Only the calls of the tenant wait, unless a second one was asked to, or ``tenant`` is empty.
         """
@@ -118,12 +118,12 @@ class LocalQueue:
             self.resume_s = max(self.resume_s, until_s)
 
     def next_resume_s(self, now_s: float) -> float:
-        """Return when a pause ends next; infinite if there is none."""
+        """Return the end of the pause that ends next; infinite if there is none."""
         if now_s < self.resume_s:
             return self.resume_s
         ends_s = (end_s for end_s in self._tenant_pauses.values() if end_s > now_s)
         return min(ends_s, default=math.inf)
 
     def paused_s(self, now_s: float) -> float:
-        """Return the rest of the longest pause, of all calls or of one tenant's."""
+        """Return the seconds left of the longest pause, of all calls or of one tenant's."""
         return max(0.0, max(self.resume_s, *self._tenant_pauses.values(), -math.inf) - now_s)

@@ -1,9 +1,9 @@
-"""A worker behind a local queue: ``open`` waits for the call's turn, the stream is charged as it comes.
+"""A worker behind a local queue: ``open`` waits for the call's turn, its stream is charged.
 
 A call that is cancelled while it waits leaves the queue; one that was sent is cancelled by its client.
-Where the server asks for a pause (429), the call goes back to the platform and the others of its
-tenant wait so long, a minute at most, and those of all tenants once two of them were asked. Belongs to
-one event loop.
+If the server asks for a pause (429), the call is returned to the platform and the others of its tenant
+wait until its end, a minute at most; those of all tenants once two tenants got a 429. Belongs to one
+event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class QueuedClient:
-    """A :class:`~fairserve.engine.wire.base.WorkerClient` around another one."""
+    """A :class:`~fairserve.engine.wire.base.WorkerClient` that queues the calls of another one."""
 
     def __init__(
         self,
@@ -39,20 +39,20 @@ class QueuedClient:
         clock: Callable[[], float],
         call_later: CallLater | None = None,
     ) -> None:
-        """``call_later(seconds, function)`` of the same clock; the running loop's by default."""
+        """Queue the calls of ``client``. ``call_later`` uses ``clock``; default: the running loop's."""
         self.queue = queue
-        """To be read only."""
+        """Queue of the calls; callers only read it."""
         self._client = client
         self._clock = clock
         self._call_later = call_later or asyncio.get_running_loop().call_later
         self._turns: dict[str, asyncio.Future[str]] = {}
-        """Empty: it is the call's turn; else why it is never going to be."""
+        """Result of each wait: empty if it is the call's turn, else the reason why it never will be."""
         self._numbers = itertools.count(1)
         self._wakes_s = -1.0
 
     @property
     def paused_s(self) -> float:
-        """Rest of the longest pause that the server asked for."""
+        """Seconds left of the longest pause that the server asked for."""
         return self.queue.paused_s(self._clock())
 
     async def open(self, request: WorkerRequest) -> WorkerStream:
@@ -81,14 +81,14 @@ class QueuedClient:
             raise
         return _QueuedStream(stream, self, call.call_id)
 
-    def give_back(self, reason: str) -> None:
-        """Those that wait here are to be tried elsewhere."""
+    def release_waiting(self, reason: str) -> None:
+        """Fail the waiting calls, so that other workers are tried."""
         for turn in self._turns.values():
             if not turn.done():
                 turn.set_result(reason)
 
     def end(self, call_id: str) -> None:
-        """A call has left; the next ones get their turn."""
+        """Remove a call and send the next ones."""
         self._turns.pop(call_id, None)
         self.queue.end(call_id)
         self._advance()
@@ -97,7 +97,7 @@ class QueuedClient:
         now_s = self._clock()
         for call_id in self.queue.send(now_s):
             turn = self._turns.pop(call_id)
-            if not turn.done():  # else it was cancelled or given back, and leaves in a moment
+            if not turn.done():  # else it was cancelled or released, and leaves in a moment
                 turn.set_result("")
         resume_s = self.queue.next_resume_s(now_s)
         scheduled = now_s < self._wakes_s <= resume_s
@@ -128,8 +128,8 @@ class _QueuedStream:
             self._end()
             raise
         if not self._ended:
-            told = completion_tokens(chunk.data)
-            tokens = output_chunks(chunk.data) if told is None else told - self._charged_tokens
+            total = completion_tokens(chunk.data)
+            tokens = output_chunks(chunk.data) if total is None else total - self._charged_tokens
             if tokens > 0:
                 self._charged_tokens += tokens
                 self._client.queue.decoded(self._call_id, tokens)

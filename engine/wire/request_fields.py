@@ -1,10 +1,10 @@
 """Table of the request fields that each kind of server gets.
 
-What is not in the table never reaches a worker. A field goes to the kinds that honour it; for the others
-it is left out where its value asks for nothing, and they are no candidates for the call where it does.
-What costs more than its tokens (beams, ``best_of``, log probabilities of the prompt) goes to no server,
-nor does what is the platform's to say, or would act on the worker itself (priorities, transfers of KV
-cache, options of processors, templates).
+A field outside the table never reaches a worker. A field is sent to the kinds that honour it; for the
+others it is left out if its value is neutral, else they are no candidates for the call. A field that
+costs more than its tokens (beams, ``best_of``, log probabilities of the prompt) is sent to no server,
+nor is one that the platform sets, or that acts on the worker itself (priorities, transfers of KV cache,
+options of processors, templates).
 
 The checks of values are the platform's (:mod:`fairserve.platform.serving.completions.schemas`).
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 ServerKind = Literal["embedded", "vllm", "openai"]
-"""Our torch worker, vLLM, or any other OpenAI-compatible server."""
+"""Kind of a server: our torch worker, vLLM, or any other OpenAI-compatible one."""
 SERVER_KINDS: frozenset[ServerKind] = frozenset(get_args(ServerKind))
 
 Kinds = frozenset[ServerKind]
@@ -30,16 +30,16 @@ _NOBODY: Kinds = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """Says which kinds of server get one field."""
+    """The rule of one field."""
 
     kinds: Kinds
-    """The kinds of server that get it."""
+    """Kinds of server that get the field."""
     neutral: tuple[Any, ...] = ()
-    """Values that ask for nothing, beside null: no server has to honour them."""
+    """Values without an effect, beside null: no server has to honour them."""
     described: bool = False
-    """It describes the call to the platform: any value is taken, and no server gets it."""
+    """True for a field for the platform: any value is allowed, and no server gets it."""
     internal: bool = False
-    """It is the platform's to set, or acts on the worker itself: no call may have it."""
+    """True for a field that the platform sets, or that acts on the worker: no call may have it."""
 
 
 _COMMON: Mapping[str, FieldRule] = {
@@ -56,14 +56,14 @@ _COMMON: Mapping[str, FieldRule] = {
     "frequency_penalty": FieldRule(_EVERY),
     "logit_bias": FieldRule(_EVERY),
     "logprobs": FieldRule(_EVERY),
-    # OpenAI's own, for the platform
+    # fields of OpenAI for the platform
     "user": FieldRule(_NOBODY, described=True),
     "metadata": FieldRule(_NOBODY, described=True),
     "safety_identifier": FieldRule(_NOBODY, described=True),
     "prompt_cache_key": FieldRule(_NOBODY, described=True),
     "store": FieldRule(_NOBODY, (False,)),
     "service_tier": FieldRule(_NOBODY, ("auto", "default")),
-    # vLLM's
+    # fields of vLLM
     "top_k": FieldRule(_DIALECT, (-1, 0)),
     "min_p": FieldRule(_DIALECT, (0,)),
     "min_tokens": FieldRule(_DIALECT, (0,)),
@@ -77,13 +77,13 @@ _COMMON: Mapping[str, FieldRule] = {
     "bad_words": FieldRule(_VLLM, ([],)),
     "allowed_token_ids": FieldRule(_VLLM),
     "structured_outputs": FieldRule(_VLLM),
-    # what costs more than its tokens
+    # fields that cost more than their tokens
     "best_of": FieldRule(_NOBODY, (1,)),
     "use_beam_search": FieldRule(_NOBODY, (False,)),
     "length_penalty": FieldRule(_NOBODY, (1,)),
     "echo": FieldRule(_NOBODY, (False,)),
     "prompt_logprobs": FieldRule(_NOBODY),
-    # not for clients
+    # fields that clients may not set
     **dict.fromkeys(
         (
             "chat_template",
@@ -124,7 +124,7 @@ CHAT_FIELDS: Mapping[str, FieldRule] = {
     "continue_final_message": FieldRule(_VLLM, (False,)),
     "add_special_tokens": FieldRule(_VLLM, (False,)),
 }
-"""The fields of ``/v1/chat/completions``."""
+"""Rules of the fields of ``/v1/chat/completions``."""
 
 TEXT_FIELDS: Mapping[str, FieldRule] = {
     **_COMMON,
@@ -133,7 +133,7 @@ TEXT_FIELDS: Mapping[str, FieldRule] = {
     "suffix": FieldRule(_NOBODY, ("",)),
     "add_special_tokens": FieldRule(_VLLM, (True,)),
 }
-"""The fields of ``/v1/completions``."""
+"""Rules of the fields of ``/v1/completions``."""
 
 MESSAGE_FIELDS: Mapping[str, FieldRule] = {
     "role": FieldRule(_EVERY),
@@ -148,7 +148,7 @@ MESSAGE_FIELDS: Mapping[str, FieldRule] = {
     "audio": FieldRule(_NOBODY),
     "function_call": FieldRule(_NOBODY),
 }
-"""The fields of a message."""
+"""Rules of the fields of a message."""
 
 PART_FIELDS: Mapping[str, tuple[Kinds, frozenset[str]]] = {
     "text": (_EVERY, frozenset({"text"})),
@@ -158,14 +158,14 @@ PART_FIELDS: Mapping[str, tuple[Kinds, frozenset[str]]] = {
     "audio_url": (_VLLM, frozenset({"audio_url"})),
     "input_audio": (_TOOLS, frozenset({"input_audio"})),
 }
-"""The parts that a message's content may have, by ``type``: who takes them, and their other fields."""
+"""Parts of a message's content by ``type``: the kinds of server that take them, and their fields."""
 
 STREAM_OPTION_KINDS: Mapping[str, Kinds] = {"continuous_usage_stats": _DIALECT}
-"""Options of a stream that not every kind of server honours."""
+"""Kinds of server for options of a stream that not every kind honours."""
 
 
 class RequestFieldError(ValueError):
-    """Reports a field that goes to no server; ``field`` is its path, such as ``messages[0].audio``."""
+    """No server takes a field; ``field`` is its path, such as ``messages[0].audio``."""
 
     def __init__(self, field: str, message: str, code: str) -> None:
         super().__init__(message)
@@ -175,7 +175,7 @@ class RequestFieldError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FieldDemand:
-    """Names a field that only some kinds of server honour."""
+    """A field of a call that only some kinds of server honour."""
 
     field: str
     kinds: Kinds
@@ -189,7 +189,8 @@ def fields_of(path: str) -> Mapping[str, FieldRule]:
 def demands(path: str, body: Mapping[str, Any]) -> list[FieldDemand]:
     """Return the fields of a request that not every kind of server honours, in their order.
 
-    ``body`` has the types that the platform checks. Raises RequestFieldError for what goes nowhere.
+    ``body`` has the types that the platform checks. Raises RequestFieldError for a field that
+    no server takes.
     """
     found = list(_demands(fields_of(path), body, ""))
     for number, message in enumerate(body.get("messages") or ()):
@@ -205,7 +206,7 @@ def demands(path: str, body: Mapping[str, Any]) -> list[FieldDemand]:
 
 
 def passed_on(path: str, kind: ServerKind, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a request's body a server of this kind gets."""
+    """Return the part of a request's body that a server of this kind gets."""
     passed = _passed_on(fields_of(path), kind, body)
     messages = passed.get("messages")
     if isinstance(messages, list):

@@ -2,11 +2,11 @@
 
 Routes: POST /v1/chat/completions, /v1/completions and /tokenize, GET /v1/models, /health, /metrics.
 The first chunk of a stream (chat's role, an empty text for completions) is sent when the sample enters
-the batch, so a client can tell waiting from running. A client that disconnects cancels its call.
+the batch, so a client can distinguish waiting from running. A disconnecting client cancels its call.
 
 Without ``max_tokens`` an output may have 512 tokens (chat) or 16 (completions, as OpenAI has it),
-and never more than the context leaves: one that nobody bounded would hold its pages for as long as
-the model talks.
+and never more than the context leaves: an unbounded one would hold its pages for as long as the model
+generates.
 
 HTTP status codes of a worker are only here and in :mod:`fairserve.engine.wire.http_answers`.
 """
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 DEFAULT_MAX_TOKENS: dict[Kind, int] = {"chat": 512, "completion": 16}
 MAX_BODY_BYTES = 16 * 2**20
 _LAST_WORDS_S = 2.0
-"""How long the answers of calls that were cut off at the end of a drain may take to be written."""
+"""Seconds for writing the answers of calls that are cut off at the end of a drain."""
 
 
 class WorkerServer:
@@ -105,9 +105,7 @@ class WorkerServer:
         )
 
     async def drain(self, limit_s: float) -> None:
-        """Take no new calls, hand back those that wait, let those that run end, and cut off what is left
-        at the limit.
-        """
+        """Reject new calls, return waiting ones, await running ones, cut the rest off at the limit."""
         self._draining = True
         for call in set(self._calls.values()):
             if not call.has_started:
@@ -120,7 +118,7 @@ class WorkerServer:
             await self._wait_until_empty(_LAST_WORDS_S)
 
     async def close(self) -> None:
-        """End what runs beside the engine: the process that checks schemas."""
+        """End the process that checks schemas."""
         await self._formats.close()
 
     async def _wait_until_empty(self, limit_s: float) -> bool:
@@ -276,7 +274,7 @@ class WorkerServer:
     # Events
 
     def _on_events(self, events: list[EngineEvent]) -> None:
-        """Called in the engine's thread."""
+        """Pass events to the loop; called in the engine's thread."""
         try:
             self._loop.call_soon_threadsafe(self._dispatch, events)
         except RuntimeError:
@@ -300,7 +298,7 @@ def _too_large() -> Response:
 
 
 async def _read_body(request: Request) -> Any:
-    """The decoded JSON body; None if it is too large."""
+    """Return the decoded JSON body; None if it is too large."""
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():

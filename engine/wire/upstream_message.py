@@ -1,6 +1,6 @@
 """Makes a worker's error message fit for the client whose call it answers.
 
-A client needs the cause of its error, and nothing of what lies behind the platform: addresses, paths,
+A client needs the cause of its error and nothing about the hosts behind the platform: addresses, paths,
 keys and ids of the operator's account are replaced. A message about that account is left out as a whole.
 
 Weakness: a host name without a port and without a domain is recognised only if it is the worker's own.
@@ -59,7 +59,7 @@ _LONG_WORD = re.compile(r"\b[\w-]{32,}\b")
 
 
 def is_about_our_account(text: str) -> bool:
-    """Whether a message speaks of the operator's key, quota or account at the worker."""
+    """Return True if a message is about the operator's key, quota or account at the worker."""
     return _ACCOUNT.search(text[:_READ_CHARS]) is not None
 
 
@@ -79,7 +79,7 @@ def public_message(text: str, private: Collection[str] = ()) -> str:
 
 
 def _without_key(word: re.Match[str]) -> str:
-    """Long words with digits and letters are keys, ids or hashes."""
+    """Replace a long word of digits and letters: it is a key, an id or a hash."""
     text = word.group()
     mixed = any(map(str.isdigit, text)) and any(map(str.isalpha, text))
     return KEY if mixed else text

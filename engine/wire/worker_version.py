@@ -1,22 +1,22 @@
-"""Whether a vLLM server is one that the platform knows, by what its ``/version`` says."""
+"""Checks a vLLM server's version against the releases that the platform knows."""
 
 from __future__ import annotations
 
 import re
 
 OLDEST = (0, 32)
-"""The first version of vLLM that this client was run against."""
+"""Oldest version of vLLM that this client is tested with."""
 
 _RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\D|$)")
 _MISSING = (
     "it may not know vllm_xargs (fair order inside the worker) or cache_salt (isolated caches), call its"
-    " metrics otherwise (what other clients hold there is not seen), or tell KV events that cannot be"
-    " read (the router then goes by its own view)"
+    " metrics otherwise (the load of other clients is not seen), or publish KV events that cannot be"
+    " read (the router then uses its own view)"
 )
 
 
 def version_warning(version: str | None) -> str | None:
-    """What may be missing in a worker of this version; None if it is known, or tells none."""
+    """Return what a worker of this version may lack; None if the version is known, or absent."""
     if version is None:
         return None
     found = _RELEASE.match(version)

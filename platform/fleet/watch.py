@@ -93,7 +93,7 @@ class Watch:
         """Control is to send nothing there. ``there``: calls under way can go on."""
         member.there = member.there and there
         if member.queue is not None:
-            member.queue.give_back("the worker was lost")
+            member.queue.release_waiting("the worker was lost")
         self.forget(member)
 
     def forget(self, member: Member) -> None:

@@ -87,7 +87,7 @@ _ENGINE = (
         "page-that-two-sequences-filled-leaks",
         "engine",
         "engine/torch/paged_cache.py",
-        "                self.pool.give_back(own)\n",
+        "                self.pool.free(own)\n",
         "",
         _PAGES,
     ),

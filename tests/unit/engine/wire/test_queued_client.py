@@ -248,7 +248,7 @@ async def test_those_that_wait_are_given_back_when_the_worker_is_lost():
     world = World()
     first, second = world.open("first"), world.open("second")
     await world.turn()
-    world.client.give_back("the worker was lost")
+    world.client.release_waiting("the worker was lost")
     await world.turn()
     assert first.done()
     assert not world.server.streams[0].closed
