@@ -13,7 +13,7 @@ import hashlib
 from array import array
 from collections.abc import Callable, Sequence
 
-from fairserve.engine.kv_events import (
+from fairserve.engine.kv_events.dialect import (
     DEVICE_MEDIUM,
     AllBlocksCleared,
     BlockHash,

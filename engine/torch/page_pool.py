@@ -39,7 +39,7 @@ class PagePool:
         return page
 
     def free(self, page: int) -> None:
-        """Free a page. Raises ValueError for a page that is not taken."""
+        """Return a taken page. Raises ValueError for a page that is not taken."""
         if not 1 <= page <= self.usable_pages or self._is_free[page]:
             raise ValueError(f"page {page} is not taken")
         self._is_free[page] = 1

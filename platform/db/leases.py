@@ -8,7 +8,7 @@ A background pass finds its work in a table and claims one row, or a few, in a s
    commit nothing is locked: the work itself holds no transaction open.
 3. :meth:`RowLease.renew` extends a lease; :func:`renewing` does so from a thread during the work.
 4. :meth:`RowLease.end` releases the row in the state that the work led to: finished, failed for good,
-   or waiting for its next attempt, at the time that a :class:`Backoff` yields.
+   or waiting for its next attempt, at the time that its pass computes.
 
 Every write of a holder is fenced: it applies only while the row still has the values that
 :attr:`LeasedTable.fence` names. A holder that was overtaken, cancelled or voided changes nothing.
@@ -39,30 +39,6 @@ Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
 
 class RowLeaseLostError(Exception):
     """The row is gone, or its lease belongs to another holder or to none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Delays between the attempts at something that fails several times in a row."""
-
-    delays_s: tuple[float, ...]
-    """Seconds after the first, second, ... failure; the last delay repeats."""
-
-    @staticmethod
-    def doubling(first_s: float, last_s: float) -> Backoff:
-        """Return delays that double with each failure, from ``first_s`` up to ``last_s``."""
-        delays_s = [first_s]
-        while delays_s[-1] < last_s:
-            delays_s.append(min(2 * delays_s[-1], last_s))
-        return Backoff(tuple(delays_s))
-
-    def delay_s(self, failures: int) -> float:
-        """Return the seconds between failure number ``failures``, from 1, and the next attempt."""
-        return self.delays_s[min(max(failures, 1), len(self.delays_s)) - 1]
-
-    def next_attempt_at(self, failures: int, failed_at: datetime) -> datetime:
-        """Return the time of the attempt that follows failure number ``failures``."""
-        return failed_at + timedelta(seconds=self.delay_s(failures))
 
 
 @dataclass(frozen=True, slots=True)

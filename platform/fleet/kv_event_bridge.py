@@ -1,8 +1,8 @@
 """Pass the KV events of the workers to control's router.
 
-Each worker has one subscriber (:mod:`fairserve.engine.kv_subscriber`) from its join to its loss. Block
-keys are those of control, whose seed the hasher has. If events of a worker are lost, the router uses its
-own view of that cache, and the log records it. Belongs to the event loop.
+Each worker has one subscriber (:mod:`fairserve.engine.kv_events.subscriber`) from its join to its
+loss. Block keys are those of control, whose seed the hasher has. If events of a worker are lost, the
+router uses its own view of that cache, and the log records it. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import zmq
 
-from fairserve.engine.base import KvEndpoints
-from fairserve.engine.kv_subscriber import KvSubscriber
-from fairserve.engine.kv_view import KvView
+from fairserve.engine.kv_events.subscriber import KvSubscriber
+from fairserve.engine.kv_events.view import KvView
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.events import CacheReport, WorkerCacheReset
 

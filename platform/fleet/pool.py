@@ -19,12 +19,12 @@ from typing import Any
 
 import aiohttp
 
-from fairserve.engine.base import WorkerClient, WorkerUnavailableError
-from fairserve.engine.circuit import Circuit, CircuitOptions
-from fairserve.engine.client import HttpWorkerClient
-from fairserve.engine.local_queue import LocalQueue
-from fairserve.engine.queued_client import QueuedClient
-from fairserve.engine.watched_client import WatchedClient
+from fairserve.engine.wire.base import WorkerClient, WorkerUnavailableError
+from fairserve.engine.wire.circuit import Circuit, CircuitOptions
+from fairserve.engine.wire.client import HttpWorkerClient
+from fairserve.engine.wire.local_queue import LocalQueue
+from fairserve.engine.wire.queued_client import QueuedClient
+from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import Member

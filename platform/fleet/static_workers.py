@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairserve.engine.base import KvEndpoints
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.fleet.fleet import FleetPart
 from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.fleet.worker_spec import WorkerSpec

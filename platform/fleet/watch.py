@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from fairserve.engine.base import WorkerFacts, WorkerUnavailableError
-from fairserve.engine.worker_metrics import at_host_of
+from fairserve.engine.wire.base import WorkerFacts, WorkerUnavailableError
+from fairserve.engine.wire.worker_metrics import at_host_of
 from fairserve.platform.control.port import ClusterView
 from fairserve.platform.fleet.joining import authorize, facts_of
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
@@ -69,7 +69,7 @@ class Watch:
         """Look at a worker until the task is cancelled."""
         since_s = self._clock()
         while True:
-            if member.circuit.may_look(self._clock()):
+            if member.circuit.should_probe(self._clock()):
                 try:
                     await self._look(member)
                 except Exception as error:
@@ -110,7 +110,7 @@ class Watch:
         try:
             if not member.ready:
                 authorize(member.spec, member.http)
-            wrong = await member.http.look()
+            wrong = await member.http.probe()
         except ValueError as error:
             self._refuse(member, str(error))
             return
@@ -125,7 +125,7 @@ class Watch:
         circuit = member.circuit
         if not member.ready and circuit.state == "closed":
             return  # it has not joined yet
-        if circuit.look_failed(wrong, self._clock()):
+        if circuit.probe_failed(wrong, self._clock()):
             if member.ready or member.there:
                 logger.warning("worker %s: %s", member.worker_id, circuit.reason)
             self.lose(member, there=False)
@@ -136,11 +136,11 @@ class Watch:
             logger.error("worker %s cannot join: %s", member.worker_id, reason)
         member.reason, member.refused = reason, True
         member.there = False
-        member.circuit.look_passed(self._clock())
+        member.circuit.probe_passed(self._clock())
 
     async def _report(self, member: Member) -> bool:
         """It is still there; False if control has forgotten it."""
-        member.circuit.look_passed(self._clock())
+        member.circuit.probe_passed(self._clock())
         member.metrics = await member.http.metrics()
         known = {worker.worker_id: worker for worker in (await self._control.cluster()).workers}
         seen = known.get(member.worker_id)
@@ -162,7 +162,7 @@ class Watch:
 
     async def _join(self, member: Member) -> None:
         if member.draining:
-            member.circuit.look_passed(self._clock())
+            member.circuit.probe_passed(self._clock())
             return
         try:
             facts = await facts_of(member.spec, member.http)
@@ -175,7 +175,7 @@ class Watch:
             self._refuse(member, str(error))
             return
         spec = member.spec
-        member.circuit.look_passed(self._clock())
+        member.circuit.probe_passed(self._clock())
         member.facts, member.reason, member.refused = facts, "", False
         member.ready = member.there = True
         capacity = facts.kv_capacity_tokens or spec.kv_tokens or DEFAULT_KV_TOKENS

@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from sqlalchemy import Engine
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
-from fairserve.engine.client import worker_session
+from fairserve.engine.wire.client import worker_session
 from fairserve.platform.background.jobs.in_process import JobsInProcess
 from fairserve.platform.background.jobs.job import JobContext
 from fairserve.platform.background.jobs.jobs import JOBS

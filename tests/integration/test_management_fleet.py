@@ -6,7 +6,7 @@ from databases import ON_BOTH
 from processes import eventually
 from sqlalchemy import func, insert, select
 
-from fairserve.engine.base import KvEndpoints
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.db import schema
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker

@@ -13,9 +13,9 @@ from kv_following import Following
 from torch_worker import ANYWHERE, MODEL, shared_worker
 from worker_process import DEADLINE_S, UNDER_A_SHELL, Worker, running
 
-from fairserve.engine.base import KvEndpoints
-from fairserve.engine.client import HttpWorkerClient, worker_session
-from fairserve.engine.worker_metrics import kv_endpoints_of
+from fairserve.engine.wire.base import KvEndpoints
+from fairserve.engine.wire.client import HttpWorkerClient, worker_session
+from fairserve.engine.wire.worker_metrics import kv_endpoints_of
 
 
 @pytest.fixture(scope="module")

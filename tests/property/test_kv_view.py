@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.engine import kv_events
-from fairserve.engine.kv_events import (
+from fairserve.engine.kv_events import dialect
+from fairserve.engine.kv_events.dialect import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
     KvBatch,
 )
-from fairserve.engine.kv_replay import ReplayBuffer
-from fairserve.engine.kv_sequence import Ask, Begin, KvSequence
-from fairserve.engine.kv_view import KvView
+from fairserve.engine.kv_events.replay import ReplayBuffer
+from fairserve.engine.kv_events.sequence import Ask, Begin, KvSequence
+from fairserve.engine.kv_events.view import KvView
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.prefix_tree import PrefixTree
 from fairserve.scheduling.reports import Reports
@@ -101,7 +101,7 @@ class Worker:
         """Publish what became of the cache; the frames, or None."""
         if not self.events:
             return None
-        payload = kv_events.encode(KvBatch(self.life + self.sequence / 1000, self.events))
+        payload = dialect.encode(KvBatch(self.life + self.sequence / 1000, self.events))
         sequence, self.events = self.sequence, []
         self.sequence += 1
         self.buffer.append(sequence, payload)
@@ -152,13 +152,13 @@ class Reader:
     def serve(self):
         """The worker answers the last question."""
         if self.connected and self.asked is not None:
-            self.answers = deque([*self.worker.buffer.since(self.asked), (kv_events.END, b"")])
+            self.answers = deque([*self.worker.buffer.since(self.asked), (dialect.END, b"")])
             self.asked = None
 
     def read(self, replay):
         if replay and self.answers:
             sequence, payload = self.answers.popleft()
-            if sequence == kv_events.END:
+            if sequence == dialect.END:
                 self.do(self.sequence.ended())
             else:
                 self.do(self.sequence.replayed(sequence, payload))
@@ -173,7 +173,7 @@ class Reader:
                 reports = (
                     self.view.begin(complete=step.complete)
                     if isinstance(step, Begin)
-                    else self.view.apply(kv_events.decode(step.payload).events)
+                    else self.view.apply(dialect.decode(step.payload).events)
                 )
                 for report in reports:
                     self.reports.take(report)

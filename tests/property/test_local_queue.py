@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.engine.local_queue import LocalQueue
+from fairserve.engine.wire.local_queue import LocalQueue
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.dlpm import Dlpm
 from fairserve.scheduling.local.dlpm_options import DlpmOptions

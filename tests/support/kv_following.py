@@ -5,10 +5,10 @@ import contextlib
 
 import zmq
 
-from fairserve.engine.base import KvEndpoints
-from fairserve.engine.kv_events import BlockStored
-from fairserve.engine.kv_subscriber import KvSubscriber
-from fairserve.engine.kv_view import KvView
+from fairserve.engine.kv_events.dialect import BlockStored
+from fairserve.engine.kv_events.subscriber import KvSubscriber
+from fairserve.engine.kv_events.view import KvView
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.scheduling.block_keys import BlockHasher
 
 HASHER = BlockHasher(11, 16)

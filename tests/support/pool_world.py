@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from until import until
 
-from fairserve.engine.base import WorkerRequest
-from fairserve.engine.circuit import CircuitOptions
+from fairserve.engine.wire.base import WorkerRequest
+from fairserve.engine.wire.circuit import CircuitOptions
 from fairserve.platform.control.port import ClusterView, WorkerView
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.pool import WorkerPool
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
 
-CIRCUIT = CircuitOptions(calls=3, looks=2, first_pause_s=0.02, last_pause_s=0.1)
+CIRCUIT = CircuitOptions(calls=3, probes=2, first_pause_s=0.02, last_pause_s=0.1)
 
 
 def hasten(monkeypatch):

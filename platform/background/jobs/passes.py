@@ -10,22 +10,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
+from fairserve.engine.backoff import Backoff
 from fairserve.platform.background.jobs.job import Job, JobContext, Stopping
 from fairserve.platform.db.base import TEXT_CHARS, utc_now
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.jobs import JobState
-from fairserve.platform.db.leases import Backoff
 from fairserve.platform.db.upsert import fitting_text
 
 logger = logging.getLogger(__name__)
 
 MOST_FAILURES = 8
-BACKOFF = Backoff.doubling(5.0, 3600.0)
+BACKOFF = Backoff(5.0, 3600.0)
 KEEP_EVERY_S = 60.0
 """A pass that did nothing is noted so often, so that idle jobs hardly write."""
 
@@ -81,7 +81,7 @@ def retry_at(state: JobState) -> datetime | None:
     """When a job that failed is tried again; None: it did not fail."""
     if not state.failures or state.failed_at is None:
         return None
-    return BACKOFF.next_attempt_at(state.failures, state.failed_at)
+    return state.failed_at + timedelta(seconds=BACKOFF.pause_s(state.failures))
 
 
 def _may_run(state: JobState, now: datetime) -> bool:

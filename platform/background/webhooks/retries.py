@@ -11,14 +11,15 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from fairserve.platform.db.leases import Backoff
+from fairserve.engine.backoff import Backoff
 
-DELAYS = Backoff((5, 30, 120, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600))
+DELAYS_S = (5, 30, 120, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
+"""Seconds after the first, second, ... attempt at a delivery; the last delay repeats."""
 JITTER = 0.1
 
 PAUSE_AFTER_FAILURES = 5
 """Failures of an endpoint in a row."""
-PAUSES = Backoff.doubling(30.0, 600.0)
+PAUSES = Backoff(30.0, 600.0)
 
 
 def delay_s(endpoint_id: str, event_id: str, attempts: int, asked_s: float | None = None) -> float:
@@ -26,10 +27,10 @@ def delay_s(endpoint_id: str, event_id: str, attempts: int, asked_s: float | Non
 
     ``asked_s`` is the receiver's ``Retry-After``; it counts up to the delay after the next attempt.
     """
-    own_s = DELAYS.delay_s(attempts) * (1 + JITTER * _fraction(endpoint_id, event_id, attempts))
+    own_s = _own_delay_s(attempts) * (1 + JITTER * _fraction(endpoint_id, event_id, attempts))
     if asked_s is None:
         return own_s
-    return max(own_s, min(asked_s, DELAYS.delay_s(attempts + 1)))
+    return max(own_s, min(asked_s, _own_delay_s(attempts + 1)))
 
 
 def pause_s(failures: int) -> float:
@@ -37,9 +38,11 @@ def pause_s(failures: int) -> float:
 
     They are shorter than the delay of a delivery that has failed as often.
     """
-    if failures < PAUSE_AFTER_FAILURES:
-        return 0.0
-    return PAUSES.delay_s(failures - PAUSE_AFTER_FAILURES + 1)
+    return PAUSES.pause_s(failures - PAUSE_AFTER_FAILURES + 1)
+
+
+def _own_delay_s(attempts: int) -> float:
+    return DELAYS_S[min(max(attempts, 1), len(DELAYS_S)) - 1]
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:

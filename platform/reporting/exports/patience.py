@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from sqlalchemy.exc import InterfaceError, OperationalError
 
+from fairserve.engine.backoff import Backoff
+
 AWAY_S = 300.0
 """For longer nobody waits: then it counts as a lost attempt."""
-_FIRST_PAUSE_S = 0.1
-_PAUSE_S = 5.0
+_BACKOFF = Backoff(0.1, 5.0)
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Patience:
 
     def __call__(self, act: Callable[[], T]) -> T:
         """What ``act`` returns. Raises StoppedError in a wait, or after ``AWAY_S`` what it raises."""
-        waited_s, pause_s = 0.0, _FIRST_PAUSE_S
+        waited_s, failures = 0.0, 0
         while True:
             try:
                 return act()
@@ -39,9 +40,10 @@ class Patience:
                 if waited_s >= AWAY_S:
                     raise
             self.check()
+            failures += 1
+            pause_s = _BACKOFF.pause_s(failures)
             self._pause(pause_s)
             waited_s += pause_s
-            pause_s = min(2 * pause_s, _PAUSE_S)
 
     def check(self) -> None:
         """Raise StoppedError if the process is to stop."""

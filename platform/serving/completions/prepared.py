@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from fairserve.engine.base import CompletionPath, WorkerRequest
-from fairserve.engine.request_fields import SERVER_KINDS, RequestFieldError, demands
+from fairserve.engine.wire.base import CompletionPath, WorkerRequest
+from fairserve.engine.wire.request_fields import SERVER_KINDS, RequestFieldError, demands
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.conversation import Conversation
 from fairserve.interactions.identity import (

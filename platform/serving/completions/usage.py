@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairserve.engine.chunk_output import output_bytes, output_chunks
+from fairserve.engine.wire.chunk_output import output_bytes, output_chunks
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 
 BYTES_PER_TOKEN = 4

@@ -3,7 +3,7 @@
 from processes import eventually
 from torch_worker import MODEL, shared_worker
 
-from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
+from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
 
 
 def events(server):

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from fairserve.engine.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from fairserve.engine.kv_events.dialect import AllBlocksCleared, BlockRemoved, BlockStored
 from fairserve.engine.torch.page_news import PageNames, PageNews
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 from fairserve.engine.torch.prefix_trie import PrefixTrie

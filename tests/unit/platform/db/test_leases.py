@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from fairserve.platform.db.base import Base
 from fairserve.platform.db.engine import connect, session_factory
-from fairserve.platform.db.leases import Backoff, LeasedTable, RowLeaseLostError, renewing
+from fairserve.platform.db.leases import LeasedTable, RowLeaseLostError, renewing
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -112,10 +112,3 @@ def test_a_thread_renews_until_the_lease_is_lost(table, sessions):
         assert lost.wait(60)
     assert len(renewed) == 3
     assert not any(thread.name == "lease of a" for thread in threading.enumerate())
-
-
-def test_delays_double_up_to_the_last():
-    backoff = Backoff.doubling(5.0, 60.0)
-    assert backoff.delays_s == (5.0, 10.0, 20.0, 40.0, 60.0)
-    assert [backoff.delay_s(failures) for failures in (0, 1, 2, 5, 99)] == [5, 5, 10, 60, 60]
-    assert backoff.next_attempt_at(2, BEGIN) == BEGIN + timedelta(seconds=10)

@@ -5,8 +5,8 @@ import logging
 import pytest
 from until import until
 
-from fairserve.engine import kv_subscriber
-from fairserve.engine.base import KvEndpoints
+from fairserve.engine.kv_events import subscriber
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.events import WorkerCacheReset
@@ -36,7 +36,7 @@ async def test_a_loss_and_its_end_are_logged_once_each(bridge, caplog):
 
 async def test_endpoints_where_nobody_publishes_are_reported(bridge, caplog, monkeypatch):
 
-    monkeypatch.setattr(kv_subscriber, "LOST_S", 0.05)
+    monkeypatch.setattr(subscriber, "LOST_S", 0.05)
     follower = bridge.follow("w", KvEndpoints("tcp://127.0.0.1:1"), 1000)
     await until(lambda: "no connection" in caplog.text)
     assert (follower.stats.connected, follower.stats.complete) == (False, None)
