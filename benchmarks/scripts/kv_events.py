@@ -38,8 +38,9 @@ from fairserve.engine.torch.prefix_trie import PrefixTrie
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.wire.base import KvEndpoints
+from fairserve.platform.server.database import prepare_database
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.local.fcfs import Fcfs
@@ -70,7 +71,7 @@ async def foreseen(*, events: bool, kv_tokens: int, seed: int) -> dict[str, floa
             log_level="error",
         )
         platform = Platform(settings)
-        prepare_database(settings, platform.engine)
+        prepare_database(settings.db, platform.engine)
         config = uvicorn.Config(build_app(settings, platform), port=0, log_level="error")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())

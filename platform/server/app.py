@@ -1,7 +1,7 @@
 """The FastAPI application: routers, errors in one shape, a log line per request.
 
 The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` gathers streams. What the endpoints
-need is put on ``app.state`` by :mod:`fairserve.platform.server.wiring`.
+find on ``app.state`` is in :mod:`fairserve.platform.server.http_state`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from fairserve.platform.reporting.usage import endpoints as usage
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.reporting.user_data import endpoints as user_data
 from fairserve.platform.server.http.intake import Intake
+from fairserve.platform.server.http_state import HttpState, put_on
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions import endpoints as completions
 from fairserve.platform.serving.completions.limit_headers import LimitHeaders
@@ -92,13 +93,11 @@ def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
         redoc_url=None,
         openapi_url="/openapi.json" if settings.server.api_docs else None,
     )
-    app.state.settings = settings
-    app.state.previews = Previews()
-    app.state.report_slots = ReportSlots()
+    console_state = ConsoleState(settings.console)
+    put_on(app, HttpState(settings, Previews(), ReportSlots(), console_state))
     for module in (completions, interactions, *MANAGEMENT):
         app.include_router(module.router)
     if settings.console.console:
-        app.state.console = ConsoleState(settings.console)
         app.include_router(console)
     app.add_exception_handler(FairServeError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)

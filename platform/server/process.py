@@ -27,18 +27,21 @@ from typing import Any, TextIO
 
 import uvicorn
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Scope
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
-from fairserve.platform.control.lease import Lease
+from fairserve.platform.control.lease import Lease, LeaseTakenError
 from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
+from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
+from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,28 @@ SWITCH_S = 0.0005
 
 class StartError(Exception):
     """The server cannot start here. The message says why, and what to do."""
+
+
+def serve(settings: Settings) -> int:
+    """Run the server until it is stopped; returns the exit code."""
+    try:
+        if settings.fleet.fleet_file is not None:
+            read_fleet(settings.fleet.fleet_file)
+        try:
+            settings.db.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StartError(
+                f"the data folder {settings.db.data_dir} cannot be made: {error.strerror};"
+                " choose another one with --data-dir"
+            ) from error
+        return ServerProcess(settings).run()
+    except (StartError, LeaseTakenError, FleetFileError) as error:
+        print(f"fairserve: {error}", file=sys.stderr)
+        return 1
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        print(f"fairserve: the database: {' '.join(str(cause).split())}", file=sys.stderr)
+        return 1
 
 
 class ServerProcess:
@@ -81,7 +106,7 @@ class ServerProcess:
             engine = self._connect()
             lease = self._lease(engine)
             try:
-                self._admin_key = prepare_database(settings, engine, lease)
+                self._admin_key = prepare_database(settings.db, engine, lease)
             except (SecretKeyError, ValueError, OSError) as error:
                 raise StartError(str(error)) from error
             lease.start()

@@ -36,8 +36,8 @@ from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.db.usage import UsageCalls, UsageDirty
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint
 from fairserve.platform.reporting.usage.reconcile import compare
+from fairserve.platform.server.lifecycle import Platform
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform
 from fairserve.platform.tenancy.profiles.learning import learn_profiles
 
 APPS = 3
@@ -187,7 +187,7 @@ class Deployment:
                     **owned,
                 )
             )
-        self.server._write_rows(Rows(calls, over))
+        self.server.storage.rows.write(Rows(calls, over))
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from sqlalchemy import Engine
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.control.service import ControlService
 from fairserve.platform.db.keys import ensure_admin_key
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.tuning.preview.service import Previews
 

@@ -25,8 +25,9 @@ from fairserve.platform.console import live_charts
 from fairserve.platform.console.pages import client, clients, cluster, interactions, refusals, run
 from fairserve.platform.db.engine import connect
 from fairserve.platform.monitoring.activity import BUCKET_S
+from fairserve.platform.server.database import prepare_database
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 LOOKING = (client, clients, cluster, interactions, live_charts, refusals, run)
 """Modules whose ``LOOK_S`` is the time between two looks of a live page."""
@@ -63,7 +64,7 @@ class PageServer(LiveServer):
             self.folder.joinpath("data").mkdir(exist_ok=True)
             engine = connect(self.settings.db.effective_database_url)
             stack.callback(engine.dispose)
-            prepare_database(self.settings, engine)
+            prepare_database(self.settings.db, engine)
             self.platform = Platform(self.settings, engine=engine, clock=lambda: self._now_s)
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=128))
             self.port = listener.getsockname()[1]

@@ -106,7 +106,7 @@ class World:
 
     def write(self, calls, interactions=(), opened=()):
         """As the ledger's thread does."""
-        self.management.platform._write_rows(Rows(calls, interactions, opened))
+        self.management.platform.storage.rows.write(Rows(calls, interactions, opened))
 
     def opened(self, tenant, app, user):
         """A run that has not ended."""

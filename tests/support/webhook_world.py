@@ -138,7 +138,7 @@ class WebhookWorld:
 
     def write(self, calls=(), runs=()):
         """As the ledger's thread does."""
-        self.platform._write_rows(Rows(list(calls), list(runs)))
+        self.platform.storage.rows.write(Rows(list(calls), list(runs)))
         self.clock.catch_up()
 
     def run(self, name="run", *, tenant=None, app=None, user="ann", ended_at=None, **more):

@@ -12,8 +12,9 @@ from processes import eventually
 from scripted_worker import ScriptedWorker
 
 from fairserve.platform.db.engine import connect
+from fairserve.platform.server.database import prepare_database
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 PROFILE = {"stages": [{"input_tokens": 30, "output_tokens": 20}], "calls_per_interaction": 3}
 
@@ -28,7 +29,7 @@ class WholeServer:
         self.settings = Settings(data_dir=folder, worker_urls=(self.worker.url,), **settings)
         self.engine = connect(self.settings.db.effective_database_url)
         self.lease = None if lease is None else lease(self.engine)
-        self.admin_key = prepare_database(self.settings, self.engine, self.lease)
+        self.admin_key = prepare_database(self.settings.db, self.engine, self.lease)
         self.platform = Platform(self.settings, engine=self.engine, lease=self.lease)
         self.app = build_app(self.settings, self.platform)
         self.client = TestClient(self.app)
