@@ -78,10 +78,10 @@ def identify(
     are ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list or comma
     separated) and ``agent``; a header wins over its key. Raises IdentityError.
     """
-    told = _Told(headers, metadata or {})
-    run_id, source = told.text(RUN_HEADER, "interaction_id")
-    agent, _ = told.text(AGENT_HEADER, "agent")
-    final = told.flag(FINAL_HEADER, "interaction_final")
+    sent = _Sent(headers, metadata or {})
+    run_id, source = sent.text(RUN_HEADER, "interaction_id")
+    agent, _ = sent.text(AGENT_HEADER, "agent")
+    final = sent.flag(FINAL_HEADER, "interaction_final")
     if run_id is None:
         run_id, source, alias_agent, alias_final = _alias(headers)
         agent = agent or alias_agent
@@ -89,10 +89,10 @@ def identify(
     if run_id is None and traceparent:
         run_id = _trace(headers.get(TRACEPARENT, "").strip())
         source = TRACEPARENT if run_id else ""
-    call_id, call_source = told.text(CALL_HEADER, "call_id")
+    call_id, call_source = sent.text(CALL_HEADER, "call_id")
     if call_id is not None and "," in call_id:
         raise IdentityError(call_source, "a call id has no comma")
-    return CallIdentity(run_id, source, call_id, told.parents(), agent, final)
+    return CallIdentity(run_id, source, call_id, sent.parents(), agent, final)
 
 
 def core_run_id(app: str, run_id: str) -> str:
@@ -129,7 +129,7 @@ def checked_id(value: str, source: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Sent:
     """Headers before metadata, with every value checked."""
 
     headers: Mapping[str, str]

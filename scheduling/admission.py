@@ -38,7 +38,7 @@ class AdmissionOptions:
 
 @dataclass(frozen=True, slots=True)
 class LimitsInUse:
-    """What is left for a user's next call, of both kinds of limits."""
+    """Remaining limits of both kinds for a user's next call."""
 
     contract: ContractUse = field(default_factory=ContractUse)
     throttle: LimitUse | None = None

@@ -100,7 +100,7 @@ class Reports:
                     gone = [key for key in keys if key not in cache.held]
                     self._tree.evict(gone, worker_id)
 
-    # --- what workers tell ------------------------------------------------------------------------
+    # --- events of the workers ---------------------------------------------------------------------
 
     def take(self, event: CacheReport) -> None:
         """Apply a cache event of a worker; events of unknown workers are ignored."""

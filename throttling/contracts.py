@@ -66,7 +66,7 @@ class BudgetUse(NamedTuple):
 
 
 class ContractUse(NamedTuple):
-    """What is left of the holder with least left; None without such a limit."""
+    """Remaining limits of the holder with least left; None without such a limit."""
 
     requests: LimitUse | None = None
     tokens: LimitUse | None = None

@@ -266,9 +266,9 @@ def add_headers(request: Any) -> Awaitable[None]:
 
 def note_answer(response: Any) -> Awaitable[None]:
     """Remember an answered call of the context's agent, for agents that come after it."""
-    here, told = _here.get(), response.headers
-    if here is not None and response.is_success and told.get(RUN_HEADER) == here.run.id:
-        here.note(told.get(CALL_HEADER))
+    here, headers = _here.get(), response.headers
+    if here is not None and response.is_success and headers.get(RUN_HEADER) == here.run.id:
+        here.note(headers.get(CALL_HEADER))
     return _Done()
 
 
