@@ -307,7 +307,7 @@ class VirtualCounters:
         return least.served + least.reserved
 
     def reach(self, slack: float) -> Callable[[Node], tuple[float, ...] | None]:
-        """Return a function that says whether a queued client is within a slack.
+        """Return a function that checks whether a queued client is within a slack.
 
         It returns the counters along the client's path, outermost first, or None unless each is at most
         ``slack`` above the smallest among its queued siblings. Valid until something is queued, leaves
@@ -316,7 +316,7 @@ class VirtualCounters:
         known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
 
         def below(parent: Node) -> tuple[tuple[float, ...], float] | None:
-            """The parent's own counters, and the most that a child's counter may be."""
+            """Return the parent's own counters, and the largest counter that a child may have."""
             above = () if parent is self._root else within(parent)
             if above is None:
                 return None

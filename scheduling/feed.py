@@ -2,9 +2,9 @@
 
     feeder queue -> [feed window] -> router -> worker
 
-The feeder says who is next among those that may go to an open worker, the router says where. A worker
-whose window is full may still take a call of a run under way of which it holds the context (a *hit*,
-``hit_share`` of the system, decision 7); where there are such workers, hits go first.
+The feeder chooses the next call for the open workers, the router its worker. A worker whose window is
+full may still take a call of an active run whose context it holds (a *hit*, ``hit_share`` of the system,
+decision 7); where there are such workers, hits go first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairserve.scheduling.workers import WorkerSet
 
 
 class Feed:
-    """The queued calls, and how they come to workers. Cost per call as of feeder and router."""
+    """Queue of waiting calls and their assignment to workers. Cost per call: feeder's plus router's."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class Feed:
         self._by_kinds: dict[frozenset[str], set[str]] = {}
         """Ids of the queued calls that only some kinds of worker can serve, by those kinds."""
         self.demand_tokens = 0
-        """Of the queued calls: prompts as far as nobody has them cached, and expected outputs."""
+        """Uncached prompt tokens plus expected output tokens of all queued calls."""
 
     def add(self, live: LiveCall) -> list[ev.Command]:
-        """A call arrives. Raises ValueError if it is queued already."""
+        """Queue a call that arrives. Raises ValueError if it is queued already."""
         call = live.call
         cached, holders = self._queue(live)
         self._feeder.add(call)
@@ -62,7 +62,7 @@ class Feed:
         return self.pump()
 
     def _queue(self, live: LiveCall) -> tuple[int, int]:
-        """Its tokens that are cached somewhere, and the mask of the workers that have them."""
+        """Queue a call; return its cached tokens and the mask of the workers that hold them."""
         call = live.call
         cached, holders = self._locality.match(call, self._worker_table.serving().mask)
         live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
@@ -97,7 +97,7 @@ class Feed:
                 del self._by_kinds[live.call.kinds]
 
     def remove(self, live: LiveCall) -> None:
-        """A queued call is given up."""
+        """Remove a queued call without dispatching it."""
         self._feeder.remove(live.call.call_id)
         self._leave(live)
         self.demand_tokens -= live.demand_tokens

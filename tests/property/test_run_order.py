@@ -222,7 +222,7 @@ def test_a_match_gives_way_to_one_as_long(blocks, first):
     calls = {"cold": ("u", "S", 0, 0), "hot": ("v", "R", 5, 4), "long": ("v", "R", 20, blocks)}
     feeder = queued(calls)
     assert feeder.peek(["w0"]).call_id == first
-    feeder._under_way.begin("R")
+    feeder._active_runs.begin("R")
     assert feeder.peek_hit(["w0"]).call_id == first
 
 
@@ -231,7 +231,7 @@ def test_a_hit_gives_way_only_to_one_that_is_as_good_a_hit():
     feeder = queued({"hot": ("u", "R", 5, 6)})
     long = call("long", "u", run="R", left=20, tokens=np.concatenate([LONG, prompt((9, 300))]))
     queue(feeder, long)
-    feeder._under_way.begin("R")
+    feeder._active_runs.begin("R")
     assert feeder._locality.matched_tokens(long, ["w0"]) == 96
     assert feeder.peek(["w0"]).call_id == "long"
     assert feeder.peek_hit(["w0"]).call_id == "hot"

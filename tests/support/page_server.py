@@ -1,7 +1,7 @@
-"""What ``fairserve serve`` wires, on a port of this process, with scripted workers behind it.
+"""The wiring of ``fairserve serve``, on a port of this process, with scripted workers behind it.
 
-It starts in a third of a second; pages and calls come over HTTP. Control's clock stands still until
-:meth:`PageServer.sample` closes a bucket of the activity history. Live pages look for news more often.
+It starts in a third of a second; pages and calls come over HTTP. Control's clock does not move until
+:meth:`PageServer.sample` closes a bucket of the activity history. Live pages poll more often.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ class PageServer(LiveServer):
         asyncio.run_coroutine_threadsafe(take(), self._loop).result(DEADLINE_S)
 
     def holding(self):
-        """How many calls the workers have held so far."""
+        """Return how many calls the workers have held so far."""
         return sum(len(worker.holding) for worker in self.workers)
 
     def release(self):
-        """Let calls go on that are held on the workers."""
+        """Release the calls that are held on the workers."""
         for worker in self.workers:
             worker.release()

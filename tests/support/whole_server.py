@@ -23,7 +23,7 @@ class WholeServer:
     """Starts on entering and stops on leaving."""
 
     def __init__(self, folder, *, lease=None, **settings):
-        """``lease`` makes the lease of the database from its engine."""
+        """Start the server; ``lease`` makes the lease of the database from its engine."""
         self._stack = ExitStack()
         self.worker = ScriptedWorker()
         self.settings = Settings(data_dir=folder, worker_urls=(self.worker.url,), **settings)
@@ -35,7 +35,7 @@ class WholeServer:
         self.client = TestClient(self.app)
 
     def __enter__(self):
-        # Nobody has a tokenizer for what scripted workers serve.
+        # There is no tokenizer for the models of scripted workers.
         self._stack.enter_context(mock.patch.object(constants, "HF_HUB_OFFLINE", new=True))
         self._stack.callback(self.worker.close)
         self._stack.enter_context(self.client)
@@ -48,25 +48,25 @@ class WholeServer:
         self._stack.close()
 
     def send(self, key, method, path, **more):
-        """The answer to a request; without a key for None."""
+        """Send a request and return the answer; without a key for None."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         headers |= more.pop("headers", {})
         return self.client.request(method, path, headers=headers, **more)
 
     def call(self, key, method, path, body=None, **query):
-        """The JSON of an answer that is none of an error."""
+        """Return the JSON of an answer; errors raise."""
         answer = self.send(key, method, path, json=body, params=query)
         assert answer.status_code < 300, (method, path, answer.status_code, answer.text)
         return answer.json() if answer.content else None
 
     def new_tenant(self, name):
-        """A tenant and an app of it, named after it, each with its ``api_key``."""
+        """Return a tenant and an app named after it, each with its ``api_key``."""
         tenant = self.call(self.admin_key, "POST", "/admin/tenants", {"name": f"{name}-tenant"})
         body = {"name": f"{name}-app", "profile": PROFILE}
         return tenant, self.call(tenant["api_key"], "POST", "/v1/apps", body)
 
     def chat(self, key, text, *, headers=None, **more):
-        """A completion; returns the answer."""
+        """Send a completion; return the answer."""
         body = {"model": "scripted", "messages": [{"role": "user", "content": text}], **more}
         answer = self.send(key, "POST", "/v1/chat/completions", json=body, headers=headers or {})
         assert answer.status_code == 200, answer.text

@@ -144,10 +144,10 @@ def test_the_system_changes_and_reports_go_on():
     assert tree.blocks_of(worker) == 0
 
 
-def foreseen(tells, seed=0):
+def foreseen(publishes, seed=0):
     """Of the calls of a cluster whose workers evict: the share with the cached tokens as foreseen."""
     cluster = VirtualCluster(
-        SYSTEMS["fairserve"], workers=2, kv_tokens=4000, tells=tells, evict_share=0.5
+        SYSTEMS["fairserve"], workers=2, kv_tokens=4000, publishes=publishes, evict_share=0.5
     )
     handle, seen = cluster.dispatcher.handle, {}
 
@@ -168,5 +168,5 @@ def foreseen(tells, seed=0):
 
 
 def test_more_is_foreseen_with_reports():
-    assert foreseen(tells=True) > 0.97
-    assert foreseen(tells=False) < 0.8
+    assert foreseen(publishes=True) > 0.97
+    assert foreseen(publishes=False) < 0.8

@@ -66,7 +66,7 @@ def test_a_run_that_failed(cancel):
     assert outcomes == ({"cancelled"} if cancel else {"completed"})
     over = cluster.interactions["R"]
     assert (over.state, over.cause, over.calls) == ("aborted", "failed", 4)
-    assert not cluster.dispatcher.first.feeder._under_way.interactions
+    assert not cluster.dispatcher.first.feeder._active_runs.interactions
 
 
 # --- taken back -----------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_a_run_that_failed(cancel):
 
 def under_way(cluster):
     return {
-        model: set(pool.feeder._under_way.interactions)
+        model: set(pool.feeder._active_runs.interactions)
         for model, pool in cluster.dispatcher.pools.items()
     }
 
@@ -141,4 +141,4 @@ def test_a_snapshot_keeps_it():
     other.restore(state, 0.0)
     assert json.loads(json.dumps(other.snapshot(0.0))) == state
     assert other.tracker.get("R").declared
-    assert other.first.feeder._under_way.interactions == ["R"]
+    assert other.first.feeder._active_runs.interactions == ["R"]

@@ -99,7 +99,7 @@ def test_a_run_spans_models():
     waited = sum(at > cluster.started_s["b-u-100"] for at in cluster.started_s.values())
     assert waited > 30, "it stood behind its user's other calls"
     assert not any(
-        pool.feeder._under_way.interactions for pool in cluster.dispatcher.pools.values()
+        pool.feeder._active_runs.interactions for pool in cluster.dispatcher.pools.values()
     )
 
 

@@ -1,10 +1,10 @@
-"""The queued calls of interactions that are under way, and which of them goes first.
+"""Queued calls of active interactions, and the order in which they go first.
 
-A run is under way from its first dispatch to its end (FairServe, Algorithm 1 lines 31-38). Among the
+A run is active from its first dispatch to its end (FairServe, Algorithm 1 lines 31-38). Among the
 clients that are within the slack the paper serves the one with the smallest counter, its earliest call.
 By progress the run goes first that is expected to need the fewest calls until its end, by its app's
-profile: the mean time of runs is shortest where those that are nearly done are finished first, and what
-that costs the others is bounded by the slack.
+profile: the mean time of runs is shortest if nearly finished runs go first, and the slack bounds the
+cost to the others.
 
 Cost: O(log calls) to add and drop, O(clients with such calls) to choose.
 """
@@ -22,8 +22,8 @@ Within = Callable[[Node], tuple[float, ...] | None]
 """The counters of a client, level by level; None where it is beyond the slack."""
 
 
-class UnderWay:
-    """Interactions under way, and their queued calls by client."""
+class ActiveRuns:
+    """Active interactions, and their queued calls by client."""
 
     def __init__(self, *, by_progress: bool) -> None:
         self._by_progress = by_progress
@@ -35,32 +35,32 @@ class UnderWay:
 
     @property
     def interactions(self) -> list[str]:
-        """Their ids, in a stable order."""
+        """Return their ids, in a stable order."""
         return sorted(self._interactions)
 
     def restore(self, interactions: Iterable[str]) -> None:
-        """These are under way, and no call of theirs is queued yet."""
+        """Set the active interactions; none of their calls is queued yet."""
         self._interactions = set(interactions)
         self._queued = {}
 
     def begin(self, interaction_id: str) -> bool:
-        """It is under way from now on; False if it was."""
+        """Make an interaction active; return False if it was."""
         if interaction_id in self._interactions:
             return False
         self._interactions.add(interaction_id)
         return True
 
     def end(self, interaction_id: str) -> None:
-        """It is over; its queued calls are dropped one by one."""
+        """End an interaction; its queued calls are dropped one by one."""
         self._interactions.discard(interaction_id)
 
     def add(self, client: Node, call: Call, seq: int) -> None:
-        """A queued call of an interaction that is under way."""
+        """Add a queued call of an active interaction."""
         remaining = call.remaining_calls if self._by_progress else 0.0
         self._queued.setdefault(client, Earliest()).add(call.call_id, (remaining, seq))
 
     def discard(self, client: Node, call_id: str) -> None:
-        """Not that call, if it is here."""
+        """Remove a call if it is here."""
         found = self._queued.get(client)
         if found is not None:
             found.discard(call_id)
@@ -68,7 +68,7 @@ class UnderWay:
                 del self._queued[client]
 
     def in_order(self, within: Within, excluded: Collection[str] = frozenset()) -> Iterator[str]:
-        """The first call of each client within the slack, in the order in which they would go.
+        """Yield the first call of each client within the slack, in the order in which they would go.
 
         Excluded calls are left out. Ties: the smaller counter, then the earlier arrival.
         """
