@@ -90,6 +90,6 @@ class Trace:
         return sum(len(interaction.calls) for interaction in self.interactions)
 
     def with_interactions(self, interactions: Sequence[Interaction]) -> Trace:
-        """Return a trace of the same name with other interactions, in order of arrival (ties: as given)."""
+        """Return a trace of this name with these interactions, sorted by arrival (ties: as given)."""
         ordered = sorted(interactions, key=lambda interaction: interaction.arrival_s)
         return replace(self, interactions=tuple(ordered))
