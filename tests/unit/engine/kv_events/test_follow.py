@@ -178,7 +178,7 @@ async def test_without_replays_a_late_reader_knows_a_part(publish):
         names = itertools.count(2)
 
         def arrived():
-            """Whether the subscription has: what is published before is not told."""
+            """Return True once the subscription is known: earlier batches are not sent."""
             publisher.put([stored(next(names))])
             return any(isinstance(report, WorkerCached) for report in reader.reports)
 

@@ -1,4 +1,4 @@
-"""What a worker tells of itself as text: metrics of several versions, and the version itself."""
+"""A worker's text about itself: metrics of several versions, and the version."""
 
 import pytest
 from hypothesis import given
@@ -143,5 +143,5 @@ def test_what_is_foreign_is_never_negative_nor_guessed():
 def test_those_that_wait_are_sequences_too():
     foreign = ForeignLoad()
     for _ in range(2):
-        metrics = foreign.read(load(1, 0.5, waiting=1), 1, 100, 1000)
-    assert metrics == 400
+        tokens = foreign.read(load(1, 0.5, waiting=1), 1, 100, 1000)
+    assert tokens == 400
