@@ -17,7 +17,7 @@ from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import EngineEvent, Failed
 from fairserve.engine.torch.host_threads import apart
 from fairserve.engine.torch.model_loader import LoadedModel
-from fairserve.engine.torch.page_news import PageNews
+from fairserve.engine.torch.page_changes import PageChanges
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.scheduling.base import LocalScheduler
 
@@ -38,8 +38,8 @@ class EngineStoppedError(Exception):
 class EngineThread:
     """Owner of an engine and its thread. ``submit``, ``cancel`` and ``stats`` are thread-safe.
 
-    ``max_queue`` bounds the sequences that wait for admission. ``page_news`` is flushed after each step:
-    it collects the changes of the prefix cache.
+    ``max_queue`` bounds the sequences that wait for admission. ``page_changes`` is flushed after each
+    step: it collects the changes of the prefix cache.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EngineThread:
         options: EngineOptions,
         max_queue: int,
         on_events: Callable[[list[EngineEvent]], None],
-        page_news: PageNews | None = None,
+        page_changes: PageChanges | None = None,
     ) -> None:
         if max_queue < 1:
             raise ValueError(f"max_queue is {max_queue}; it must be at least 1")
@@ -59,9 +59,9 @@ class EngineThread:
         self.capacity_tokens = self._engine.capacity_tokens
         self.max_model_len = self._engine.max_model_len
         self._on_events = on_events
-        self._page_news = page_news
-        if page_news is not None:
-            page_news.follow(self._engine.cache.trie)
+        self._page_changes = page_changes
+        if page_changes is not None:
+            page_changes.follow(self._engine.cache.trie)
         self._wakeup = threading.Condition()
         # The attributes below are guarded by the condition's lock.
         self._added: list[SequenceRequest] = []
@@ -123,8 +123,8 @@ class EngineThread:
         failures = 0
         progress = True
         while True:
-            if self._page_news is not None:
-                self._page_news.flush()
+            if self._page_changes is not None:
+                self._page_changes.flush()
             with self._wakeup:
                 self._stats = engine.stats()
                 while not (self._added or self._cancelled or self._stopping or engine.has_work):

@@ -52,7 +52,7 @@ class Room:
         return self._needed_blocks(request) <= free
 
     def least_blocks(self, request: Request) -> int:
-        """Return the least free blocks with which it fits, until a block that its match lacks is stored."""
+        """Return the least free blocks to fit, until a block that its match lacks is stored."""
         reused = None
         if self._view.is_chain and self._largest_chunk is None:
             reused = self._view.most_reused_blocks(request)

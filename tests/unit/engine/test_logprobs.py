@@ -48,7 +48,9 @@ def test_they_are_of_the_model_s_own_distribution():
 
 
 def test_more_are_asked_for_than_there_are_tokens():
-    (report,) = sampler.sample(torch.zeros(1, 3), [make_sequence(temperature=0, logprobs=20)]).read()
+    (report,) = sampler.sample(
+        torch.zeros(1, 3), [make_sequence(temperature=0, logprobs=20)]
+    ).read()
     assert [value for _, value in report.logprobs.top] == pytest.approx([math.log(1 / 3)] * 3)
 
 

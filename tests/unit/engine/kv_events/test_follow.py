@@ -17,7 +17,7 @@ from fairserve.engine.kv_events.dialect import AllBlocksCleared, BlockRemoved, K
 from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
 from fairserve.engine.torch.engine import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineThread
-from fairserve.engine.torch.page_news import PageNames, PageNews
+from fairserve.engine.torch.page_changes import PageChanges, PageNames
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.wire.base import KvEndpoints
@@ -334,7 +334,7 @@ async def test_the_view_is_the_engines_trie(llama, publish, late):
         EngineOptions(kv_tokens=512, max_batch=4, token_budget=64),
         max_queue=64,
         on_events=lambda events: loop.call_soon_threadsafe(ends.put_nowait, events),
-        page_news=PageNews(publisher.put),
+        page_changes=PageChanges(publisher.put),
     )
     rng = np.random.default_rng(4)
     trunks = rng.integers(3, 200, (3, 100))

@@ -105,5 +105,7 @@ def test_progress_counts_a_mixed_pass_when_it_is_over():
     engine.add("b", 4, 1, at_s=1.0)
     engine.advance_to(16.0)
     pass_s = 10 + 4 + 0.125
-    generated_by_then = [dict(engine.worker.progress(16.0 + s))["a"] for s in (0.0, pass_s - 0.5, pass_s)]
+    generated_by_then = [
+        dict(engine.worker.progress(16.0 + s))["a"] for s in (0.0, pass_s - 0.5, pass_s)
+    ]
     assert generated_by_then == [1, 1, 2]

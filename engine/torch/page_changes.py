@@ -1,10 +1,10 @@
 """Makes KV events of the pages that the prefix trie stores and evicts.
 
-:class:`PageNews` listens in the engine's thread, at about half a microsecond a page. :class:`PageNames`
-makes events of its changes in another thread. A page's name is 64 bits of a chained BLAKE2b over the
-salt and all tokens up to the page's end: the same on every worker and after every restart, and short
-enough that two of them will be equal once in some billion pages, which would only send a call to the
-wrong worker.
+:class:`PageChanges` listens in the engine's thread, at about half a microsecond a page.
+:class:`PageNames` makes events of its changes in another thread. A page's name is 64 bits of a chained
+BLAKE2b over the salt and all tokens up to the page's end: the same on every worker and after every
+restart, and short enough that two of them will be equal once in some billion pages, which would only
+send a call to the wrong worker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _stored(node: TrieNode) -> StoredPage:
     )
 
 
-class PageNews:
+class PageChanges:
     """A listener that publishes the changes of one trie once a step. Belongs to the engine's thread.
 
     ``put`` takes the changes of a step and must not block; it returns False if its queue is full, also
