@@ -29,7 +29,7 @@ from fairserve.scheduling.base import LocalScheduler
 if TYPE_CHECKING:
     from fairserve.engine.kv_events.publisher import KvPublisher
     from fairserve.engine.torch.model_loader import LoadedModel
-    from fairserve.engine.torch.page_news import PageChange
+    from fairserve.engine.torch.page_changes import PageChange
 
 _ENVIRONMENT = "FAIRSERVE_WORKER_"
 _TRUE = {"1", "true", "yes", "on"}
@@ -185,7 +185,7 @@ def _kv_publisher(options: WorkerOptions) -> KvPublisher[PageChange] | None:
             raise ValueError("--kv-events-replay-endpoint needs --kv-events-endpoint")
         return None
     from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
-    from fairserve.engine.torch.page_news import PageNames
+    from fairserve.engine.torch.page_changes import PageNames
 
     return KvPublisher(
         KvPublisherOptions(

@@ -33,7 +33,7 @@ from fairserve.engine.kv_events.view import KvView
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.engine.torch.engine import Engine, EngineOptions
 from fairserve.engine.torch.model_loader import load_model
-from fairserve.engine.torch.page_news import PageNames, PageNews
+from fairserve.engine.torch.page_changes import PageChanges, PageNames
 from fairserve.engine.torch.prefix_trie import PrefixTrie
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
@@ -198,7 +198,7 @@ def costs() -> dict[str, float]:
     heard: list[list] = []
     for _ in range(5):
         trie, heard = PrefixTrie(), []
-        news = PageNews(lambda changes, heard=heard: heard.append(list(changes)) or True)
+        news = PageChanges(lambda changes, heard=heard: heard.append(list(changes)) or True)
         news.follow(trie)
         told.append(steps(trie, capacity, news.flush))
     names = PageNames()
@@ -251,7 +251,7 @@ def engine_steps(rounds: int) -> tuple[float, float]:
         engine = Engine(loaded, Fcfs(), EngineOptions(kv_tokens=8192), lambda told: None)
         publisher = KvPublisher(KvPublisherOptions("tcp://127.0.0.1:0"), PageNames().events)
         publisher.start()
-        news = PageNews(publisher.put)
+        news = PageChanges(publisher.put)
         if events:
             news.follow(engine.cache.trie)
         for call in range(40):

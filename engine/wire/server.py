@@ -36,7 +36,7 @@ from fairserve.engine.torch.model_loader import LoadedModel
 from fairserve.engine.torch.openai_fields import RequestError
 from fairserve.engine.torch.openai_request import GenerationRequest, Kind, parse
 from fairserve.engine.torch.openai_response import AnswerWriter
-from fairserve.engine.torch.page_news import PageChange, PageNews
+from fairserve.engine.torch.page_changes import PageChange, PageChanges
 from fairserve.engine.torch.prompt import PromptEncoder
 from fairserve.engine.torch.response_formats import ResponseFormats
 from fairserve.engine.torch.schema_checks import ChecksFullError
@@ -89,9 +89,9 @@ class WorkerServer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._kv_events = kv_events
-        page_news = PageNews(kv_events.put) if kv_events is not None else None
+        page_changes = PageChanges(kv_events.put) if kv_events is not None else None
         self.engine = EngineThread(
-            loaded, scheduler, options, max_queue, self._on_events, page_news
+            loaded, scheduler, options, max_queue, self._on_events, page_changes
         )
         self.app = Starlette(
             routes=[

@@ -1,4 +1,4 @@
-"""Who is preempted when the cache is full, and that it costs nobody anything but time."""
+"""Victims of preemption when the cache is full, which lose nothing but time."""
 
 from itertools import product
 

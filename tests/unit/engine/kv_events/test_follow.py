@@ -17,7 +17,7 @@ from fairserve.engine.kv_events.dialect import AllBlocksCleared, BlockRemoved, K
 from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
 from fairserve.engine.torch.engine import EngineOptions
 from fairserve.engine.torch.engine_thread import EngineThread
-from fairserve.engine.torch.page_news import PageNames, PageNews
+from fairserve.engine.torch.page_changes import PageChanges, PageNames
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
 from fairserve.engine.wire.base import KvEndpoints
@@ -178,7 +178,7 @@ async def test_without_replays_a_late_reader_knows_a_part(publish):
         names = itertools.count(2)
 
         def arrived():
-            """Whether the subscription has: what is published before is not told."""
+            """Return True once the subscription is known: earlier batches are not sent."""
             publisher.put([stored(next(names))])
             return any(isinstance(report, WorkerCached) for report in reader.reports)
 
@@ -334,7 +334,7 @@ async def test_the_view_is_the_engines_trie(llama, publish, late):
         EngineOptions(kv_tokens=512, max_batch=4, token_budget=64),
         max_queue=64,
         on_events=lambda events: loop.call_soon_threadsafe(ends.put_nowait, events),
-        page_news=PageNews(publisher.put),
+        page_changes=PageChanges(publisher.put),
     )
     rng = np.random.default_rng(4)
     trunks = rng.integers(3, 200, (3, 100))

@@ -71,7 +71,7 @@ def test_a_replay_that_never_comes_is_given_up():
     assert live(sequence, 9, 10) == [Ask(2)]
     assert sequence.failed() == [Begin(complete=False), *take(9, 10)]
     assert live(sequence, 11) == take(11)
-    assert sequence.failed() == [], "none is under way"
+    assert sequence.failed() == [], "none is running"
     assert sequence.ended() == []
     assert replay(sequence, 11, 12) == []
 
@@ -177,9 +177,9 @@ def test_replays_that_bring_nothing_are_not_asked_for_for_ever():
     assert steps == [Begin(complete=False), *take(8, 9)]
 
 
-def test_what_was_told_long_ago_is_not_believed():
+def test_a_view_without_a_connection_for_long_is_dropped():
     sequence = KvSequence()
-    assert sequence.lost() == [], "nothing was told"
+    assert sequence.lost() == [], "there was no batch"
     sequence = followed(3)
     live(sequence, 9)
     assert sequence.lost() == [Begin(complete=False)]

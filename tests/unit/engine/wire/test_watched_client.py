@@ -1,4 +1,4 @@
-"""What a circuit hears of the calls at its worker."""
+"""Reports of a worker's calls to its circuit."""
 
 import asyncio
 

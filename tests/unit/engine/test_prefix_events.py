@@ -1,4 +1,4 @@
-"""What the engine tells its scheduler of its cache, against matching every waiting call anew."""
+"""Events of the engine's cache for its scheduler, against matching every waiting call again."""
 
 import random
 

@@ -1,10 +1,10 @@
-"""What the prefix trie stores and evicts, as KV events.
+"""Makes KV events of the pages that the prefix trie stores and evicts.
 
-:class:`PageNews` listens in the engine's thread and does next to nothing there: about half a microsecond
-a page. :class:`PageNames` makes events of it in another thread. A page's name is 64 bits of a chained
+:class:`PageChanges` listens in the engine's thread, at about half a microsecond a page.
+:class:`PageNames` makes events of its changes in another thread. A page's name is 64 bits of a chained
 BLAKE2b over the salt and all tokens up to the page's end: the same on every worker and after every
-restart, and short enough that two of them will be equal once in some billion pages, which would send a
-call to the wrong worker and no more.
+restart, and short enough that two of them will be equal once in some billion pages, which would only
+send a call to the wrong worker.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from fairserve.engine.torch.page_pool import PAGE_TOKENS
 from fairserve.engine.torch.prefix_trie import PageTokens, PrefixTrie, TrieNode
 
 StoredPage = tuple[int, int, str, PageTokens]
-"""Node id, the parent's (0: the page begins a prompt), salt, tokens."""
+"""Stored page: node id, the parent's (0: the page begins a prompt), salt, tokens."""
 
 PageChange = StoredPage | int | None
-"""A stored page, the node id of an evicted one, or None: all have gone."""
+"""Change of a trie: a stored page, the node id of an evicted one, or None: all were removed."""
 
 _DIGEST_BYTES = 16
 
@@ -44,11 +44,11 @@ def _stored(node: TrieNode) -> StoredPage:
     )
 
 
-class PageNews:
-    """Collects changes of one trie and hands them over once a step. Belongs to the engine's thread.
+class PageChanges:
+    """A listener that publishes the changes of one trie once a step. Belongs to the engine's thread.
 
-    ``put`` takes the changes of a step and must not block; it returns False if there is no room, also
-    when it is asked with no changes. What was not taken is made good later by telling the whole trie.
+    ``put`` takes the changes of a step and must not block; it returns False if its queue is full, also
+    if it is called without changes. After a rejected step the whole trie is published again.
     """
 
     def __init__(self, put: Callable[[Sequence[PageChange]], bool]) -> None:
@@ -58,7 +58,7 @@ class PageNews:
         self._trie: PrefixTrie | None = None
 
     def follow(self, trie: PrefixTrie) -> None:
-        """Listen to a trie, besides who listens already."""
+        """Listen to a trie, beside its other listeners."""
         assert self._trie is None
         self._trie = trie
         on_store, on_evict = trie.on_store, trie.on_evict
@@ -74,7 +74,7 @@ class PageNews:
         trie.on_store, trie.on_evict = stored, evicted
 
     def flush(self) -> None:
-        """Hand over what has come since the last time."""
+        """Publish the changes since the last call."""
         if self._lost and self._trie is not None:
             self._changes = []
             if self._put(()):
@@ -85,13 +85,13 @@ class PageNews:
 
 
 class PageNames:
-    """Names of the pages of one trie, by node id. Memory: about 150 bytes a cached page."""
+    """The names of the pages of one trie, by node id. Memory: about 150 bytes a cached page."""
 
     def __init__(self) -> None:
         self._digests: dict[int, bytes] = {}
 
     def events(self, changes: Sequence[PageChange]) -> list[KvEvent]:
-        """The changes of one step as events, in order; pages in a row are one event."""
+        """Return the changes of one step as events, in order; pages in a row are one event."""
         events: list[KvEvent] = []
         run: list[StoredPage] = []
         removed: list[BlockHash] = []
