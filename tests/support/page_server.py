@@ -29,8 +29,8 @@ from fairserve.platform.server.settings import Settings
 from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 LOOKING = (client, clients, cluster, interactions, live_charts, refusals, run)
-"""Modules whose ``LOOK_S`` is the time between two looks of a live page."""
-LOOK_S = 0.1
+"""Modules whose ``POLL_INTERVAL_S`` is the interval of a live page."""
+POLL_INTERVAL_S = 0.1
 DEADLINE_S = 90
 
 
@@ -59,7 +59,7 @@ class PageServer(LiveServer):
             for worker in self.workers:
                 stack.callback(worker.close)
             for module in LOOKING:
-                stack.enter_context(mock.patch.object(module, "LOOK_S", LOOK_S))
+                stack.enter_context(mock.patch.object(module, "POLL_INTERVAL_S", POLL_INTERVAL_S))
             self.folder.joinpath("data").mkdir(exist_ok=True)
             engine = connect(self.settings.effective_database_url)
             stack.callback(engine.dispose)
