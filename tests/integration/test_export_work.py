@@ -196,7 +196,7 @@ def test_a_commit_whose_answer_was_lost_changes_nothing(world, monkeypatch):
             return world.sessions()
 
     claimed = claims.claim(world.sessions, world.now, timedelta(hours=1))
-    patient = work.Patience(lambda: False, lambda pause_s: None)
+    patient = work.RetryWhileDbDown(lambda: False, lambda pause_s: None)
     work._make(Sessions(), world.settings, claimed, patient, world.now)
     assert len(lost) > 10
     assert world.file(export).content == whole
@@ -222,7 +222,7 @@ def test_nobody_waits_for_ever(world, monkeypatch):
     ("query", "reason"),
     [
         ({"zone": "Mars/Base"}, "no such time zone"),
-        ({"group_by": ["galaxy"]}, "not allowed any more"),
+        ({"group_by": ["galaxy"]}, "no longer allowed"),
     ],
 )
 def test_a_wrong_export_fails_at_once_with_its_reason(world, query, reason):
@@ -245,7 +245,7 @@ def test_a_fault_of_ours_fails_at_once_and_is_logged(world, monkeypatch, caplog)
     export = world.ask(**LISTED)
     monkeypatch.setattr(content.interactions, "count", lambda *args, **more: 1 / 0)
     assert world.make() == 1
-    assert world.look(export)["error"] == "an internal error; the server's log tells more"
+    assert world.look(export)["error"] == "internal error; see the server's log"
     assert "ZeroDivisionError" in caplog.text
 
 

@@ -330,7 +330,7 @@ def test_bytes_are_bounded_for_a_tenant_and_in_all(world, monkeypatch):
     world.make()
     assert "(export_max_bytes)" in world.look(refused)["error"]
     world.set(export_max_bytes=size)
-    assert "no room" in world.ask(world.other["api_key"], status=429)["error"]["message"]
+    assert "is full" in world.ask(world.other["api_key"], status=429)["error"]["message"]
 
 
 def test_the_audit_log_names_no_user(world):

@@ -117,7 +117,7 @@ def test_a_preview_compares_and_changes_nothing(management, happened):
     assert found["fidelity"]["trust"] == "good"
     assert found["proposed"]["refused_calls"] == 0 < found["current"]["refused_calls"]
     assert found["users"][0]["user"] == "u0"
-    assert found["sentences"][0].startswith("With this setting 0 calls would have been refused")
+    assert found["sentences"][0].startswith("With this setting 0 calls would be rejected")
     assert preview(management) == found
 
 
@@ -274,7 +274,7 @@ PROFILE = {
 
 
 def test_a_running_server_previews_its_own_traffic(tmp_path):
-    """A limit refused some of it; without one nothing would have been refused."""
+    """A limit rejects some calls; without it the replay rejects none."""
     with SharedLiveServer(tmp_path) as server:
         app = server.new_app(profile=PROFILE)
         server.admin("PUT", PATH, json={"system": "rpm-5"})
@@ -309,6 +309,6 @@ def test_a_running_server_previews_its_own_traffic(tmp_path):
         assert found["proposed"]["completed_interactions"] == 12
         assert found["users"][0]["user"] == "flooder"
         assert found["sentences"][0] == (
-            "With this setting 0 calls would have been refused instead of 7."
+            "With this setting 0 calls would be rejected instead of 7."
         )
         assert server.admin("GET", PATH)["system"] == "rpm-5"

@@ -415,7 +415,7 @@ def test_a_table_over_http_is_shorter_than_an_exported_one(management, monkeypat
     answer = management.call(
         tenant["api_key"], "GET", "/v1/usage", status=400, group_by="user", format="csv"
     )
-    assert "ask for it as an export" in answer["error"]["message"]
+    assert "request it as an export" in answer["error"]["message"]
     management.call(
         tenant["api_key"], "POST", "/v1/usage/exports", status=202, group_by="user", format="csv"
     )

@@ -30,8 +30,8 @@ from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
 
 LOOKING = (client, clients, cluster, interactions, live_charts, refusals, run)
-"""Modules whose ``LOOK_S`` is the time between two looks of a live page."""
-LOOK_S = 0.1
+"""Modules whose ``POLL_INTERVAL_S`` is the interval of a live page."""
+POLL_INTERVAL_S = 0.1
 DEADLINE_S = 90
 
 
@@ -60,7 +60,7 @@ class PageServer(LiveServer):
             for worker in self.workers:
                 stack.callback(worker.close)
             for module in LOOKING:
-                stack.enter_context(mock.patch.object(module, "LOOK_S", LOOK_S))
+                stack.enter_context(mock.patch.object(module, "POLL_INTERVAL_S", POLL_INTERVAL_S))
             self.folder.joinpath("data").mkdir(exist_ok=True)
             engine = connect(self.settings.db.effective_database_url)
             stack.callback(engine.dispose)

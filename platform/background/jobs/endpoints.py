@@ -1,4 +1,4 @@
-"""``/admin/jobs``: what is done in the background, what of it fails, and doing it again."""
+"""``/admin/jobs``: background jobs, their failures, and requests to run them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/admin/jobs", dependencies=[Depends(require_admin)])
 
 
 class JobRequests(Protocol):
-    """Who runs the jobs."""
+    """The runner of the jobs."""
 
     def request(self, name: str) -> None:
         """Run a pass of this job soon."""
@@ -31,7 +31,7 @@ class JobRequests(Protocol):
 
 @router.get("")
 def list_jobs(request: Request, session: ReadSession) -> Jobs:
-    """All background jobs, with the error of those that fail."""
+    """List all background jobs, with the errors of failing ones."""
     settings: JobSettings = request.app.state.settings
     states = {state.name: state for state in session.scalars(select(JobState))}
     now = utc_now()
@@ -46,7 +46,7 @@ def list_jobs(request: Request, session: ReadSession) -> Jobs:
 
 @router.post("/{job}/run", status_code=status.HTTP_202_ACCEPTED)
 def run_job(job: str, request: Request, session: WriteSession, principal: AdminPrincipal) -> JobOut:
-    """Run a job soon, dead or not: its failures are forgotten, its last error stays to be read."""
+    """Run a job soon, dead or not: its failures are reset, its last error stays readable."""
     found = JOBS.get(job)
     if found is None:
         raise NotFoundError(f"there is no such job; there are: {', '.join(JOBS)}", param="job")

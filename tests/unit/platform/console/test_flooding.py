@@ -1,4 +1,4 @@
-"""Whom the list of clients names as one that floods."""
+"""Badges of clients that flood."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_most_of_the_queue_is_a_flood_however_fair_the_service_is():
 
 def test_refusals_are_said_and_are_no_flood_by_themselves():
     refused = client(refused=1500)
-    assert [sign.words for sign in signs(refused, Totals(0, 1600))] == ["1,500 calls refused"]
+    assert [sign.words for sign in signs(refused, Totals(0, 1600))] == ["1,500 calls rejected"]
     assert not floods(refused, Totals(0, 1600))
     assert not signs(client(refused=9), Totals(0, 9))
 

@@ -1,4 +1,4 @@
-"""Throttling's form: texts to typed values and back, what is stored, who is to blame, what differs."""
+"""Throttling form: texts and values, stored values, errors by field, differences of versions."""
 
 import math
 from typing import Literal
@@ -89,7 +89,7 @@ def test_texts_are_read_exactly(kind, text, value):
         (kind_of("x", Literal["a"]), "none"),
     ],
 )
-def test_a_wrong_text_is_told_what_is_allowed(kind, text):
+def test_the_error_of_a_wrong_text_names_what_is_allowed(kind, text):
     with pytest.raises(ValueError, match="is not allowed; allowed: ") as error:
         parse(kind, text)
     assert kind.allowed in str(error.value)
@@ -165,11 +165,11 @@ def test_a_wrong_text_is_kept_and_marks_its_field(settings):
         ({"feed_window": 2.0, "feeder.alpha": -1.0}, {"feed_window", "feeder.alpha"}),
     ],
 )
-def test_whose_value_is_out_of_range_is_found_out(settings, chosen, names):
+def test_parameters_with_invalid_values_are_found(settings, chosen, names):
     assert set(errors_by_field(settings, "fairserve", chosen)) == names
 
 
-def test_unknown_systems_and_parameters_are_refused(settings):
+def test_unknown_systems_and_parameters_are_rejected(settings):
     current = Current("fairserve")
     with pytest.raises(ValueError, match="nothing"):
         parameter_form(settings, current, "nothing")

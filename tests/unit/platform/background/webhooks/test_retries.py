@@ -1,4 +1,4 @@
-"""When failed deliveries are tried again."""
+"""Delays between attempts at a delivery."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime

@@ -1,4 +1,4 @@
-"""Control tells the recorder of every accepted call once, with the keys that the router matched by."""
+"""Control reports every accepted call to the recorder once, with the block keys of the router."""
 
 import asyncio
 
@@ -25,17 +25,17 @@ def journal():
 
 @pytest.fixture
 async def world(journal):
-    told = []
+    reported = []
     control = ControlService(
         SYSTEMS["rpm-3"],
         journal,
-        on_ended=lambda live, now_s: told.append(live),
+        on_ended=lambda live, now_s: reported.append(live),
         wall=lambda: 1_000_000.0,
     )
     control.start()
     control.post(ev.WorkerJoined("w0", CAPACITY))
     control.post(ev.AppChanged("app", DEFAULT_PROFILE, Limits(3, None)))
-    yield control, told
+    yield control, reported
     await control.close()
 
 
@@ -46,24 +46,24 @@ def submit(control, name, **more):
     return control.submit(Submit(call, record_id=name), lambda cancel: None)
 
 
-async def test_each_accepted_call_is_told_once_with_keys_stage_and_its_run(world):
-    control, told = world
+async def test_each_accepted_call_is_reported_once_with_keys_stage_and_run(world):
+    control, reported = world
     for name in ("a", "b"):
         grant = await submit(control, name)
         assert isinstance(grant, Grant)
         await control.release(
             Release(grant.call_id, "completed", TokenUsage(100, 0, 0, 5), delivered=True)
         )
-    assert [live.call.call_id for live in told] == ["app/run/a", "app/run/b"]
-    assert [live.call.stage for live in told] == [1, 2]
-    assert {live.run_opened_at for live in told} == {1_000_000.0}
-    keys = [list(live.block_keys) for live in told]
+    assert [live.call.call_id for live in reported] == ["app/run/a", "app/run/b"]
+    assert [live.call.stage for live in reported] == [1, 2]
+    assert {live.run_opened_at for live in reported} == {1_000_000.0}
+    keys = [list(live.block_keys) for live in reported]
     assert keys[0] == keys[1]
     assert len(keys[0]) == len(PROMPT) // BLOCK_TOKENS
 
 
-async def test_a_withdrawn_call_is_told_and_a_refused_one_is_not(world, journal):
-    control, told = world
+async def test_a_withdrawn_call_is_reported_and_a_rejected_one_is_not(world, journal):
+    control, reported = world
     for name in ("a", "b"):
         assert isinstance(await submit(control, name), Grant)
     control.post(ev.WorkerDraining("w0"))
@@ -74,5 +74,5 @@ async def test_a_withdrawn_call_is_told_and_a_refused_one_is_not(world, journal)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert isinstance(await submit(control, "d"), RefuseCall)
-    assert "app/run/d" not in {live.call.call_id for live in told}
-    assert [live.call.call_id for live in told].count("app/run/c") == 1
+    assert "app/run/d" not in {live.call.call_id for live in reported}
+    assert [live.call.call_id for live in reported].count("app/run/c") == 1

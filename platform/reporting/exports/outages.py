@@ -1,4 +1,4 @@
-"""Waiting for a database that is away, so that an outage costs no attempt."""
+"""Retries while the database is down, so that an outage costs no attempt."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from fairserve.engine.backoff import Backoff
 
-AWAY_S = 300.0
-"""For longer nobody waits: then it counts as a lost attempt."""
+MAX_WAIT_S = 300.0
+"""Seconds of waiting after which the error is raised; the attempt then counts as lost."""
 _BACKOFF = Backoff(0.1, 5.0)
 
 T = TypeVar("T")
 
 
 class StoppedError(Exception):
-    """The process is to stop."""
+    """The process has to stop."""
 
 
-class Patience:
-    """Does things again while the database does not answer, until the process is to stop."""
+class RetryWhileDbDown:
+    """Repeats an action while the database does not answer, until the process has to stop."""
 
     def __init__(
         self, stopping: Callable[[], bool], pause: Callable[[float], None] = time.sleep
@@ -31,13 +31,16 @@ class Patience:
         self._pause = pause
 
     def __call__(self, act: Callable[[], T]) -> T:
-        """What ``act`` returns. Raises StoppedError in a wait, or after ``AWAY_S`` what it raises."""
+        """Return the result of ``act``.
+
+        Raises StoppedError while it waits, and the error of ``act`` after ``MAX_WAIT_S``.
+        """
         waited_s, failures = 0.0, 0
         while True:
             try:
                 return act()
             except (InterfaceError, OperationalError):
-                if waited_s >= AWAY_S:
+                if waited_s >= MAX_WAIT_S:
                     raise
             self.check()
             failures += 1
@@ -46,6 +49,6 @@ class Patience:
             waited_s += pause_s
 
     def check(self) -> None:
-        """Raise StoppedError if the process is to stop."""
+        """Raise StoppedError if the process has to stop."""
         if self._stopping():
             raise StoppedError
