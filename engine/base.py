@@ -87,8 +87,6 @@ class WorkerChunk:
     """One server-sent event of a worker's answer."""
 
     data: dict[str, Any]
-    raw: bytes
-    """The JSON text as it came, without ``data:`` and line ends."""
 
 
 @dataclass(frozen=True, slots=True)

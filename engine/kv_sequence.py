@@ -57,8 +57,6 @@ class KvSequence:
         """Times that a batch was missing."""
         self.restarts = 0
         """Times that another life of the worker was found."""
-        self.given_up = 0
-        """Times that missing batches could not be had."""
         self._last: bytes | None = None
         """The batch before ``next``, if it was taken in this life."""
         self._last_live: int | None = None
@@ -209,7 +207,6 @@ class KvSequence:
 
     def _give_up(self, sequence: int | None) -> None:
         """What is before this batch is missing; None: the next one that comes will do."""
-        self.given_up += 1
         if sequence is not None:
             self.next = sequence
         self._last = None

@@ -130,11 +130,6 @@ class VirtualCounters:
         node = self._find(path)
         return 0.0 if node is None else node.reserved
 
-    @property
-    def queued_clients(self) -> list[ClientPath]:
-        """Clients with something queued, in no particular order."""
-        return [node.path for node in self._root.below() if node.line and node.queued]
-
     def least(self) -> Node:
         """The client to be served next. Raises IndexError if none has anything queued."""
         return self._root.least(client=True)

@@ -9,7 +9,7 @@ from ``FLOOD_BEGINS`` of the time on.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 WELL_BEHAVED = "well_behaved"
@@ -77,11 +77,6 @@ def schedule(seed: int, seconds: float) -> list[PlannedRun]:
         start_s += seconds * FLOOD_BEGINS
         runs.append(_planned(seed, FLOOD_APP, FLOOD_USER, FLOODER, start_s, number))
     return sorted(runs, key=lambda run: (run.start_s, run.run_id))
-
-
-def calls_per_user_and_minute(loads: tuple[AppLoad, ...] = LOADS) -> Mapping[str, float]:
-    """What a well-behaved user of each app makes on average."""
-    return {load.app: 60.0 / load.period_s * load.calls_per_run for load in loads}
 
 
 def _chance(seed: str) -> random.Random:

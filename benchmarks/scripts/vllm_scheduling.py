@@ -338,7 +338,9 @@ def main():
     parser.add_argument("--costs-rounds", type=int, default=5, help="0: none of these")
     values = parser.parse_args()
     settings = {"shares-rounds": values.shares_rounds, "costs-rounds": values.costs_rounds}
-    mark = present_mark("vllm", command_line("python benchmarks/scripts/vllm_scheduling.py", settings))
+    mark = present_mark(
+        "vllm", command_line("python benchmarks/scripts/vllm_scheduling.py", settings)
+    )
     result = document(values.shares_rounds, values.costs_rounds)
     for each in result["figures"]:
         low, high = each["spread"]
