@@ -126,7 +126,7 @@ class FiguresCommand:
 
 
 def say(text: str) -> None:
-    """How far a command is, beside what it prints."""
+    """Write the progress of a command to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Who starts which run when: the same schedule, from one seed, for every system.
+"""Schedule of the runs of all users: the same for every system, from one seed.
 
 Arrivals are open: a run starts at its time whether or not the earlier ones have ended, so a slow
 system gets no less work. Each of the well-behaved users thinks for a while between runs; one user of

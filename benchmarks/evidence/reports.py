@@ -44,7 +44,7 @@ class Evidence:
 
     @property
     def draws(self) -> bool:
-        """Whether pictures belong to it."""
+        """True if pictures belong to the report."""
         return any(each.endswith(".png") for each in self.files)
 
 
