@@ -291,10 +291,6 @@ class VirtualCounters:
         return 0.0 if node is None else node.reserved
 
     @property
-    def queued_clients(self) -> list[ClientPath]:
-        """Return the clients with queued calls, in no particular order."""
-        return [node.path for node in self._root.below() if node.line and node.queued]
-
     def minimum(self, path: ClientPath = ()) -> float:
         """Return the smallest counter among the queued children of the node at the end of the path.
 

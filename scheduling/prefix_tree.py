@@ -72,11 +72,6 @@ class PrefixTree:
         """Return the bit mask of some workers; unknown ones are left out."""
         return self.workers.mask(workers)
 
-    def blocks_of(self, worker_id: str) -> int:
-        """Blocks that a worker holds; 0 for an unknown one."""
-        cache = self._cache(worker_id)
-        return 0 if cache is None else cache.blocks
-
     def locked_blocks(self, worker_id: str) -> int:
         """Blocks that a worker holds and may not evict; 0 for an unknown one."""
         cache = self._cache(worker_id)

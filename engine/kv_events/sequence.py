@@ -57,8 +57,6 @@ class KvSequence:
         """Times that a batch was missing."""
         self.restarts = 0
         """Times that a restart of the worker was detected."""
-        self.given_up = 0
-        """Times that missing batches were no longer available."""
         self._last: bytes | None = None
         """Batch before ``next``, if it was taken in this generation of the worker."""
         self._last_live: int | None = None
@@ -208,8 +206,7 @@ class KvSequence:
         self._ask()
 
     def _give_up(self, sequence: int | None) -> None:
-        """Give up the batches before this one; None: before the next one that arrives."""
-        self.given_up += 1
+        """What is before this batch is missing; None: the next one that comes will do."""
         if sequence is not None:
             self.next = sequence
         self._last = None

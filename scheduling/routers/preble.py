@@ -121,10 +121,6 @@ class Preble:
 
     # --- selection --------------------------------------------------------------------------------
 
-    def cost_s(self, worker_id: str, new_tokens: int = 0) -> float:
-        """Return the load of a worker in seconds, with the evictions for this many new tokens."""
-        return self._cost_ns(worker_id, new_tokens) / 1e9
-
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
         """E2 among open workers; ties by order of joining. Changes nothing."""
         usable = [worker for worker in self._held if worker in open_workers]
@@ -141,16 +137,17 @@ class Preble:
         if len(candidates) == 1:
             return candidates[0]
         new_tokens = call.prompt_tokens - matched
-        return min(candidates, key=lambda worker: self._cost_ns(worker, new_tokens))
+        return min(candidates, key=lambda worker: self.cost_ns(worker, new_tokens))
+
+    def cost_ns(self, worker_id: str, new_tokens: int = 0) -> float:
+        """Return the load of a worker, with the prefill of what ``new_tokens`` would evict there."""
+        cost = self._loads.cost_ns(worker_id)
+        return cost + (self._eviction_ns(worker_id, new_tokens) if self.options.eviction else 0.0)
 
     def _match(self, call: Call) -> tuple[int, Node]:
         """Matched tokens, and the node where the match ends."""
         blocks, node = self._tree.find(self._locality.keys(call.call_id))
         return min(blocks * self._locality.block_tokens, call.prompt_tokens), node
-
-    def _cost_ns(self, worker_id: str, new_tokens: int) -> float:
-        cost = self._loads.cost_ns(worker_id)
-        return cost + (self._eviction_ns(worker_id, new_tokens) if self.options.eviction else 0.0)
 
     def _eviction_ns(self, worker_id: str, new_tokens: int) -> float:
         """Prefill of the nodes that so many tokens would push out: the cache counts as full."""

@@ -1,5 +1,6 @@
 """Sign-ins to the console: how they begin, and everything that ends them."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -29,9 +30,8 @@ class World:
         self.now = utc_now()
 
     def sign_in(self, key=None):
-        principal = self.management.state.authenticator.authenticate_sync(
-            key or self.tenant["api_key"]
-        )
+        authenticator = self.management.state.authenticator
+        principal = asyncio.run(authenticator.authenticate(key or self.tenant["api_key"]))
         with self.sessions.begin() as session:
             return begin(session, principal, self.settings.tenancy, self.now)
 

@@ -17,7 +17,7 @@ from fairserve.platform.db.exports import ReportExport
 from fairserve.platform.db.operations import AuditEntry
 from fairserve.platform.reporting.exports import content, interaction_files, parts, service
 from fairserve.platform.reporting.usage.repository import upsert_calls
-from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_what_is_wrong_is_refused_when_it_is_asked_for(world):
     (call,) = calls(9, 1, start=START - 200 * 86_400)
     with world.sessions.begin() as session:
         upsert_calls(session, [replace(call, tenant=world.one["id"])])
-        roll_up_all(session)
+    assert roll_up(world.sessions)
     assert world.ask(status=400, group_by="hour")["error"]["param"] == "from"
     assert world.management.call(world.key, "GET", PATH)["total"] == 0
 

@@ -13,7 +13,7 @@ from fairserve.platform.control.record import InteractionRecord
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.profiles import ProfileVersion
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.profiles.learning import STEADY, learn_profiles
 from fairserve.platform.tenancy.profiles.news import ProfileNews, profile_versions
@@ -267,8 +267,7 @@ def test_another_tenant_sees_none_of_it(world):
 
 def test_a_tenant_that_registers_app_after_app_is_believed_less_and_less(world):
     world.served(runs=30)  # calls of 400, 50, 100 and of 800, 50, 100 tokens
-    with world.sessions.begin() as session:
-        roll_up_all(session)
+    assert roll_up(world.sessions)
 
     def new_app(name):
         body = {"name": name, "profile": PROFILE}

@@ -1,5 +1,6 @@
 """Tenants, apps, keys and users over HTTP."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -48,7 +49,7 @@ def test_a_tenant_registers_an_app_and_control_learns_it(management):
         assert load_control_events(session, LearningOptions()) == [event]
     read = management.call(tenant["api_key"], "GET", f"/v1/apps/{app['id']}")
     assert read == {name: app[name] for name in read}
-    principal = management.state.authenticator.authenticate_sync(app["api_key"])
+    principal = asyncio.run(management.state.authenticator.authenticate(app["api_key"]))
     assert (principal.scope, principal.tenant_id, principal.app_id) == (
         "app",
         tenant["id"],

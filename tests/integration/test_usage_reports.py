@@ -23,7 +23,7 @@ from fairserve.platform.reporting.usage import endpoints, fairness
 from fairserve.platform.reporting.usage.fairness import Measure, measure_of
 from fairserve.platform.reporting.usage.reports import report
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.reporting.usage.rollups import roll_up, roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 from fairserve.platform.reporting.usage.schemas import UsageQuery
 from fairserve.platform.reporting.usage.slots import MAX_REPORTS_PER_TENANT
 from fairserve.platform.server.settings import Settings
@@ -35,7 +35,7 @@ def fill(sessions, records, ended=()):
     with sessions.begin() as session:
         upsert_calls(session, records)
         upsert_interactions(session, list(ended))
-        roll_up_all(session)
+    assert roll_up(sessions)
 
 
 def ask(sessions, tenant_id=None, app_id=None, measure=Measure(), **query):

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, func, select, text
-from usage_histories import START, call_sums, calls, gone_on, rewritten, runs
+from usage_histories import (
+    START,
+    call_sums,
+    calls,
+    gone_on,
+    rewritten,
+    roll_up_uncommitted,
+    runs,
+)
 
 from fairserve.platform.db.ledger import Interaction, LedgerCall, ThrottlingEvent
 from fairserve.platform.db.usage import UsageCalls, UsageDirty, UsageRuns, UsageState
@@ -23,7 +31,7 @@ from fairserve.platform.reporting.usage.repository import (
     upsert_interactions,
 )
 from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
-from fairserve.platform.reporting.usage.rollups import roll_up, roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 
 pytestmark = databases.ON_POSTGRESQL
 
@@ -67,8 +75,8 @@ def test_they_are_the_sums_of_the_raw_rows_whatever_was_rewritten(sessions, seed
             upsert_calls(session, some_calls)
             upsert_interactions(session, some_runs)
             if now:
-                roll_up_all(session)
-        roll_up_all(session)
+                roll_up_uncommitted(session)
+        roll_up_uncommitted(session)
         assert session.scalar(select(func.count()).select_from(UsageDirty)) == 0
         final = {record.call_id: record for record in (*history, *again)}.values()
 
@@ -104,7 +112,7 @@ def test_they_are_the_sums_of_the_raw_rows_whatever_was_rewritten(sessions, seed
 
         incremental = dump(session)
         start_again(session)
-        roll_up_all(session)
+        roll_up_uncommitted(session)
         assert dump(session) == incremental
         session.rollback()
 
@@ -145,7 +153,7 @@ def test_a_rollup_that_is_cut_off_goes_on_where_it_was(sessions, monkeypatch):
         assert session.scalar(select(UsageState.rolled_up_s)) > 0
     with sessions.begin() as session:
         start_again(session)
-        roll_up_all(session)
+    assert roll_up(sessions)
     with sessions() as session:
         assert dump(session) == whole
     assert compare(sessions, None, None).differences == []

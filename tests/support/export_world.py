@@ -13,7 +13,7 @@ from fairserve.platform.reporting.exports import content, parts
 from fairserve.platform.reporting.exports.parts import PartWriter
 from fairserve.platform.reporting.exports.work import expire_exports, make_exports
 from fairserve.platform.reporting.usage.repository import upsert_calls, upsert_interactions
-from fairserve.platform.reporting.usage.rollups import roll_up_all
+from fairserve.platform.reporting.usage.rollups import roll_up
 
 PATH = "/v1/usage/exports"
 ADMIN_PATH = "/admin/usage/exports"
@@ -57,8 +57,8 @@ class ExportWorld:
         with self.sessions.begin() as session:
             upsert_calls(session, made)
             upsert_interactions(session, ended)
-            if call_count:
-                roll_up_all(session)
+        if call_count:
+            assert roll_up(self.sessions)
 
     def ask(self, key=None, path=PATH, *, status=202, **query):
         """Ask for an export; returns its description."""

@@ -33,6 +33,13 @@ def prefixes_of(tokens):
     return [tuple(tokens[: (n + 1) * BLOCK]) for n in range(len(tokens) // BLOCK)]
 
 
+def blocks_of(tree, worker_id):
+    """Return the number of blocks that a worker holds, as the tree's snapshot has them."""
+    state = tree.snapshot()
+    held = state["held"].get(worker_id, {"nodes": ()})
+    return sum(len(state["nodes"][number][1]) for number in held["nodes"])
+
+
 def check_structure(tree):
     """Check that a node's holders hold its parent, and that counts, maps and recency lists agree.
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from call_records import call_record
 
 from fairserve.platform.control.record import InteractionRecord
+from fairserve.platform.reporting.usage.rollups import lock_state, marked_days, roll_up_some
 
 START = datetime(2026, 3, 27, 20, tzinfo=UTC).timestamp()
 HOURS = 36
@@ -121,3 +122,12 @@ def call_sums(records, key):
         found["queue_delay_count"] += record.queue_delay_s is not None
         found["ttft_count"] += record.ttft_s is not None
     return sums
+
+
+def roll_up_uncommitted(session):
+    """Roll up everything in the session's transaction, which the caller ends."""
+    state = lock_state(session)
+    for tenant_id, day_s in marked_days(session):
+        after = (day_s, "")
+        while after is not None:
+            after = roll_up_some(session, state, tenant_id, after)

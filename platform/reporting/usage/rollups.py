@@ -88,17 +88,6 @@ def roll_up(sessions: SessionFactory, *, stopping: Callable[[], bool] = lambda: 
     return True
 
 
-def roll_up_all(session: Session) -> None:
-    """Roll up everything in the session's transaction. The caller commits."""
-    state = lock_state(session)
-    assert state is not None
-    for tenant_id, day_s in marked_days(session):
-        after: tuple[int, str] | None = (day_s, "")
-        while after is not None:
-            after = roll_up_some(session, state, tenant_id, after)
-    state.rolled_up_s = time.time()
-
-
 def lock_state(session: Session) -> UsageState | None:
     """Return the state row, locked until the transaction ends; None if another process locks it."""
     return session.scalars(

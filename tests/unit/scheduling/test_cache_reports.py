@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from prefix_trees import blocks_of
 from virtual_cluster import VirtualCluster, make_call, prompt
 
 from fairserve.interactions.call import TokenUsage
@@ -82,9 +83,9 @@ def test_a_cancelled_call_leaves_no_belief_behind():
     told.end(name, "cancelled")
     tree = told.dispatcher.first.locality.tree
     told.wait(LATE_S / 2)
-    assert tree.blocks_of(worker) == 40
+    assert blocks_of(tree, worker) == 40
     told.wait(LATE_S / 2)
-    assert tree.blocks_of(worker) == 0
+    assert blocks_of(tree, worker) == 0
 
 
 def test_a_returned_call_does_not_count_for_its_first_worker():
@@ -94,7 +95,7 @@ def test_a_returned_call_does_not_count_for_its_first_worker():
     assert admitted.worker_id != first
     told.wait(LATE_S)
     tree = told.dispatcher.first.locality.tree
-    assert (tree.blocks_of(first), tree.blocks_of(admitted.worker_id)) == (0, 40)
+    assert (blocks_of(tree, first), blocks_of(tree, admitted.worker_id)) == (0, 40)
 
 
 def test_a_worker_that_has_cleared_its_cache_holds_nothing():
@@ -104,9 +105,9 @@ def test_a_worker_that_has_cleared_its_cache_holds_nothing():
     told.end(name)
     told.wait(LATE_S)
     tree = told.dispatcher.first.locality.tree
-    assert tree.blocks_of(worker) == 40
+    assert blocks_of(tree, worker) == 40
     told.handle(ev.WorkerCacheReset(worker, complete=True))
-    assert tree.blocks_of(worker) == 0
+    assert blocks_of(tree, worker) == 0
     assert told.call(DOCUMENT)[2] == 0, "no cached token is foreseen"
 
 
@@ -120,10 +121,10 @@ def test_a_lost_worker_begins_anew():
     assert told.dispatcher.first.locality.reports.complete(worker) is None
     told.handle(ev.CallReturned(name))
     tree = told.dispatcher.first.locality.tree
-    assert sum(map(tree.blocks_of, ("w0", "w1"))) == 40
+    assert sum(blocks_of(tree, name) for name in ("w0", "w1")) == 40
     told.handle(ev.WorkerDraining(worker))
     told.handle(ev.WorkerCached(worker, None, (1, 2)))
-    assert tree.blocks_of(worker) == 2, "it may take calls again"
+    assert blocks_of(tree, worker) == 2, "it may take calls again"
 
 
 def test_the_system_changes_and_reports_go_on():
@@ -138,10 +139,10 @@ def test_the_system_changes_and_reports_go_on():
     )
     told.handle(ev.WorkerEvicted(worker, told.keys(DOCUMENT)))
     tree = told.dispatcher.first.locality.tree
-    assert tree.blocks_of(worker) == 40, "the call is still there"
+    assert blocks_of(tree, worker) == 40, "the call is still there"
     told.end(name)
     told.wait(LATE_S)
-    assert tree.blocks_of(worker) == 0
+    assert blocks_of(tree, worker) == 0
 
 
 def foreseen(publishes, seed=0):

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from prefix_trees import WORKERS, check_structure
+from prefix_trees import WORKERS, blocks_of, check_structure
 
 from fairserve.scheduling import block_map, segments
 from fairserve.scheduling.block_keys import BlockHasher
@@ -62,7 +62,7 @@ def test_news_of_a_block_in_the_middle_takes_what_is_below_it():
     assert tree.match([1, 2, 3, 4, 5], tree.mask(["w0"])) == (2, 1)
     assert tree.match([1, 2, 3, 4, 5], tree.mask(["w1"])) == (5, 2)
     assert tree.match([1, 2, 3, 6], -1) == (3, 2)
-    assert tree.blocks_of("w0") == 2
+    assert blocks_of(tree, "w0") == 2
     tree.evict([5, 4], "w1")
     assert len(tree) == 3
     check_structure(tree)
@@ -94,8 +94,8 @@ def test_blocks_are_stored_below_a_block():
     tree.insert_below(99, [8], "w0")
     tree.insert_below(2, [8], "nobody")
     assert tree.match([1, 2, 5, 6, 7], 1) == (5, 1)
-    assert tree.blocks_of("w0") == len(tree) == 7
-    assert tree.blocks_of("w1") == 0, "it has not got the block above"
+    assert blocks_of(tree, "w0") == len(tree) == 7
+    assert blocks_of(tree, "w1") == 0, "it has not got the block above"
     check_structure(tree)
 
 
@@ -107,7 +107,7 @@ def test_a_cleared_worker_keeps_its_number():
     slot = tree.workers.slot("w0")
     tree.clear_worker("w0")
     tree.clear_worker("nobody")
-    assert (tree.blocks_of("w0"), tree.blocks_of("w1")) == (0, 3)
+    assert (blocks_of(tree, "w0"), blocks_of(tree, "w1")) == (0, 3)
     assert tree.workers.slot("w0") == slot
     tree.insert([1, 2], "w0")
     assert tree.match([1, 2, 3], tree.mask(["w0"])) == (2, 1 << slot)

@@ -72,11 +72,6 @@ class TreeOfThoughts:
             )
 
     @property
-    def calls_per_tree(self) -> int:
-        """Return the number of nodes without the root."""
-        return sum(_calls_of_levels(self.branches, self.height))
-
-    @property
     def question_tokens(self) -> float:
         """Return the mean length of a question before it is stretched."""
         calls = _calls_of_levels(self.reference_branches, self.height)

@@ -46,7 +46,7 @@ def test_a_gap_is_filled():
     assert live(sequence, 5) == [Ask(2)], "with the last one, to know the worker by it"
     assert live(sequence, 6) == []
     assert replay(sequence, 2, 3, 4, 5) == take(3, 4, 5, 6)
-    assert (sequence.gaps, sequence.restarts, sequence.given_up) == (1, 0, 0)
+    assert (sequence.gaps, sequence.restarts) == (1, 0)
     assert live(sequence, 7) == take(7)
 
 
@@ -62,7 +62,6 @@ def test_a_gap_that_cannot_be_filled_is_given_up():
     sequence = followed(3)
     assert live(sequence, 9) == [Ask(2)]
     assert replay(sequence, 7, 8, 9) == [Begin(complete=False), *take(7, 8, 9)]
-    assert sequence.given_up == 1
     assert live(sequence, 10) == take(10)
 
 
@@ -193,5 +192,4 @@ def test_what_waits_is_bounded():
     sequence.connected()
     assert live(sequence, *range(10, 15)) == []
     assert live(sequence, 15) == [Begin(complete=False), *take(*range(10, 16))]
-    assert sequence.given_up == 1
     assert replay(sequence, 3, 4) == []

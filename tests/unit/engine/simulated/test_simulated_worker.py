@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from one_engine import BLOCK, OneEngine, costs
+from prefix_trees import blocks_of
 
 from fairserve.engine.simulated.cost_model import pairs
 from fairserve.engine.simulated.worker import SimulatedWorker
@@ -212,7 +213,7 @@ def test_every_call_ends_once_and_the_pool_never_overflows(arrivals, loop, sched
 
     def watch():
         pool = worker._pool
-        cached = pool.cache._tree.blocks_of("here") * BLOCK
+        cached = blocks_of(pool.cache._tree, "here") * BLOCK
         own = sum(pool._room._own.values())
         assert cached + own <= 80
         assert pool.cache.locked_tokens <= cached

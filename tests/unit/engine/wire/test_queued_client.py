@@ -58,7 +58,7 @@ class Stream:
     async def __anext__(self):
         if not self.chunks:
             raise StopAsyncIteration
-        return WorkerChunk(self.chunks.pop(0), b"")
+        return WorkerChunk(self.chunks.pop(0))
 
     def close(self):
         self.closed = True

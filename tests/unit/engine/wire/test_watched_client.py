@@ -32,7 +32,7 @@ class Client:
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
-        return WorkerChunk(step, b"")
+        return WorkerChunk(step)
 
     def close(self):
         self.closed += 1
