@@ -290,7 +290,6 @@ class VirtualCounters:
         node = self._find(path)
         return 0.0 if node is None else node.reserved
 
-    @property
     def minimum(self, path: ClientPath = ()) -> float:
         """Return the smallest counter among the queued children of the node at the end of the path.
 
