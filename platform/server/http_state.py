@@ -1,4 +1,4 @@
-"""What the endpoints find on ``app.state``, with its types.
+"""The state that endpoints find on ``app.state``, with its types.
 
 FastAPI's state is untyped, and the endpoints of a room cannot import the server. So the names that exist
 there are exactly the fields of :class:`HttpState` and, while the platform runs, :class:`RunningState`.

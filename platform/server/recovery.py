@@ -39,7 +39,7 @@ RECOVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What the database holds for control and the fleet when the server starts."""
+    """The state that the database holds for control and the fleet when the server starts."""
 
     system: SystemConfig
     profile_versions: Mapping[str, int]
