@@ -17,7 +17,7 @@ NAMES = list(SYSTEMS)
 
 
 def _one_of_each_dispatcher():
-    """The first of the systems that differ in nothing but their name and their workers' scheduler."""
+    """Return the first of the systems that differ only in name and local scheduler."""
     found = {}
     for name in NAMES:
         plain = asdict(SYSTEMS[name])
