@@ -36,7 +36,7 @@ def operator(operator, world):
     return operator
 
 
-def test_who_floods_is_seen_at_once_and_who_comes_later(operator, server, world):
+def test_flooding_clients_are_shown_at_once_and_later_ones_live(operator, server, world):
     operator.go("/console/clients")
     alarm = operator.page.locator(".alarms .bad").first.inner_text()
     assert alarm.startswith("flooder")

@@ -196,7 +196,7 @@ def test_another_system_brings_its_own_parameters(operator, put, holds):
     assert "unknown system" in operator.page.get_by_role("alert").inner_text()
 
 
-def test_the_history_shows_who_changed_what_and_leads_back(operator, server, put, holds):
+def test_the_history_shows_changes_with_authors_and_reverts(operator, server, put, holds):
     put(feeder__max_bypass=4, hit_share=0.5)
     wanted = put(feeder__max_bypass=5)["version"]
     put(feeder__max_bypass=6)
@@ -245,7 +245,7 @@ def test_a_preview_shows_the_effect_of_a_change(browser, server, traffic, put, s
         text = visit.page.locator("#preview").inner_text()
         assert "throttle.limit default → 100" in text
         assert "0 calls would be rejected instead of 1" in text
-        assert "How far to trust this" in text
+        assert "Fidelity" in text
         assert "Users most affected" in text
         assert visit.page.locator("#preview tr", has_text="u0").count() == 1
         row = visit.page.locator("#preview tr", has_text="Rejected calls").first

@@ -1,4 +1,4 @@
-"""Sign-ins to the console: how they begin, and everything that ends them."""
+"""Sign-ins to the console: their begin, and everything that ends them."""
 
 import asyncio
 from datetime import timedelta
@@ -16,7 +16,7 @@ from fairserve.platform.server.settings import Settings
 
 
 class World:
-    """A tenant that signs in, at a time that moves when it is told to."""
+    """A tenant that signs in, with a clock that the test moves."""
 
     def __init__(self, management):
         self.management = management
@@ -52,7 +52,7 @@ def world(management):
     return World(management)
 
 
-def test_a_cookie_stands_for_its_key(world):
+def test_a_cookie_represents_its_key(world):
     token = world.sign_in()
     viewer = world.viewer(token)
     assert viewer.tenant_id == world.tenant["id"]

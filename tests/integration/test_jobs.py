@@ -27,7 +27,7 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class World:
-    """One job that does what it is told, and a clock that is set."""
+    """One job with a given result, and a clock that the test sets."""
 
     def __init__(self, sessions, tmp_path):
         settings = Settings(data_dir=tmp_path / "data")

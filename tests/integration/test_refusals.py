@@ -1,4 +1,4 @@
-"""Refusals with what they were decided on: through journal and ledger, and over HTTP."""
+"""Rejections with the state they were decided on: through journal and ledger, and over HTTP."""
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -129,7 +129,7 @@ def test_one_refusal_has_its_inputs_and_its_explanation(management):
     assert error["error"]["message"] == "there is no such rejection"
 
 
-def test_money_is_told_in_the_currency(management):
+def test_money_is_shown_in_the_currency(management):
     budget = Budget(5_000_000_000, 4_750_000_000, 0, 300_000_001)
     decision = Decision(False, "contract_budget", "app", retry_after_s=43_200.0, budget=budget)
     with management.state.session_factory.begin() as session:
@@ -166,8 +166,8 @@ def test_a_refusal_of_an_older_server_has_nulls(management):
             )
         )
     found = management.call(management.admin, "GET", "/admin/throttling/events/old")
-    told = {*(field.name for field in fields(RejectionContext)), "model", "agent", "budget_limit"}
-    assert {found[name] for name in told} == {None}
+    names = {*(field.name for field in fields(RejectionContext)), "model", "agent", "budget_limit"}
+    assert {found[name] for name in names} == {None}
     assert found["explanation"] == [
         "The limit of 2 calls within 60 s for this user was reached: this would have been accepted call"
         " number 3.",
@@ -192,7 +192,7 @@ def test_the_version_of_the_settings_that_was_stored_by_then(management):
 
 @pytest.fixture
 def three(management):
-    """Two tenants, the first with two apps, and a refusal of each app."""
+    """Two tenants, the first with two apps, and a rejection of each app."""
     one, other = management.tenant("one"), management.tenant("other")
     apps = [
         management.new_app(one, "first"),

@@ -1,4 +1,4 @@
-"""Open interactions in the database: written with the ledger's rows, read back with their calls."""
+"""Open interactions in the database: written with the ledger's rows, restored with their calls."""
 
 import databases
 from call_records import call_record

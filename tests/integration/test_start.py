@@ -1,4 +1,4 @@
-"""Starts that must fail: one line on stderr with the cause and what to do, and nothing left behind."""
+"""Starts that must fail: one line on stderr with cause and next step, and nothing left behind."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ HEAD = schema.required_revision()
 
 @pytest.fixture
 def refused(capfd):
-    """A command that fails; its one line."""
+    """Return the one line of a command that fails."""
     interval_s = sys.getswitchinterval()
 
     def run(*arguments):
@@ -46,7 +46,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def made(settings):
-    """That of a server that has run here."""
+    """The data folder of a server that has run here."""
     engine = engines.connect(settings.db.effective_database_url)
     prepare_database(settings.db, engine)
     yield engine
@@ -144,7 +144,7 @@ def test_a_schema_that_does_not_fit(refused, settings, made, change, reason):
     assert reason in refused(*serve(settings))
 
 
-def test_a_newer_schema_is_accepted_where_the_operator_says_so(settings, made):
+def test_a_newer_schema_is_accepted_if_the_operator_allows_it(settings, made):
     with made.begin() as connection:
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{HEAD + 1:04}'"))
     prepare_database(settings.changed(accept_newer_schema=True).db, made)
@@ -155,7 +155,7 @@ def test_a_newer_schema_is_accepted_where_the_operator_says_so(settings, made):
 
 @pytest.fixture
 def lost(settings, made):
-    """The file of a secret key, which is lost."""
+    """The file of a lost secret key."""
     path = settings.db.data_dir / KEY_FILE
     path.unlink()
     return path

@@ -97,7 +97,7 @@ class World:
             self.register_webhook(tenant)
 
     def register_webhook(self, tenant):
-        """Register a webhook for all events, from long ago on."""
+        """Register an endpoint for all events, since long ago."""
         body = {"url": "https://1.1.1.1/", "events": ["interaction.finished", "calls.throttled"]}
         made = self.management.call(tenant["api_key"], "POST", "/v1/webhooks", body, status=201)
         with self.sessions.begin() as session:
@@ -274,8 +274,8 @@ def texts_of(dump):
                     yield f"{table.name}.{column.name}", json.dumps(value, ensure_ascii=False)
 
 
-def places_of(dump, *personal):
-    """Return the places of these texts in a dump; also as JSON writes them."""
+def mentions(dump, *personal):
+    """Return the places with any of these texts, also in their JSON form."""
     wanted = {*personal, *(json.dumps(text, ensure_ascii=False)[1:-1] for text in personal)}
     return sorted({place for place, text in texts_of(dump) if any(part in text for part in wanted)})
 

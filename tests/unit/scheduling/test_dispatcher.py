@@ -39,7 +39,7 @@ def test_a_call_goes_through_and_completes_its_interaction():
     assert cluster.dispatcher.load()[0] == 0
 
 
-def test_a_flood_is_refused_under_overload_and_an_active_run_completes():
+def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes():
     cluster = with_limits("fairserve")
     flood(cluster, calls=300)
     for step in range(4):  # a run of the same user, begun before the overload

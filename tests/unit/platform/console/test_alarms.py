@@ -66,7 +66,7 @@ def texts(**health):
     return [(alarm.tone, alarm.text) for alarm in alarms(Health(**{"live": live(), **health}))]
 
 
-def test_nothing_is_said_of_a_quiet_server():
+def test_a_quiet_server_has_no_alarms():
     assert texts(members=[member("ready", ""), member("joining", "")], jobs=[job("fine")]) == []
 
 

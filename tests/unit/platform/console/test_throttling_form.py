@@ -49,7 +49,7 @@ def form_of(found, **changes):
         (str, Kind("text")),
     ],
 )
-def test_what_is_entered_follows_from_the_type(hint, kind):
+def test_the_kind_of_a_field_follows_from_the_type(hint, kind):
     assert kind_of("x", hint) == kind
 
 
@@ -109,7 +109,7 @@ def test_every_value_of_every_system_survives_the_form(settings, system):
     assert sent.parameters == {}, "all are the defaults"
 
 
-def test_what_differs_from_the_default_is_stored():
+def test_values_other_than_the_default_are_stored():
     base = {"a": 1, "b": 2.0, "c": 3.0, "d": None}
     assert to_store({**base, "a": 2, "c": math.inf, "d": 0.5}, base, {}) == {
         "a": 2,
@@ -119,7 +119,7 @@ def test_what_differs_from_the_default_is_stored():
     assert to_store({**base, "b": None}, base, {}) == {"b": None}
 
 
-def test_what_an_operator_set_is_kept_even_as_it_is_the_default():
+def test_values_that_an_operator_set_are_kept_even_as_defaults():
     base = {"a": 2.0, "b": 2.0, "c": math.inf}
     assert to_store(base, base, {"a": 2, "b": 3, "c": "inf"}) == {"a": 2, "c": "inf"}
 

@@ -215,7 +215,7 @@ def exported_run(calls, lines_of):
 
 
 @given(runs(some_parents=True), st.randoms())
-def test_the_graph_of_a_run_comes_back(calls, rng):
+def test_the_graph_of_a_run_is_restored(calls, rng):
     """The calls may end in any order."""
     encoder = LineEncoder(Pseudonyms(b"salt"))
     lines_of = [encoder.line(call) for call in rng.sample(calls, len(calls))]

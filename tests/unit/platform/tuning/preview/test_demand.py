@@ -160,7 +160,7 @@ def test_a_run_accepted_later_arrives_when_it_was_refused_first(history):
     assert min(abs(at_s - run.arrival_s) for at_s in arrivals) > 1e-3
 
 
-def test_a_run_refused_on_its_way_goes_on(limited):
+def test_a_run_rejected_midway_continues(limited):
     accepted = {row.run for row in limited.served}
     broken = {row.run for row in limited.refused if row.mid_run}
     assert broken
@@ -190,7 +190,7 @@ def test_a_run_refused_on_its_way_goes_on(limited):
         ({"mid_run": True}, "refusals_mid_run"),
     ],
 )
-def test_what_cannot_be_repeated_is_left_out_and_said(history, more, why):
+def test_unrepeatable_rejections_are_left_out_and_reported(history, more, why):
     found = demand(history, refused=[refusal(**more)])
     assert len(found.trace) == RUNS
     assert found.left_out == {why: 1}

@@ -130,7 +130,7 @@ def test_figures_are_of_the_window_and_not_of_its_lead(limited):
     assert found["fidelity"]["refused_calls"]["measured"] == len(late)
 
 
-def test_what_was_cut_is_said(limited):
+def test_a_shortened_window_is_reported(limited):
     found = preview(limited.job(SYSTEMS["fcfs"], max_calls=100))
     assert found["window"]["cut"]
     assert found["window"]["calls"] <= 100
