@@ -1,9 +1,9 @@
-"""``fairserve worker``: one engine process that serves HTTP until it is told to stop.
+"""``fairserve worker``: one engine process that serves HTTP until it is stopped.
 
 When it is ready it prints one line of JSON on standard output:
 ``{"event": "ready", "port", "model", "kv_capacity_tokens", "max_model_len", "kv_events_endpoint",
 "kv_events_replay_endpoint"}``, the last two empty where KV events are off. SIGTERM and SIGINT
-drain it (no new calls, those that are here end, within ``--drain-limit``) and it exits with 0; a
+drain it (new calls are rejected, running ones end within ``--drain-limit``) and it exits with 0; a
 second signal ends it at once. Every flag ``--x-y`` is also ``FAIRSERVE_WORKER_X_Y``.
 """
 
@@ -27,9 +27,9 @@ from fairserve.engine.torch.model_hub import check_model
 from fairserve.scheduling.base import LocalScheduler
 
 if TYPE_CHECKING:
-    from fairserve.engine.kv_publisher import KvPublisher
+    from fairserve.engine.kv_events.publisher import KvPublisher
     from fairserve.engine.torch.model_loader import LoadedModel
-    from fairserve.engine.torch.page_news import PageChange
+    from fairserve.engine.torch.page_changes import PageChange
 
 _ENVIRONMENT = "FAIRSERVE_WORKER_"
 _TRUE = {"1", "true", "yes", "on"}
@@ -42,7 +42,7 @@ _CUDA_KV_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What the flags say. None means: decided by model and device."""
+    """Values of the flags. None: decided by model and device."""
 
     model: str
     host: str
@@ -152,7 +152,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker until it is stopped; the exit status."""
+    """Run a worker until it is stopped. Return the exit status."""
     options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
     parent = (options.parent_pid or os.getppid()) if options.exit_with_parent else 0
     try:
@@ -166,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asyncio.run(_serve(options, loaded, scheduler, parent))
     except (ValueError, OSError) as error:
         print(f"fairserve worker: {error}", file=sys.stderr)
-        # For whoever started it: the same start would fail again.
+        # For the parent process: the same start would fail again.
         print(json.dumps({"event": "failed", "reason": str(error)}), flush=True)
         return 1
 
@@ -184,8 +184,8 @@ def _kv_publisher(options: WorkerOptions) -> KvPublisher[PageChange] | None:
         if options.kv_events_replay_endpoint:
             raise ValueError("--kv-events-replay-endpoint needs --kv-events-endpoint")
         return None
-    from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
-    from fairserve.engine.torch.page_news import PageNames
+    from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
+    from fairserve.engine.torch.page_changes import PageNames
 
     return KvPublisher(
         KvPublisherOptions(
@@ -202,8 +202,8 @@ async def _serve(
 ) -> int:
     import uvicorn
 
-    from fairserve.engine.server import WorkerServer
     from fairserve.engine.torch.engine_options import EngineOptions
+    from fairserve.engine.wire.server import WorkerServer
 
     publisher = _kv_publisher(options)
     on_gpu = loaded.device.type == "cuda"
@@ -224,7 +224,7 @@ async def _serve(
     ready = asyncio.Event()
 
     class Server(uvicorn.Server):
-        """Leaves the signals to this module: uvicorn would close the door before the drain."""
+        """A server that leaves signals to this module: uvicorn would stop listening before the drain."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
@@ -241,7 +241,7 @@ async def _serve(
             log_level="warning",
             access_log=False,
             lifespan="off",
-            # Longer than clients keep idle connections, so that they close them, not we.
+            # Longer than clients keep idle connections, so that clients close them first.
             timeout_keep_alive=75,
             timeout_graceful_shutdown=5,
         )
@@ -292,7 +292,7 @@ async def _serve(
 
 
 async def _first(event: asyncio.Event, serving: asyncio.Task[None]) -> bool:
-    """Wait for the event; False if the server ended before it, by itself. Raises its error."""
+    """Wait for the event. Return False if the server ended before it, by itself. Raises its error."""
     waiting = asyncio.create_task(event.wait())
     await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
     if waiting.done():
@@ -311,6 +311,6 @@ async def _watch_parent(parent: int) -> None:
 
     Polled: Linux' parent death signal comes when the parent's *thread* ends, too.
     """
-    while os.getppid() == parent:  # noqa: ASYNC110  nothing tells of a change of the parent
+    while os.getppid() == parent:  # noqa: ASYNC110  a change of the parent sends no event
         await asyncio.sleep(0.5)
     os._exit(1)

@@ -35,25 +35,25 @@ _DAY_S = 86_400.0
 _TOKEN = 1.0
 """Added to token counts that are averaged geometrically, so that none is 0."""
 _LEAST_SHARE = 0.5
-"""Of what the calls of a stage use: what they are taken for at least, once enough were seen."""
+"""Smallest estimate of a stage's tokens as a share of its calls' use, once enough were seen."""
 _LEAST_TOKENS = 1e-9
-"""Of a stage that is scaled to nothing."""
+"""Tokens of a stage that is scaled to zero."""
 _ROUNDING = 1e-9
 """Totals that differ by less are equal: what is scaled to another total misses it by so much."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningOptions:
-    """How profiles are learned. Calls and interactions are those of one app."""
+    """Options of profile learning; calls and interactions are those of one app."""
 
     window_s: float = 14 * _DAY_S
     """Older ones do not count."""
     max_calls: int = 5_000
-    """So many of the newest calls count."""
+    """Number of the newest calls that count."""
     half_life_s: float = 3 * _DAY_S
-    """What is this old counts half."""
+    """Age in seconds at which a call counts half."""
     min_samples: int = 20
-    """Calls of a stage or an agent, or interactions, before anything is said of them."""
+    """Fewest calls of a stage or agent, or fewest interactions, for an estimate."""
     learned_after: int = 100
     """Calls of a stage, or interactions."""
     max_growth_per_day: float = 2.0
@@ -61,10 +61,10 @@ class LearningOptions:
     min_change: float = 0.1
     """A profile that differs by less, as a share, stays as it is."""
     believed_tokens: float = 4800.0
-    """Weighted tokens of a typical call, at most, while only its owner says so; ``inf`` is the paper.
-    The default is four times the reference call."""
+    """Most weighted tokens of a typical call that are believed on declaration alone; ``inf`` is the
+    paper. The default is four times the reference call."""
     believed_calls: float = 32.0
-    """Calls of a run, at most, while only its owner says so."""
+    """Most calls of a run that are believed on declaration alone."""
     believed_apps: int = 3
     """New apps of one tenant in a day that are believed so far."""
 
@@ -87,20 +87,20 @@ class LearningOptions:
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """The profile that holds, and why."""
+    """The profile in force, and the reason for it."""
 
     profile: AppProfile
     since_s: float
-    """When it began to hold."""
+    """Time in seconds since which it is in force."""
     learned_stages: int = 0
-    """So many of the first stages are learned."""
+    """Number of leading stages that are learned."""
     calls_learned: bool = False
     """``calls_per_interaction`` is."""
     reason: str = ""
 
     @property
     def source(self) -> Source:
-        """Where it comes from, on the whole."""
+        """Return the overall source of the profile."""
         if self.learned_stages and self.calls_learned:
             return "learned"
         return "blended" if self.profile.seen_stages else "declared"
@@ -109,11 +109,10 @@ class InForce:
 def believed_as(
     options: LearningOptions, *, apps_in_a_day: int, served: StageProfile | None
 ) -> LearningOptions:
-    """The options for an app that is the so-manieth one of its tenant in a day.
+    """Return the options for an app that is number ``order`` of its tenant in a day.
 
-    Beyond ``believed_apps`` no larger calls are believed than those that the tenant's apps have made:
-    ``served``, on the average. Else a tenant would register a new app every few runs. None: it has made
-    too few calls to say anything.
+    Beyond ``believed_apps`` no larger calls are believed than the mean ``served`` of the tenant's apps;
+    otherwise a tenant would register a new app every few runs. None: too few calls for an estimate.
     """
     if served is None or apps_in_a_day <= options.believed_apps:
         return options
@@ -122,7 +121,7 @@ def believed_as(
 
 
 def as_declared(declared: AppProfile, now_s: float, options: LearningOptions) -> InForce:
-    """What holds while nothing was seen: the declared profile, as far as it is believed."""
+    """Return the profile before anything was seen: the declared one, as far as it is believed."""
     believed = replace(
         declared,
         calls_per_interaction=min(declared.calls_per_interaction, options.believed_calls),
@@ -138,7 +137,7 @@ def learn(
     now_s: float,
     options: LearningOptions,
 ) -> InForce:
-    """The profile that holds from now on; ``previous`` itself where it changes too little.
+    """Return the profile from now on; ``previous`` itself if it changes too little.
 
     Idle time-outs are always as declared.
     """
@@ -214,7 +213,7 @@ def _grown(before: float | None, found: float | None, growth: float) -> float | 
 
 
 def _corrected(declared: AppProfile, figures: ProfileFigures) -> list[StageProfile]:
-    """The declared stages in their proportion, as large as the calls that were seen."""
+    """Return the declared stages in their proportion, scaled to the size of the calls seen."""
     found = said = 0.0
     for number, stage in enumerate(figures.stages, start=1):
         found += stage.calls * stage.expected.total_tokens
@@ -260,7 +259,7 @@ def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProf
 
 
 def _cached_share(stage: StageProfile) -> float:
-    """The share of a prompt that is cached; nobody declares it."""
+    """Return the cached share of a prompt; it is never declared."""
     prompt = stage.input_tokens + stage.system_tokens
     return min(1.0, stage.cached_tokens / prompt) if prompt else 0.0
 
@@ -271,7 +270,7 @@ def _at_most(stage: StageProfile, tokens: float) -> StageProfile:
 
 
 def _scaled(stage: StageProfile, factor: float) -> StageProfile:
-    """So much larger, as far as a stage may be: what is declared may be anything between its bounds."""
+    """Scale a stage within its bounds; a declared value may lie anywhere between them."""
     factor = min(factor, MOST_TOKENS / _LEAST_TOKENS)
     tokens = (stage.input_tokens, stage.system_tokens, stage.output_tokens)
     inputs, system, output = (min(factor * count, MOST_TOKENS) for count in tokens)

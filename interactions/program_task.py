@@ -33,9 +33,9 @@ class Task:
     task_id: str
     node: str
     index: int | None
-    """Which instance of a mapped node; None for any other."""
+    """Number of the instance of a mapped node; None for any other."""
     attempt: int
-    """From 1; a restart counts as well as a retry, so that task id and attempt name one call."""
+    """Attempt number from 1; restarts count as retries do, so that task id and attempt name one call."""
     agent: str
     model: str
     parents: tuple[str, ...]
@@ -43,9 +43,9 @@ class Task:
     priority: float
     """Expected output tokens on the longest path from here to a sink, itself included."""
     expected_output_tokens: int | None
-    """As declared; None: the app's profile tells."""
+    """Declared expected output; None: from the app's profile."""
     sampling: Mapping[str, Any]
-    """As declared; not to be changed."""
+    """Declared sampling; read-only."""
     rendered: Body
 
     def body(self) -> dict[str, Any]:
@@ -53,13 +53,13 @@ class Task:
         return self.rendered.build()
 
     def request(self) -> dict[str, Any]:
-        """The call as a request: model, sampling, and messages or prompt; new each time."""
+        """Return the call as a new request: model, sampling, and messages or prompt."""
         sampling = copy.deepcopy(dict(self.sampling))
         return {"model": self.model, **sampling, **self.body()}
 
 
 def call_name(task_id: str, attempt: int) -> str:
-    """What the call of an attempt is called: as its task, a later one with its number behind."""
+    """Return the name of an attempt's call: the task id, and from the second attempt its number."""
     return task_id if attempt == 1 else f"{task_id}~{attempt}"
 
 
@@ -74,7 +74,7 @@ class Filling:
         self._index: int | None = None
 
     def for_instance(self, index: int | None, item: Any) -> None:
-        """The instance that is filled from now on."""
+        """Select the instance to fill from now on."""
         self._index, self._item = index, item
 
     def read_text(self, placeholder: Placeholder, room_bytes: int) -> tuple[str, int]:

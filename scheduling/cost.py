@@ -86,11 +86,10 @@ class SliceWeights:
         return whole - (1.0 - cached_weight) * saved
 
     def typical_call(self, profile: AppProfile, stage: int, cached_weight: float = 1.0) -> float:
-        """w_aj: the slice of a call of exactly the expected size at stage ``stage``, as far as it is
-        believed.
+        """Return w_aj: the believed slice of a call of exactly the expected size at stage ``stage``.
 
         The same function of a call as :meth:`slice`, or an app would choose between two measures of
-        its calls. A prompt whose cached share no call has shown counts as cached: a client that says
+        its calls. A prompt whose cached share no call has shown counts as cached: a client that declares
         otherwise would be charged less than its weight.
         """
         expected = profile.stage(stage)
@@ -101,7 +100,7 @@ class SliceWeights:
         return profile.believed(stage, prompt + self.gamma * expected.output_tokens)
 
     def typical_interaction(self, profile: AppProfile, cached_weight: float = 1.0) -> float:
-        """The slice of a whole interaction of the expected size."""
+        """Return the slice of a whole interaction of the expected size."""
         stages = range(1, len(profile.stages) + 1)
         total = sum(self.typical_call(profile, stage, cached_weight) for stage in stages)
         return total / len(profile.stages) * profile.calls_per_interaction

@@ -43,7 +43,7 @@ def _not_dispatched(call_id: str) -> UnknownCallError:
 class Dispatcher:
     """One system at work. ``seed`` keys the prefix hashes: keep it secret in production.
 
-    ``infer_parents`` and ``reopen_grace_s`` are the tracker's.
+    ``infer_parents`` and ``reopen_grace_s`` are passed to the tracker.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Dispatcher:
         self._block_tokens = block_tokens
         self._seed = seed
         self.pools: dict[str, ModelPool] = {}
-        """By model, in the order in which they were first named; to be read only."""
+        """Pools by model, in the order in which they were first named; read-only."""
         self.first = self.new_pool()
         """The pool of the first model that is named, there from the beginning: policies' options are
         checked by building it."""
@@ -99,13 +99,13 @@ class Dispatcher:
     # --- models -----------------------------------------------------------------------------------
 
     def new_pool(self) -> ModelPool:
-        """A pool without workers that is not yet one of ``pools``."""
+        """Return a new pool without workers that is not yet one of ``pools``."""
         return ModelPool(
             self.system, self.directory, seed=self._seed, block_tokens=self._block_tokens
         )
 
     def pool_of(self, model: str) -> ModelPool:
-        """The pool of a model, made when the model is first named."""
+        """Return the pool of a model, made when the model is first named."""
         found = self.pools.get(model)
         if found is None:
             found = self.new_pool() if self.pools else self.first
@@ -113,7 +113,7 @@ class Dispatcher:
         return found
 
     def compose(self, pools: dict[str, ModelPool]) -> None:
-        """Go on with these pools, which know every call under way and every worker."""
+        """Replace the pools by these, which have every call in progress and every worker."""
         self.pools = pools
         self.first = next(iter(pools.values()), self.first)
         self._membership.compose(pools.values())
@@ -124,7 +124,7 @@ class Dispatcher:
             feeder.share([other for other in feeders if other is not feeder])
 
     def _feeders(self) -> list[Feeder]:
-        """Of all models, or of the first one that will be named."""
+        """Return the feeders of all models, or of the first one that will be named."""
         return [each.feeder for each in self.pools.values()] or [self.first.feeder]
 
     def _pool_of(self, live: LiveCall) -> ModelPool:
@@ -139,19 +139,19 @@ class Dispatcher:
         return self._handlers[type(event)](event, now_s)
 
     def queued(self, model: str, *of: str) -> int:
-        """Calls in the queue of a model: all, those of a tenant, or those of a tenant's user."""
+        """Return the queued calls of a model: all, those of a tenant, or those of a tenant's user."""
         pool = self.pools.get(model)
         if pool is None:
             return 0
         return pool.feed.queued_of(of) if of else len(pool.feeder)
 
     def block_keys(self, call: Call) -> BlockKeys:
-        """Of the prompt of a call under way."""
+        """Return the block keys of the prompt of a call in progress."""
         return self.pools[call.pool].locality.keys(call.call_id)
 
     @property
     def overloaded(self) -> bool:
-        """Whether any model is."""
+        """Return whether any model is overloaded."""
         return any(each.overload.overloaded for each in self.pools.values())
 
     def load(self) -> tuple[int, int]:
@@ -198,7 +198,7 @@ class Dispatcher:
             raise ValueError(f"call {call.call_id!r} is live already")
         profile = self.directory.profile(call.app)
         pool = self.pool_of(call.pool)
-        context_tokens = pool.pool.context_tokens
+        context_tokens = pool.worker_table.context_tokens
         attachment = self.tracker.attach(call, profile, now_s, context_tokens)
         call.client = self.path(call, now_s)
         call.stage = attachment.stage
@@ -214,7 +214,7 @@ class Dispatcher:
         )
         if not decision.admitted:
             mid_run = self.tracker.refuse(call, now_s)
-            state = pool.circumstances(call, self.system, profile, attachment)
+            state = pool.rejection_context(call, self.system, profile, attachment)
             return [ev.Refuse(call.call_id, decision, mid_run, state)]
 
         self.tracker.accept(call, attachment, now_s)
@@ -223,7 +223,7 @@ class Dispatcher:
         return pool.queue(live)
 
     def limits_in_use(self, owner: tuple[str, str, str], now_s: float, at: float) -> LimitsInUse:
-        """What the next call of a tenant's app and user has left of its limits."""
+        """Return what is left of limits for the next call of a tenant's app and user."""
         return self.admission.use(owner, overloaded=self.overloaded, now_s=now_s, at=at)
 
     # --- a call runs ------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ class Dispatcher:
         answers: tuple[int, ...] = (),
         asks: bool = False,
     ) -> list[ev.Command]:
-        """Forget a call and let its interaction know."""
+        """Forget a call and end it in its interaction."""
         del self._live[call.call_id]
         self.pools[call.pool].locality.forget(call.call_id)
         tokens = usage.prompt_tokens + usage.output_tokens
@@ -306,7 +306,7 @@ class Dispatcher:
 
     def _on_call_returned(self, event: ev.CallReturned, now_s: float) -> list[ev.Command]:
         live = self._dispatched(event.call_id)
-        return self._pool_of(live).give_back(live, self.path(live.call, now_s), now_s)
+        return self._pool_of(live).requeue(live, self.path(live.call, now_s), now_s)
 
     def _on_cancel_requested(self, event: ev.CancelRequested, now_s: float) -> list[ev.Command]:
         return self._cancel(event.call_id, event.outcome, now_s)
@@ -367,7 +367,7 @@ class Dispatcher:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times. Only between events."""
+        """Return the state as plain JSON values; ages, not times. Call it between events only."""
         return {
             "directory": self.directory.snapshot(),
             "tracker": self.tracker.snapshot(now_s),

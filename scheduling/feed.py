@@ -2,9 +2,9 @@
 
     feeder queue -> [feed window] -> router -> worker
 
-The feeder says who is next among those that may go to an open worker, the router says where. A worker
-whose window is full may still take a call of a run under way of which it holds the context (a *hit*,
-``hit_share`` of the system, decision 7); where there are such workers, hits go first.
+The feeder chooses the next call for the open workers, the router its worker. A worker whose window is
+full may still take a call of an active run whose context it holds (a *hit*, ``hit_share`` of the system,
+decision 7); where there are such workers, hits go first.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.locality import Locality
-from fairserve.scheduling.pool import Pool, Worker
+from fairserve.scheduling.worker_table import Worker, WorkerTable
 from fairserve.scheduling.workers import WorkerSet
 
 
 class Feed:
-    """The queued calls, and how they come to workers. Cost per call as of feeder and router."""
+    """Queue of waiting calls and their assignment to workers. Cost per call: feeder's plus router's."""
 
     def __init__(
         self,
         locality: Locality,
         feeder: Feeder,
         router: Router,
-        pool: Pool,
+        worker_table: WorkerTable,
         hit_share: float | None,
     ) -> None:
         self._locality = locality
         self._feeder = feeder
         self._router = router
-        self._pool = pool
+        self._worker_table = worker_table
         self._hit_share = hit_share
         self._queued: dict[str, LiveCall] = {}
         self._queued_of: Counter[tuple[str, ...]] = Counter()
@@ -45,25 +45,26 @@ class Feed:
         self._by_kinds: dict[frozenset[str], set[str]] = {}
         """Ids of the queued calls that only some kinds of worker can serve, by those kinds."""
         self.demand_tokens = 0
-        """Of the queued calls: prompts as far as nobody has them cached, and expected outputs."""
+        """Uncached prompt tokens plus expected output tokens of all queued calls."""
 
     def add(self, live: LiveCall) -> list[ev.Command]:
-        """A call arrives. Raises ValueError if it is queued already."""
+        """Queue a call that arrives. Raises ValueError if it is queued already."""
         call = live.call
         cached, holders = self._queue(live)
         self._feeder.add(call)
-        return self.pump(hit=bool(holders & self._pool.ajar()) and self._is_hit(call, cached))
+        held = bool(holders & self._worker_table.admits_hits_only())
+        return self.pump(hit=held and self._is_hit(call, cached))
 
-    def put_back(self, live: LiveCall) -> list[ev.Command]:
-        """Its worker failed it before its first token."""
+    def requeue(self, live: LiveCall) -> list[ev.Command]:
+        """Queue a call again that its worker failed before its first token."""
         self._queue(live)
         self._feeder.requeue(live.call)
         return self.pump()
 
     def _queue(self, live: LiveCall) -> tuple[int, int]:
-        """Its tokens that are cached somewhere, and the mask of the workers that have them."""
+        """Queue a call; return its cached tokens and the mask of the workers that hold them."""
         call = live.call
-        cached, holders = self._locality.match(call, self._pool.serving().mask)
+        cached, holders = self._locality.match(call, self._worker_table.serving().mask)
         live.demand_tokens = call.prompt_tokens - cached + call.expected_output_tokens
         self._enter(live)
         self.demand_tokens += live.demand_tokens
@@ -96,7 +97,7 @@ class Feed:
                 del self._by_kinds[live.call.kinds]
 
     def remove(self, live: LiveCall) -> None:
-        """A queued call is given up."""
+        """Remove a queued call without dispatching it."""
         self._feeder.remove(live.call.call_id)
         self._leave(live)
         self.demand_tokens -= live.demand_tokens
@@ -104,19 +105,19 @@ class Feed:
     def pump(self, *, hit: bool = False) -> list[ev.Command]:
         """Feed queued calls to open workers until one of the two runs out.
 
-        Where a worker that is ajar may hold the prefix of a queued call (``hit``, or it came ajar just
-        now), such calls go first.
+        Hits go first if a full worker may hold the prefix of a queued call: with ``hit``, or if a worker
+        has begun to admit hits since the last pump.
         """
         commands: list[ev.Command] = []
-        hit = hit or self._pool.came_ajar
-        self._pool.came_ajar = False
+        hit = hit or self._worker_table.hits_newly_admitted
+        self._worker_table.hits_newly_admitted = False
         while self._queued:
             call, open_workers = self._next_hit() if hit else (None, None)
             if call is None or open_workers is None:
                 hit = False
-                if not self._pool.any_open:
+                if not self._worker_table.any_open:
                     break
-                open_workers = self._pool.open()
+                open_workers = self._worker_table.open()
                 call = self._feeder.peek(open_workers, self._not_for(open_workers))
             if call is None:
                 break
@@ -126,7 +127,7 @@ class Feed:
             worker_id = self._router.select(call, open_workers)
             if worker_id is None:
                 break
-            commands.append(self._dispatch(live, self._pool.workers[worker_id]))
+            commands.append(self._dispatch(live, self._worker_table.workers[worker_id]))
         return commands
 
     def _not_for(self, workers: WorkerSet) -> Collection[str]:
@@ -140,7 +141,7 @@ class Feed:
         retries = self._retries.items()
         excluded = {name for name, live in retries if not self._candidates(workers, live)}
         for kinds, names in self._by_kinds.items():
-            if not workers.mask & self._pool.able(kinds):
+            if not workers.mask & self._worker_table.able(kinds):
                 excluded |= names
         return excluded
 
@@ -150,9 +151,9 @@ class Feed:
         They are of a kind that can serve it, and it has not failed there, unless no other such worker
         serves.
         """
-        serving = self._pool.serving()
+        serving = self._worker_table.serving()
         if live.call.kinds:
-            able = self._pool.able(live.call.kinds)
+            able = self._worker_table.able(live.call.kinds)
             workers = WorkerSet(workers.workers, workers.mask & able)
             serving = WorkerSet(serving.workers, serving.mask & able)
         return workers.without(live.avoid) if serving.without(live.avoid) else workers
@@ -166,17 +167,17 @@ class Feed:
 
         A retry is no hit: it waits for its turn. Nor is a call that some of these workers cannot serve.
         """
-        ajar = self._pool.ajar()
-        if not ajar:
+        full = self._worker_table.admits_hits_only()
+        if not full:
             return None, None
         excluded: Collection[str] = self._retries
         for kinds, names in self._by_kinds.items():
-            if ajar & ~self._pool.able(kinds):
+            if full & ~self._worker_table.able(kinds):
                 excluded = {*excluded, *names}
-        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, ajar), excluded)
+        call = self._feeder.peek_hit(WorkerSet(self._locality.workers, full), excluded)
         if call is None:
             return None, None
-        cached, holders = self._locality.match(call, ajar)
+        cached, holders = self._locality.match(call, full)
         if not self._is_hit(call, cached):
             return None, None
         return call, WorkerSet(self._locality.workers, holders)
@@ -187,17 +188,17 @@ class Feed:
         self.demand_tokens -= live.demand_tokens
         there = 1 << self._locality.workers.slot(worker.worker_id)
         live.cached_tokens, _ = self._locality.match(call, there)
-        live.price = self._feeder.dispatch(call.call_id, live.cached_tokens)
-        self._router.dispatched(call, worker.worker_id, live.price)
+        live.charge_factor = self._feeder.dispatch(call.call_id, live.cached_tokens)
+        self._router.dispatched(call, worker.worker_id, live.charge_factor)
         self._locality.placed(call, worker.worker_id)
         live.worker_id, live.epoch, live.started = worker.worker_id, worker.epoch, False
         live.demand_tokens = call.prompt_tokens - live.cached_tokens + call.expected_output_tokens
-        self._pool.add_demand(worker, live.demand_tokens)
+        self._worker_table.add_demand(worker, live.demand_tokens)
         waiting_tokens = call.prompt_tokens + call.expected_output_tokens
         live.hit_tokens = live.demand_tokens if self._is_hit(call, live.cached_tokens) else 0
-        self._pool.add_waiting(worker, waiting_tokens, live.hit_tokens)
+        self._worker_table.add_waiting(worker, waiting_tokens, live.hit_tokens)
         worker.calls += 1
-        weight = 1.0 / live.price
+        weight = 1.0 / live.charge_factor
         return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
 
     def restore(self, lives: Iterable[LiveCall]) -> None:

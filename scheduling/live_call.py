@@ -15,13 +15,13 @@ class LiveCall:
 
     call: Call
     demand_tokens: int = 0
-    """Its share of the demand: of the queue, or of its worker."""
+    """Demand of the call: in the queue, or at its worker."""
     worker_id: str | None = None
     epoch: int = 0
-    """Of the worker: tells apart the lives of one that comes back."""
-    price: float = 1.0
+    """Epoch of the worker, which distinguishes the lives of one that returns."""
+    charge_factor: float = 1.0
     hit_tokens: int = 0
-    """What it has to compute if its worker has most of its prompt cached, else 0."""
+    """Tokens to compute if its worker has most of its prompt cached, else 0."""
     cached_tokens: int = 0
     output_tokens: int = 0
     started: bool = False
@@ -29,20 +29,20 @@ class LiveCall:
     """Workers that failed it before its first token."""
 
     def usage(self) -> TokenUsage:
-        """What it has used so far, as far as it is known."""
+        """Return the known usage so far."""
         call = self.call
         return TokenUsage(
             call.input_tokens, call.system_tokens, self.cached_tokens, self.output_tokens
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return the call as plain JSON values."""
         plain = {f.name: getattr(self, f.name) for f in fields(LiveCall)}
         return {**plain, "call": call_to_plain(self.call), "avoid": list(self.avoid)}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> LiveCall:
-        """The inverse of :meth:`to_plain`."""
+        """Return the call of plain JSON values, the inverse of :meth:`to_plain`."""
         return cls(
             **{**plain, "call": call_from_plain(plain["call"]), "avoid": list(plain["avoid"])}
         )

@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CallSample:
-    """What happened to one call. Times that it never reached, or that nobody saw, are None."""
+    """Times and tokens of one call. Times that were not reached or not observed are None."""
 
     client: str
     interaction_id: str
@@ -40,13 +40,13 @@ class CallSample:
     queue_delay_s: float | None = None
     first_token_s: float | None = None
     mid_run: bool = False
-    """Refused although its interaction was under way."""
+    """Rejected although its interaction was active."""
     group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSample:
-    """What happened to one interaction."""
+    """Outcome of one interaction."""
 
     client: str
     interaction_id: str
@@ -61,7 +61,7 @@ class RunSample:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where service is compared: ``+-half_s`` around centres ``step_s`` apart."""
+    """Windows in which service is compared: ``+-half_s`` around centres ``step_s`` apart."""
 
     half_s: float = 30.0
     step_s: float = 28.5
@@ -85,8 +85,8 @@ def jain_index(values: Iterable[float]) -> float:
 def water_filling(
     demands: Mapping[str, float], total: float, weights: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """How a total is shared out: nobody gets more than their demand, and who gets less than that gets
-    as much over their weight (1 where none is given) as anybody. O(clients log clients).
+    """Return a total divided by weighted water-filling: no client gets more than its demand, and a
+    client with less gets as much over its weight (default 1) as any other. O(clients log clients).
     """
     weight = {client: (weights or {}).get(client, 1.0) for client in demands}
     left, shares = sum(weight.values()), {}
@@ -98,7 +98,7 @@ def water_filling(
 
 
 def satisfied(served: Mapping[str, float], entitled: Mapping[str, float]) -> dict[str, float]:
-    """By client, what it was served over what it is entitled to, 0 to 1; 1 where that is nothing."""
+    """Return each client's service over its entitlement, 0 to 1; 1 where that is nothing."""
     return {
         client: min(1.0, served.get(client, 0.0) / share) if share > 0 else 1.0
         for client, share in entitled.items()
@@ -115,7 +115,7 @@ def distribution(values: Iterable[float]) -> dict[str, float | None]:
 
 
 class Service:
-    """What was processed of some calls, by some cost: arrays of one entry a call, made once.
+    """Processed work of some calls, by some cost: arrays of one entry a call, made once.
 
     A call's service is spread evenly from its first token to its end.
     """
@@ -145,7 +145,7 @@ class Service:
 
 
 class Demand:
-    """What calls asked for, by some cost, at their arrivals. Refused calls are no demand."""
+    """Requested work of calls, by some cost, at their arrivals; rejected calls are no demand."""
 
     def __init__(self, calls: Iterable[CallSample], cost: Cost) -> None:
         asked = [(c.arrival_s, cost(c.usage)) for c in calls if c.outcome != "refused"]
@@ -215,10 +215,11 @@ def service_rates(by_client: dict[str, list[CallSample]], cost: Cost) -> dict[st
 def throttling_quality(
     calls: Iterable[CallSample], abusers: Collection[str]
 ) -> dict[str, float | None]:
-    """Are the throttled users the abusers (FairServe Figure 8c)? Throttled: refused at least once.
+    """Return whether the throttled users are the abusers (FairServe Figure 8c); throttled: rejected
+    once.
 
-    ``precision`` is the share of the throttled that are among ``abusers`` (clients), None where nobody
-    was throttled; ``recall`` the share of the abusers that made calls and were throttled, None where
+    ``precision`` is the share of the throttled that are among ``abusers`` (clients), None if no client
+    was throttled; ``recall`` the share of the abusers that made calls and were throttled, None if
     none made one. ``abusive_tokens`` were processed for abusers, a share of all that were processed.
     """
     seen, throttled = set(), set()
@@ -242,7 +243,7 @@ def throttling_quality(
 
 
 def waited_s(call: CallSample) -> float:
-    """From arrival to start; to its end where a call was cancelled before it started."""
+    """Return the time from arrival to start, or to the end of a call cancelled before its start."""
     if call.queue_delay_s is not None:
         return call.queue_delay_s
     return call.end_s - call.arrival_s if call.outcome == "cancelled" else 0.0

@@ -37,7 +37,7 @@ class Link:
 
 
 class Node:
-    """A run of blocks. To be read only; ``locks`` of a path are taken by the tree."""
+    """A run of blocks, read-only; the tree sets the ``locks`` of a path."""
 
     __slots__ = ("children", "keys", "links", "mask", "parent", "start")
 
@@ -59,7 +59,7 @@ class Node:
 
 
 class Cache:
-    """What one worker holds. The list's newest end is ``edge.older``, its oldest ``edge.newer``."""
+    """Blocks of one worker. The list's newest end is ``edge.older``, its oldest ``edge.newer``."""
 
     __slots__ = ("bit", "blocks", "capacity", "edge", "locked", "slot")
 
@@ -69,7 +69,7 @@ class Cache:
         self.capacity = max(1, capacity_blocks)
         self.blocks = 0
         self.locked = 0
-        """Of these, blocks on the paths of running calls."""
+        """Blocks among these on the paths of running calls."""
         self.edge = Link(root)
 
     def __iter__(self) -> Iterator[Link]:

@@ -17,8 +17,8 @@ from fairserve.scheduling.base import Feeder, Router
 from fairserve.scheduling.dispatcher import Dispatcher
 from fairserve.scheduling.model_pool import ModelPool
 from fairserve.scheduling.newcomers import newcomers_of
-from fairserve.scheduling.pool import Pool
 from fairserve.scheduling.system import SystemConfig
+from fairserve.scheduling.worker_table import WorkerTable
 from fairserve.throttling.registry import THROTTLES
 
 P = TypeVar("P")
@@ -75,7 +75,7 @@ def switch_system(
             state["router"] = pool.router.snapshot()
         pool.restore(state, [call for call, _, _ in own], now_s)
         if not same_router:
-            _fill_router(pool.router, pool.pool, own)
+            _fill_router(pool.router, pool.worker_table, own)
     dispatcher.system, dispatcher.admission.throttle = system, throttle
     dispatcher.tracker.immunity = system.immunity
     dispatcher.newcomers = newcomers
@@ -100,14 +100,14 @@ def _fill_feeder(feeder: Feeder, calls: Sequence[LiveState]) -> None:
             feeder.add(call)
 
 
-def _fill_router(router: Router, pool: Pool, calls: Sequence[LiveState]) -> None:
+def _fill_router(router: Router, worker_table: WorkerTable, calls: Sequence[LiveState]) -> None:
     """Add the workers to a new router, and the calls that run on them."""
-    for name in pool.workers:
+    for name in worker_table.workers:
         router.add_worker(name)
     for call, worker_id, _ in calls:
-        if worker_id is not None and worker_id in pool.workers:
+        if worker_id is not None and worker_id in worker_table.workers:
             router.dispatched(call, worker_id, 1.0)
-    for worker in pool.workers.values():
+    for worker in worker_table.workers.values():
         if worker.draining:
             router.remove_worker(worker.worker_id)
 

@@ -11,14 +11,14 @@ from typing import Any
 
 
 class RateWindow:
-    """One holder's amounts. Times are monotonic seconds and must not decrease. O(1) amortised."""
+    """Amounts of one holder. Times are monotonic seconds and must not decrease. O(1) amortised."""
 
     __slots__ = ("_buckets", "_window_s", "total")
 
     def __init__(self, window_s: float = 60) -> None:
         self._window_s = window_s
         self._buckets: dict[int, int] = {}
-        """By second, in order."""
+        """Amounts by second, in order."""
         self.total = 0
 
     def drop_old(self, now_s: float) -> None:
@@ -32,13 +32,13 @@ class RateWindow:
             self.total -= buckets.pop(second)
 
     def add(self, amount: int, now_s: float) -> None:
-        """It happened now."""
+        """Add an amount now."""
         second = int(now_s)
         self._buckets[second] = self._buckets.get(second, 0) + amount
         self.total += amount
 
     def correct(self, change: int, then_s: float) -> None:
-        """What was added at ``then_s`` was more or less by this; nothing if that is forgotten."""
+        """Correct an amount that was added at ``then_s``; ignored if it is forgotten."""
         second = int(then_s)
         if second in self._buckets:
             self._buckets[second] += change

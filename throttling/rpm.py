@@ -16,7 +16,7 @@ from fairserve.throttling.window import SlidingLog
 
 @dataclass(frozen=True, slots=True)
 class RpmOptions:
-    """``limit``: calls per user and minute, across the tenant's apps, or per app and minute.
+    """``limit`` is calls per user and minute across the tenant's apps, or per app and minute.
 
     None takes the app's limits: ``user_rpm`` then counts a user's calls to this app alone.
     """
@@ -59,7 +59,7 @@ class RpmThrottle:
         return keys
 
     def _windowed(self, key: str, now_s: float) -> str:
-        """The fixed window puts its number into the key: a new window is a new key."""
+        """Return the key with the number of the fixed window: a new window is a new key."""
         if self.options.window == "sliding":
             return key
         return f"{key}@{int(now_s // self.options.window_s)}"

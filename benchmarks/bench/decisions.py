@@ -55,7 +55,7 @@ class Decisions:
         for worker, tokens in self.worker_tokens.items():
             dispatcher.handle(WorkerJoined(worker, tokens), 0.0)
         self.locality, self.router = dispatcher.first.locality, dispatcher.first.router
-        self._open = dispatcher.first.pool.open()
+        self._open = dispatcher.first.worker_table.open()
         self._outstanding: deque[tuple[Call, str]] = deque()
         self.calls_made = 0
         self._fill()
@@ -127,7 +127,7 @@ class Decisions:
         self.locality.placed(call, worker)
 
     def _keep(self, call: Call, worker: str) -> None:
-        """The call is under way; older ones start and end."""
+        """The call is in progress; older ones start and end."""
         call.token_ids = NO_TOKENS  # nobody reads them again
         self.router.started(call.call_id)
         self._outstanding.append((call, worker))

@@ -1,9 +1,9 @@
-"""The prefix cache of one engine, with its news held back.
+"""The prefix cache of one engine, with its events delayed.
 
-Keys of a call are computed when it is registered, as an engine does it when a request comes in; the
-scheduler matches them again whenever it hears that one of the blocks at the end of its match changed.
-News of blocks are gathered until :meth:`EngineCache.tell`, so that what the scheduler makes of them can
-be timed apart from the cache's own work.
+Keys of a call are computed when it is registered, as an engine does it when a request arrives; the
+scheduler matches them again after a change of a block at the end of their match. Events of blocks are
+collected until :meth:`EngineCache.publish`, so that the scheduler's work on them can be timed apart
+from that of the cache.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 
 from fairserve.engine.block_prefix_cache import BlockPrefixCache
 from fairserve.interactions.call import Call
-from fairserve.scheduling.base import CacheNews
+from fairserve.scheduling.base import CacheListener
 from fairserve.scheduling.block_keys import BlockHasher
 
 _BLOCK_TOKENS = 16
@@ -30,25 +30,27 @@ class EngineCache(BlockPrefixCache):
         """Compute the keys of a call that is going to wait."""
         self.register(call.call_id, self._hasher.keys(call.token_ids, call.salt))
 
-    def follow(self, news: CacheNews) -> None:
-        """As the base does, but later."""
-        super().follow(_Gatherer(news, self._gathered))
+    def follow(self, listener: CacheListener) -> None:
+        """Subscribe as the base does; events are delayed until :meth:`publish`."""
+        super().follow(_Gatherer(listener, self._gathered))
 
-    def tell(self) -> None:
-        """Pass the news on."""
-        for tell, what in self._gathered:
-            tell(*what)
+    def publish(self) -> None:
+        """Pass the collected events on."""
+        for notify, arguments in self._gathered:
+            notify(*arguments)
         self._gathered.clear()
 
 
 class _Gatherer:
     def __init__(
-        self, news: CacheNews, gathered: list[tuple[Callable[..., None], tuple[object, ...]]]
+        self,
+        listener: CacheListener,
+        gathered: list[tuple[Callable[..., None], tuple[object, ...]]],
     ) -> None:
-        self._news, self._gathered = news, gathered
+        self._listener, self._gathered = listener, gathered
 
     def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
-        self._gathered.append((self._news.changed, (name, beyond_tokens)))
+        self._gathered.append((self._listener.changed, (name, beyond_tokens)))
 
     def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
-        self._gathered.append((self._news.renamed, (name, other, up_to_tokens)))
+        self._gathered.append((self._listener.renamed, (name, other, up_to_tokens)))

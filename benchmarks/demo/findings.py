@@ -70,7 +70,7 @@ def _not_better(default: Summary, others: Mapping[str, Summary]) -> str:
 
 
 def _comparisons(default: Summary, other: Summary) -> list[str]:
-    """What the other system did better, each as ``what (own against theirs)``."""
+    """List the figures in which the other system is better, as ``what (own against theirs)``."""
     found = []
     for group, name in ((WELL_BEHAVED, "well-behaved"), (FLOODER, "flooder")):
         label = f"completed interactions of the {name}"

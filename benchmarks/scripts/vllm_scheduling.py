@@ -94,7 +94,7 @@ def requests():
 
 
 class Service:
-    """What each client got, step by step, and what it still has to get."""
+    """Service of each client, step by step, and what is still due to it."""
 
     def __init__(self, scheduler):
         self.scheduler = scheduler
@@ -338,7 +338,9 @@ def main():
     parser.add_argument("--costs-rounds", type=int, default=5, help="0: none of these")
     values = parser.parse_args()
     settings = {"shares-rounds": values.shares_rounds, "costs-rounds": values.costs_rounds}
-    mark = present_mark("vllm", command_line("python benchmarks/scripts/vllm_scheduling.py", settings))
+    mark = present_mark(
+        "vllm", command_line("python benchmarks/scripts/vllm_scheduling.py", settings)
+    )
     result = document(values.shares_rounds, values.costs_rounds)
     for each in result["figures"]:
         low, high = each["spread"]

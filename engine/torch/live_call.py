@@ -1,4 +1,4 @@
-"""A call under way, as the event loop sees it: the events of its samples, and their sums."""
+"""A running call, as the event loop sees it: the events of its samples, and their sums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairserve.engine.torch.openai_response import SampleOutput
 
 
 class LiveCall:
-    """Used from the event loop only. ``release`` is called once, with the samples that still run.
+    """The state of a call, in the event loop. ``release`` is called once, with the samples that run.
 
     ``outputs`` grows as the events are applied, not as they arrive.
     """
@@ -21,13 +21,13 @@ class LiveCall:
         self.sequence_ids = sequence_ids
         self.outputs = [SampleOutput() for _ in sequence_ids]
         self.error: str | None = None
-        """Set when a sample failed; the call is over then."""
+        """Error of a failed sample, which ends the call; None: no sample failed."""
         self.handed_back = False
-        """The error is none of the call: another worker may take it."""
+        """True if the call did not cause the error: another worker may take it."""
         self.rejected = False
-        """The error is the request's: no worker can answer it."""
+        """True if the request caused the error: no worker can answer it."""
         self.has_started = False
-        """Whether a sample has entered the batch."""
+        """True once a sample has entered the batch."""
         self._index = {sequence_id: at for at, sequence_id in enumerate(sequence_ids)}
         self._running = set(sequence_ids)
         self._events: asyncio.Queue[EngineEvent] = asyncio.Queue()
@@ -36,11 +36,11 @@ class LiveCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether every sample's last event has been applied, or a sample failed."""
+        """Return True if every sample's last event has been applied, or a sample failed."""
         return self.error is not None or all(output.finish_reason for output in self.outputs)
 
     def put(self, event: EngineEvent) -> None:
-        """An event arrived."""
+        """Add an event that arrived."""
         ended = isinstance(event, Failed) or (
             isinstance(event, Generated) and event.finish_reason is not None
         )
@@ -50,14 +50,14 @@ class LiveCall:
         self._events.put_nowait(event)
 
     async def arrivals(self) -> list[EngineEvent]:
-        """Wait for events; all that are there, in order. Each has to be applied."""
+        """Wait for events and return all, in order. Each has to be applied."""
         events = [await self._events.get()]
         while not self._events.empty():
             events.append(self._events.get_nowait())
         return events
 
     def apply(self, event: EngineEvent) -> int:
-        """Add an event to the sums; returns the sample that it belongs to."""
+        """Add an event to the sums. Return the index of its sample."""
         index = self._index[event.sequence_id]
         output = self.outputs[index]
         if isinstance(event, Failed):
@@ -74,7 +74,7 @@ class LiveCall:
         return index
 
     def close(self) -> None:
-        """Nobody listens any more: what still runs is cancelled. May be called again."""
+        """End the call: samples that still run are cancelled. May be called again."""
         if not self._closed:
             self._closed = True
             self._release(self, sorted(self._running))

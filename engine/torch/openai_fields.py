@@ -1,4 +1,4 @@
-"""Takes the fields of a request's body one by one, and says what is wrong with one by its name."""
+"""Reads the fields of a request's body one by one; each error names its field."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "top_logprobs": (0,),
 }
-"""Fields that this engine cannot honour, with the values that ask for nothing (so does null)."""
+"""Fields that this engine cannot honour, with their neutral values (null is neutral, too)."""
 
 _DESCRIPTIVE = ("user", "metadata", "safety_identifier", "prompt_cache_key")
 _SHOWN_CHARACTERS = 60
 
 
 class RequestError(Exception):
-    """The request is not valid, or asks for what this engine does not have."""
+    """The request is not valid, or needs a feature that this engine lacks."""
 
     def __init__(self, message: str, param: str | None, code: str = "invalid_value") -> None:
         super().__init__(message)
@@ -38,17 +38,17 @@ class RequestError(Exception):
 
 
 class Fields:
-    """The fields of a body, taken one by one; null counts as absent. Raises RequestError."""
+    """The fields of a body, read one by one; null counts as absent. Raises RequestError."""
 
     def __init__(self, body: dict[str, Any]) -> None:
         self._left = dict(body)
 
     def take(self, name: str) -> Any:
-        """The value as it is; None if absent."""
+        """Return the value as it is; None if absent."""
         return self._left.pop(name, None)
 
     def text(self, name: str, default: str | None) -> str:
-        """A string."""
+        """Return a string."""
         value = self.take(name)
         if value is None:
             return default or ""
@@ -57,7 +57,7 @@ class Fields:
         return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """True or false; ``default`` if absent."""
+        """Return true or false; ``default`` if absent."""
         value = self.take(name)
         if value is None:
             return default
@@ -66,7 +66,7 @@ class Fields:
         return value
 
     def integer(self, name: str, low: int, high: int | None) -> int | None:
-        """A whole number from ``low`` to ``high``."""
+        """Return a whole number from ``low`` to ``high``; None if absent."""
         value = self.take(name)
         if value is None:
             return None
@@ -78,7 +78,7 @@ class Fields:
         return int(value)
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        """A finite number from ``low`` to ``high``."""
+        """Return a finite number from ``low`` to ``high``; None if absent."""
         value = self.take(name)
         if value is None:
             return None
@@ -88,8 +88,8 @@ class Fields:
             )
         return float(value)
 
-    def refuse_the_rest(self) -> None:
-        """Every field that was not taken must be neutral, or describe the caller only."""
+    def reject_the_rest(self) -> None:
+        """Raise RequestError for an unread field, unless it is neutral or describes the caller."""
         for name in _DESCRIPTIVE:
             self.take(name)
         for name, value in self._left.items():
@@ -106,21 +106,21 @@ class Fields:
 
 
 def shown(value: Any) -> str:
-    """A value as an error message shows it."""
+    """Return a value for an error message."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
 
 
 def is_integer(value: Any) -> bool:
-    """A whole number; true and false are none."""
+    """Return True for a whole number; true and false are none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """A finite number; true and false are none."""
+    """Return True for a finite number; true and false are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equality that keeps true apart from 1."""
+    """Compare so that true is not 1."""
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)

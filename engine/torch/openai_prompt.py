@@ -10,7 +10,7 @@ _MESSAGE_KEYS = {"role", "content", "name"}
 
 
 def read_messages(value: Any) -> list[dict[str, str]]:
-    """``messages`` with their contents as text. Raises RequestError."""
+    """Return ``messages`` with their contents as text. Raises RequestError."""
     if not isinstance(value, list) or not value:
         raise RequestError("messages must be a list of at least one message", "messages")
     return [_message(message, f"messages[{index}]") for index, message in enumerate(value)]
@@ -58,7 +58,7 @@ def _content(content: Any, where: str) -> str:
 
 
 def read_prompt(value: Any) -> str | list[int]:
-    """``prompt``, a text or token ids. Raises RequestError."""
+    """Return ``prompt``, a text or token ids. Raises RequestError."""
     if isinstance(value, str) and value:
         return value
     if isinstance(value, list) and value and all(is_integer(item) for item in value):

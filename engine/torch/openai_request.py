@@ -1,6 +1,6 @@
 """Reads the bodies of /v1/chat/completions and /v1/completions.
 
-Every field is honoured, neutral, or refused by name: nothing is dropped silently. ``user`` and
+Every field is honoured, neutral, or rejected by name: nothing is dropped silently. ``user`` and
 ``metadata`` describe the caller and change no output, so they are accepted.
 """
 
@@ -58,9 +58,9 @@ class GenerationRequest:
     ignore_eos: bool
     min_tokens: int
     logprobs: int | None
-    """How many of the likeliest tokens to tell beside each chosen one; None tells nothing."""
+    """Likeliest tokens to report beside each chosen one; None: no log probabilities."""
     schema: dict[str, Any] | None
-    """The JSON schema of the output; None if it is free."""
+    """JSON schema of the output; None if it is free."""
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -71,7 +71,7 @@ class GenerationRequest:
     expected_output_tokens: int
 
     def params(self, max_tokens: int, sample: int, grammar: Grammar | None) -> SamplingParams:
-        """The options of one of the samples."""
+        """Return the options of one of the samples."""
         return SamplingParams(
             max_tokens=max_tokens,
             temperature=self.temperature,
@@ -147,13 +147,13 @@ def parse(kind: Kind, body: Any) -> GenerationRequest:
         weight=weight,
         expected_output_tokens=expected,
     )
-    fields.refuse_the_rest()
+    fields.reject_the_rest()
     _check_together(request)
     return request
 
 
 def _check_together(request: GenerationRequest) -> None:
-    """A grammar that is complete allows the end and nothing else."""
+    """Raise RequestError for fields that contradict a grammar, which decides where the output ends."""
     if request.schema is None:
         return
     for name, given in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
@@ -167,7 +167,7 @@ def _check_together(request: GenerationRequest) -> None:
 
 
 def _logprobs(kind: Kind, fields: Fields) -> int | None:
-    """Chat has a switch and a number, completions a number."""
+    """Return the number of likeliest tokens; chat has a switch and a number, completions a number."""
     if kind == "completion":
         return fields.integer("logprobs", 0, MAX_COMPLETION_LOGPROBS)
     switch = fields.flag("logprobs")
@@ -180,7 +180,7 @@ def _logprobs(kind: Kind, fields: Fields) -> int | None:
 
 
 def _schema(value: Any) -> dict[str, Any] | None:
-    """The JSON schema that a ``response_format`` asks for."""
+    """Return the JSON schema of a ``response_format``; None if it asks for text."""
     if value is None:
         return None
     name = "response_format"
@@ -201,7 +201,7 @@ def _schema(value: Any) -> dict[str, Any] | None:
     if not isinstance(inner, dict):
         raise RequestError(f"{where} must be an object", where)
     for key in inner:
-        # The first two are notes for the model, the third asks for what is done in any case.
+        # The first two are notes for the model, the third is done in any case.
         if key not in ("name", "description", "strict", "schema"):
             raise RequestError(
                 f"unknown field {where}.{key}", f"{where}.{key}", "unknown_parameter"
@@ -265,7 +265,7 @@ def _token_ids(value: Any) -> frozenset[int]:
 
 
 def _stream_options(value: Any, stream: bool) -> tuple[bool, bool]:
-    """include_usage and continuous_usage_stats (which implies nothing about the first)."""
+    """Return include_usage and continuous_usage_stats, which are independent."""
     if value is None:
         return False, False
     if not stream:
@@ -283,7 +283,7 @@ def _stream_options(value: Any, stream: bool) -> tuple[bool, bool]:
 
 
 def _xargs(value: Any) -> tuple[str, str, float, int]:
-    """client_id, call_id ('' where absent), weight, and expected_output_tokens (0 where absent)."""
+    """Return client_id, call_id ('' if absent), weight, and expected_output_tokens (0 if absent)."""
     if value is None:
         return "", "", 1.0, 0
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Reads the body of /tokenize, as vLLM has it: a prompt or the messages of a chat."""
+"""Reads the body of vLLM's /tokenize: a prompt or the messages of a chat."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class TokenizeRequest:
     """A checked request. Either ``messages`` or ``prompt`` is given."""
 
     model: str
-    """Empty: the model that is here."""
+    """Name of the model; empty: the served one."""
     messages: list[dict[str, str]]
     prompt: str
     add_generation_prompt: bool
-    """Whether the beginning of the answer is added to the messages."""
+    """True to add the beginning of the answer to the messages."""
     add_special_tokens: bool
-    """Whether the tokenizer adds its own tokens to a prompt. Chat templates add theirs themselves."""
+    """True to add the tokenizer's own tokens to a prompt. Chat templates add theirs themselves."""
 
 
 def parse_tokenize(body: Any) -> TokenizeRequest:
@@ -40,5 +40,5 @@ def parse_tokenize(body: Any) -> TokenizeRequest:
         add_generation_prompt=fields.flag("add_generation_prompt", default=True),
         add_special_tokens=fields.flag("add_special_tokens", default=True),
     )
-    fields.refuse_the_rest()
+    fields.reject_the_rest()
     return request

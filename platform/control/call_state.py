@@ -133,7 +133,7 @@ def refusal_fields(refusal: Refuse) -> dict[str, Any]:
 
 def _inputs(refusal: Refuse) -> dict[str, Any]:
     """What else it was decided on, by the names of the columns."""
-    state, budget = refusal.circumstances, refusal.decision.budget
+    state, budget = refusal.context, refusal.decision.budget
     inputs = {} if state is None else {f.name: getattr(state, f.name) for f in fields(state)}
     if budget is not None:
         inputs |= {

@@ -126,7 +126,7 @@ class CallLifecycle:
         live.price = self._prices.at(call.pool, live.accepted_at)
         self.require_storage()
         if message.user_agent_retry:
-            self._take_back(self._recorder.repeated(message.fingerprint))
+            self._refund(self._recorder.repeated(message.fingerprint))
             self._rename_repeated(call)
         self._refuse_without_room(live)
         with interaction_errors(call):
@@ -176,7 +176,7 @@ class CallLifecycle:
             live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
             for listener in self._listeners:
                 listener.call_started(live, now_s)
-            cached = message.usage.cached_tokens if message.cached_told else None
+            cached = message.usage.cached_tokens if message.cached_tokens_reported else None
             self.take(ev.CallStarted(message.call_id, cached))
         grew = message.usage.output_tokens > before.output_tokens
         if grew and self.calls.decoded(message.call_id, message.usage.output_tokens):
@@ -304,8 +304,8 @@ class CallLifecycle:
             call.call_id = f"{first}~{number}"
             number += 1
 
-    def _take_back(self, earlier: CallRecord | None) -> None:
-        """Budgets get back what an attempt cost that is not charged any more."""
+    def _refund(self, earlier: CallRecord | None) -> None:
+        """Refund to the budgets the cost of an attempt that is no longer charged."""
         if earlier is not None and earlier.cost:
             owner = (earlier.tenant, earlier.app, earlier.user)
             self.take(ev.BudgetSpent(owner, -earlier.cost, earlier.accepted_at))

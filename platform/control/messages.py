@@ -65,7 +65,7 @@ class Progress:
     call_id: str
     started: bool
     usage: TokenUsage
-    cached_told: bool = False
+    cached_tokens_reported: bool = False
     """Whether the worker said how much it had cached; if not, 0 in ``usage`` means unknown."""
 
 

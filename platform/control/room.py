@@ -12,8 +12,8 @@ from fairserve.interactions.call import Call
 from fairserve.interactions.run import Attachment
 from fairserve.platform.base.errors import FairServeError, RateLimitedError, UnavailableError
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.circumstances import Circumstances
 from fairserve.scheduling.dispatcher import Dispatcher
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Decision, Scope
 
 RETRY_S = 5.0
@@ -55,7 +55,7 @@ def no_room(
     calls, tokens = (len(run), run.tokens) if run is not None and own else (0, 0)
     attachment = Attachment(0, calls > 0, immune=False, calls=calls, tokens=tokens)
     return ev.Refuse(
-        call.call_id, decision, calls > 0, _circumstances(dispatcher, call, attachment)
+        call.call_id, decision, calls > 0, _rejection_context(dispatcher, call, attachment)
     )
 
 
@@ -83,12 +83,12 @@ def turned_away(refusal: ev.Refuse) -> FairServeError:
     return UnavailableError(text, code=decision.reason, headers=headers)
 
 
-def _circumstances(
+def _rejection_context(
     dispatcher: Dispatcher, call: Call, attachment: Attachment
-) -> Circumstances | None:
+) -> RejectionContext | None:
     """None for a model that nobody has named before: it has no load."""
     pool = dispatcher.pools.get(call.pool)
     if pool is None:
         return None
     profile = dispatcher.directory.profile(call.app)
-    return pool.circumstances(call, dispatcher.system, profile, attachment, asked=False)
+    return pool.rejection_context(call, dispatcher.system, profile, attachment, asked=False)

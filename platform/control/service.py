@@ -364,7 +364,7 @@ class ControlService:
                     worker.foreign_tokens,
                 )
                 for model, each in dispatcher.pools.items()
-                for worker in each.pool.workers.values()
+                for worker in each.worker_table.workers.values()
             ),
             models=tuple(
                 ModelView(

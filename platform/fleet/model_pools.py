@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from fairserve.engine.base import WorkerFacts
-from fairserve.engine.request_fields import ServerKind
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME, ensure_builtin_model
+from fairserve.engine.wire.base import WorkerFacts
+from fairserve.engine.wire.request_fields import ServerKind
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.fleet.fleet import Desired
 from fairserve.platform.fleet.models import Models, ServedModel

@@ -43,7 +43,7 @@ class ServedModel:
     drained: frozenset[str] = frozenset()
     """Ids of its workers that take no calls for now."""
     kinds: frozenset[str] = frozenset()
-    """Kinds of server among the others; see :mod:`fairserve.engine.request_fields`."""
+    """Kinds of server among the others; see :mod:`fairserve.engine.wire.request_fields`."""
 
     @property
     def max_body_bytes(self) -> int | None:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from fairserve.engine.base import WorkerMetrics
+from fairserve.engine.wire.base import WorkerMetrics
 from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.port import ClusterView, ControlPort, WorkerView
 from fairserve.platform.control.record import Client

@@ -1,7 +1,7 @@
 """The FastAPI application: routers, errors in one shape, a log line per request.
 
 The middleware is plain ASGI: Starlette's ``BaseHTTPMiddleware`` gathers streams. What the endpoints
-need is put on ``app.state`` by :mod:`fairserve.platform.server.wiring`.
+find on ``app.state`` is in :mod:`fairserve.platform.server.http_state`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from fairserve.platform.reporting.usage import endpoints as usage
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.reporting.user_data import endpoints as user_data
 from fairserve.platform.server.http.intake import Intake
+from fairserve.platform.server.http_state import HttpState, put_on
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions import endpoints as completions
 from fairserve.platform.serving.completions.limit_headers import LimitHeaders
@@ -53,7 +54,7 @@ from fairserve.platform.tenancy.profiles import endpoints as profiles
 from fairserve.platform.tenancy.tenants import endpoints as tenants
 from fairserve.platform.tenancy.tenants import users
 from fairserve.platform.tuning import endpoints as throttling
-from fairserve.platform.tuning.preview import Previews
+from fairserve.platform.tuning.preview.service import Previews
 
 logger = logging.getLogger(__name__)
 access_log = logging.getLogger("fairserve.access")
@@ -83,22 +84,20 @@ MANAGEMENT = (
 
 def create_app(settings: Settings, lifespan: Lifespan) -> FastAPI:
     """The application. ``lifespan`` puts what the endpoints need on ``app.state``."""
-    docs = "/docs" if settings.api_docs else None
+    docs = "/docs" if settings.server.api_docs else None
     app = FastAPI(
         title="FairServe",
         version=_version(),
         lifespan=lifespan,
         docs_url=docs,
         redoc_url=None,
-        openapi_url="/openapi.json" if settings.api_docs else None,
+        openapi_url="/openapi.json" if settings.server.api_docs else None,
     )
-    app.state.settings = settings
-    app.state.previews = Previews()
-    app.state.report_slots = ReportSlots()
+    console_state = ConsoleState(settings.console)
+    put_on(app, HttpState(settings, Previews(), ReportSlots(), console_state))
     for module in (completions, interactions, *MANAGEMENT):
         app.include_router(module.router)
-    if settings.console:
-        app.state.console = ConsoleState(settings)
+    if settings.console.console:
         app.include_router(console)
     app.add_exception_handler(FairServeError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)

@@ -27,18 +27,21 @@ from typing import Any, TextIO
 
 import uvicorn
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Scope
 
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
-from fairserve.platform.control.lease import Lease
+from fairserve.platform.control.lease import Lease, LeaseTakenError
 from fairserve.platform.db.engine import connect
 from fairserve.platform.db.secret_key import SecretKeyError
+from fairserve.platform.fleet.fleet_file import FleetFileError, read_fleet
 from fairserve.platform.fleet.supervisor import WorkersFailedError
+from fairserve.platform.server.database import prepare_database
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within, raise_descriptor_limit
 from fairserve.platform.server.http.protocol import LimitedProtocol, RequestLimits
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +53,28 @@ SWITCH_S = 0.0005
 
 class StartError(Exception):
     """The server cannot start here. The message says why, and what to do."""
+
+
+def serve(settings: Settings) -> int:
+    """Run the server until it is stopped; returns the exit code."""
+    try:
+        if settings.fleet.fleet_file is not None:
+            read_fleet(settings.fleet.fleet_file)
+        try:
+            settings.db.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StartError(
+                f"the data folder {settings.db.data_dir} cannot be made: {error.strerror};"
+                " choose another one with --data-dir"
+            ) from error
+        return ServerProcess(settings).run()
+    except (StartError, LeaseTakenError, FleetFileError) as error:
+        print(f"fairserve: {error}", file=sys.stderr)
+        return 1
+    except SQLAlchemyError as error:
+        cause = getattr(error, "orig", None) or error
+        print(f"fairserve: the database: {' '.join(str(cause).split())}", file=sys.stderr)
+        return 1
 
 
 class ServerProcess:
@@ -66,20 +91,22 @@ class ServerProcess:
         """Lock, bind, serve. Raises StartError, SchemaError or SQLAlchemyError before it serves."""
         settings = self._settings
         logging.basicConfig(
-            level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
+            level=settings.server.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
         )
         logging.getLogger("alembic").setLevel(logging.WARNING)
         # The loop shares the interpreter with the ledger's thread: it must not wait for 5 ms.
         sys.setswitchinterval(SWITCH_S)
         with self._open as stack:
             stack.callback(_detach_broken_outputs)
-            self._lock_file(settings.data_dir / "serve.lock", f"data folder {settings.data_dir}")
+            self._lock_file(
+                settings.db.data_dir / "serve.lock", f"data folder {settings.db.data_dir}"
+            )
             listener = stack.enter_context(self._bind())
             self._port = listener.getsockname()[1]
             engine = self._connect()
             lease = self._lease(engine)
             try:
-                self._admin_key = prepare_database(settings, engine, lease)
+                self._admin_key = prepare_database(settings.db, engine, lease)
             except (SecretKeyError, ValueError, OSError) as error:
                 raise StartError(str(error)) from error
             lease.start()
@@ -99,7 +126,7 @@ class ServerProcess:
             server_header=False,
             proxy_headers=False,  # client_address believes trusted_proxies, and nobody by default
             timeout_graceful_shutdown=AFTER_DRAIN_S,
-            timeout_keep_alive=settings.keep_alive_timeout_s,
+            timeout_keep_alive=settings.server.keep_alive_timeout_s,
         )
         server = _Server(config, platform)
         app.state.abort_connection = server.abort
@@ -141,7 +168,7 @@ class ServerProcess:
 
     def _connect(self, **options: Any) -> Engine:
         try:
-            engine = connect(self._settings.effective_database_url, **options)
+            engine = connect(self._settings.db.effective_database_url, **options)
         except (ValueError, OSError) as error:
             raise StartError(f"the database: {error}") from error
         self._open.callback(engine.dispose)
@@ -158,10 +185,10 @@ class ServerProcess:
             self._lock_file(path.with_name(path.name + ".lock"), f"database {path}")
             guard = "lock of the database file"
         else:
-            guard = f"data folder {_folder_id(self._settings.data_dir)}"
+            guard = f"data folder {_folder_id(self._settings.db.data_dir)}"
         lease = Lease(
             self._connect(pool_size=1),
-            lease_s=self._settings.database_lease_s,
+            lease_s=self._settings.db.database_lease_s,
             holder=f"{socket.gethostname()}, process {os.getpid()}",
             guard=guard,
         )
@@ -169,7 +196,7 @@ class ServerProcess:
         return lease
 
     def _bind(self) -> socket.socket:
-        host, port = self._settings.host, self._settings.port
+        host, port = self._settings.server.host, self._settings.server.port
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             return socket.create_server((host, port), family=family, backlog=2048)
@@ -192,7 +219,7 @@ class ServerProcess:
 
     def _show_banner(self, platform: Platform) -> None:
         settings = self._settings
-        host = "127.0.0.1" if settings.host in ("0.0.0.0", "") else settings.host  # noqa: S104
+        host = "127.0.0.1" if settings.server.host in ("0.0.0.0", "") else settings.server.host  # noqa: S104
         host = f"[{host}]" if ":" in host else host
         name = ", ".join(model.names[0] for model in platform.models.served())
         if name == BUILTIN_MODEL_NAME:
@@ -200,12 +227,12 @@ class ServerProcess:
         lines = [
             f"FairServe is ready at http://{host}:{self._port}",
             f"  model   {name}",
-            f"  workers {len(platform.pool.members())}, system {settings.system}",
-            f"  data    {settings.data_dir}",
+            f"  workers {len(platform.pool.members())}, system {settings.tuning.system}",
+            f"  data    {settings.db.data_dir}",
         ]
-        if settings.console:
+        if settings.console.console:
             lines.append(f"  console http://{host}:{self._port}/console")
-        if settings.api_docs:
+        if settings.server.api_docs:
             lines.append(f"  docs    http://{host}:{self._port}/docs")
         if self._admin_key is not None:
             lines.append(f"  admin key (shown once, keep it): {self._admin_key}")
@@ -310,7 +337,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
     """Return uvicorn's protocol within the limits of the settings and of this process."""
     descriptors = raise_descriptor_limit()
-    total, per_address = settings.max_connections, settings.max_connections_per_address
+    total, per_address = (
+        settings.server.max_connections,
+        settings.server.max_connections_per_address,
+    )
     possible = connections_within(descriptors)
     if possible < total:
         total, per_address = possible, min(per_address, max(1, possible // 2))
@@ -320,15 +350,15 @@ def _limited_protocol(settings: Settings) -> functools.partial[LimitedProtocol]:
             descriptors,
             total,
             per_address,
-            settings.max_connections,
+            settings.server.max_connections,
         )
     return functools.partial(
         LimitedProtocol,
-        connections=Connections(total, per_address, settings.proxy_networks),
+        connections=Connections(total, per_address, settings.console.proxy_networks),
         limits=RequestLimits(
-            head_timeout_s=settings.request_head_timeout_s,
-            body_timeout_s=settings.request_body_timeout_s,
-            max_body_bytes=settings.max_body_bytes,
+            head_timeout_s=settings.server.request_head_timeout_s,
+            body_timeout_s=settings.server.request_body_timeout_s,
+            max_body_bytes=settings.server.max_body_bytes,
         ),
     )
 

@@ -66,7 +66,7 @@ class _Tenant:
 
 
 class WeightCap:
-    """The largest weight that counts, for each app and stage. ``cap`` is infinite: none."""
+    """The largest weight that counts, for each app and stage. An infinite ``cap`` is none."""
 
     def __init__(
         self, cap: float, directory: Directory, weight_of: Callable[[AppProfile, int], float]
@@ -75,7 +75,7 @@ class WeightCap:
         self._tenants: OrderedDict[str, _Tenant] = OrderedDict()
 
     def of_dispatched(self, call: Call) -> float:
-        """The largest weight that counts of a call that is dispatched now; its app is in use."""
+        """Return the largest weight that counts of a call dispatched now; its app is then in use."""
         if self._cap == math.inf:
             return math.inf
         tenant = self._tenants.get(call.tenant)
@@ -102,7 +102,7 @@ class WeightCap:
         return statistics.median_low(others) if others else math.inf
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values, by tenant."""
+        """Return the state as plain JSON values, by tenant."""
         return {
             name: [tenant.calls, list(tenant.apps.items())]
             for name, tenant in self._tenants.items()

@@ -1,4 +1,4 @@
-"""What may be set of Preble, and its model of the time that a prefill takes."""
+"""Options of Preble, and its model of the time that a prefill takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever calls do: what was counted by client and bucket is what the ledger's rows say in the end."""
+"""The counts by client and bucket equal the ledger's rows in the end, for any calls."""
 
 import asyncio
 from collections import defaultdict
@@ -28,7 +28,7 @@ OUTCOMES = ["completed", "failed", "cancelled"]
 
 async def play(steps):
     world = MonitoredWorld("fairserve", capacity=1500, max_queue_wait_s=25.0, lease_s=20.0)
-    tasks, told = {}, defaultdict(lambda: (0, 0))
+    tasks, reported = {}, defaultdict(lambda: (0, 0))
     counted = defaultdict(float)
     seen = set()
 
@@ -64,10 +64,10 @@ async def play(steps):
             world.control.cancel(Cancel(list(tasks)[which % len(tasks)]))
         elif grants := granted():
             grant = grants[which % len(grants)]
-            output = told[grant.call_id][1] + amount
+            output = reported[grant.call_id][1] + amount
             usage = TokenUsage(100, 0, min(100, which), output)
             if kind == "progress":
-                told[grant.call_id] = (100, output)
+                reported[grant.call_id] = (100, output)
                 world.control.progress(Progress(grant.call_id, True, usage, True))
             elif kind == "end":
                 told_of.discard(grant.call_id)

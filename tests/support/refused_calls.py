@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from call_records import call_record
 
 from fairserve.platform.control.call_state import refusal_fields
-from fairserve.scheduling.circumstances import Circumstances
 from fairserve.scheduling.events import Refuse
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.base import Decision
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-STATE = Circumstances(
+STATE = RejectionContext(
     system="fairserve",
     overloaded=True,
     demand_tokens=2360,

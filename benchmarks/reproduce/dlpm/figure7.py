@@ -40,7 +40,7 @@ COSTS = replace(COST_MODELS["a100-llama3-8b"], max_running=4096)
 WORKERS = (1, 2, 4, 8)
 PAPER = ("vtc", "rr-lpm", "preble", "d2lpm")
 EXCEPTION = ("long-context-qa", "S2", 8)
-"""Where the paper's Preble has more throughput than its D2LPM."""
+"""The cell in which the paper's Preble has more throughput than its D2LPM."""
 OURS = "fairserve"
 DURATION_S = {"long-context-qa": 60.0, "tree-of-thoughts": 24.0, "judge": 40.0}
 RATES = {
@@ -92,7 +92,7 @@ _DRAWN = {
 
 
 def _latency(summary: Mapping[str, Any]) -> Mapping[str, float]:
-    """Of the well-behaved: of programs, or to the first token where a program is one short call."""
+    """Return latencies of well-behaved programs, or the TTFT where a program is one short call."""
     good = _good(summary)
     single = good["per_client"] and summary["workload"] == "long-context-qa"
     latency: Mapping[str, float] = good["ttft_s" if single else "interaction_latency_s"]
@@ -196,7 +196,7 @@ def _label(cell: Cell, system: str) -> str:
 
 
 def claims(cells: Cells) -> list[Check]:
-    """What the paper says of the figure, and what is claimed for this project's default."""
+    """Check the paper's claims, and those for this project's default."""
     vtc = cells.ratios("tok/s", "d2lpm", "vtc")
     lpm = cells.ratios("tok/s", "d2lpm", "rr-lpm")
     checks = [

@@ -1,4 +1,4 @@
-"""Whose usage and refusals a key may read: an app's, a tenant's, or those of one an admin key names."""
+"""Access to usage and rejections by the kind of key: one app, one tenant, or a tenant that is named."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class NamesApp(Protocol):
 
     @property
     def app(self) -> str | None:
-        """Its id; None where none is named."""
+        """Return the app's id; None if the query names none."""
         ...
 
 
 async def _reader(principal: CurrentPrincipal, request: Request) -> Principal:
-    """An app key, a tenant key, or an admin key that names a tenant."""
+    """Accept an app key, a tenant key, or an admin key that names a tenant."""
     if principal.scope != "app":
         return await require_tenant(principal, request)
     if request.query_params.get("tenant", principal.tenant_id) != principal.tenant_id:
@@ -35,7 +35,7 @@ Reader = Annotated[Principal, Depends(_reader)]
 
 
 def asked_app(session: Session, principal: Principal, query: NamesApp) -> str | None:
-    """The app that is asked for, or the key's own. Raises NotFoundError for anybody else's."""
+    """Return the requested app, or the key's own. Raises NotFoundError for another owner's app."""
     assert principal.tenant_id is not None
     app_id = query.app or principal.app_id
     if app_id is None or app_id == principal.app_id:
@@ -46,6 +46,6 @@ def asked_app(session: Session, principal: Principal, query: NamesApp) -> str | 
 
 
 def refuse_tenant_groups(query: UsageQuery) -> None:
-    """Who reads one tenant's usage has no use for them. Raises InvalidRequestError."""
+    """Raise InvalidRequestError for a group by tenant: a tenant reads only its own usage."""
     if "tenant" in query.group_by:
         raise InvalidRequestError("allowed groups: app, user, model, day, hour", param="group_by")

@@ -35,10 +35,12 @@ class Intake:
     def __init__(self, app: ASGIApp, settings: Settings, answer: Answer) -> None:
         """``answer`` makes the response of a rejected request."""
         self._app = app
-        self._max_body_bytes = settings.max_body_bytes
+        self._max_body_bytes = settings.server.max_body_bytes
         self._answer = answer
         self._memory = BodyMemory(
-            settings.max_body_memory_bytes, settings.max_tenant_share, settings.max_body_bytes
+            settings.server.max_body_memory_bytes,
+            settings.control.max_tenant_share,
+            settings.server.max_body_bytes,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

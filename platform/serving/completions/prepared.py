@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from fairserve.engine.base import CompletionPath, WorkerRequest
-from fairserve.engine.request_fields import SERVER_KINDS, RequestFieldError, demands
+from fairserve.engine.wire.base import CompletionPath, WorkerRequest
+from fairserve.engine.wire.request_fields import SERVER_KINDS, RequestFieldError, demands
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.conversation import Conversation
 from fairserve.interactions.identity import (
@@ -29,12 +29,10 @@ from fairserve.platform.base.errors import (
     BodyTooLargeError,
     ContextLengthError,
     InvalidRequestError,
-    UnsupportedFieldError,
 )
 from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.server.settings import CacheIsolation
 from fairserve.platform.serving.completions.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
@@ -42,6 +40,7 @@ from fairserve.platform.serving.completions.schemas import (
     TextBody,
     invalid,
 )
+from fairserve.platform.serving.settings import CacheIsolation
 from fairserve.platform.tenancy.auth import Principal
 
 INLINE_BODY_BYTES = 64 * 1024
@@ -232,17 +231,18 @@ def read_body(path: CompletionPath, plain: Mapping[str, Any]) -> CompletionBody:
 def _able_kinds(body: CompletionBody, model: ServedModel) -> frozenset[str]:
     """Return the kinds of worker that can serve the request; empty: every kind.
 
-    Raises UnsupportedFieldError naming a field that no worker of the model can honour. Kinds are of no
+    Raises InvalidRequestError naming a field that no worker of the model can honour. Kinds are of no
     matter while the model has no worker: one that can may come.
     """
     able: frozenset[str] = SERVER_KINDS
     for demand in body.demands:
         able &= demand.kinds
         if not able & (model.kinds or SERVER_KINDS):
-            raise UnsupportedFieldError(
+            raise InvalidRequestError(
                 f"{demand.field}: the workers of {model.names[0]!r} cannot honour it together with"
                 " the other fields of this call; leave it out, or choose another model",
                 param=demand.field,
+                code="unsupported_parameter",
             )
     return frozenset() if able == SERVER_KINDS else able
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from fairserve.engine.base import CompletionPath, WorkerClient
+from fairserve.engine.wire.base import CompletionPath, WorkerClient
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.models import Models

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fairserve.engine.base import WorkerRejectedError, WorkerUnavailableError
+from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.serving.completions.prompt import (

@@ -34,7 +34,7 @@ def list_prices(
 ) -> Page[PriceOut]:
     """All prices, past ones included: by model, newest first."""
     rows, total = repository.page(session, query.model, query.limit, query.offset)
-    currency = request.app.state.settings.currency
+    currency = request.app.state.settings.tenancy.currency
     return Page(
         items=[_out(row, currency) for row in rows],
         total=total,
@@ -75,7 +75,7 @@ def create_price(
     session.flush()
     audit.record(session, principal, "price.create", row.id, after=_audited(row))
     _changed(request, session)
-    return _out(row, request.app.state.settings.currency)
+    return _out(row, request.app.state.settings.tenancy.currency)
 
 
 @router.delete("/{price_id}")
@@ -93,7 +93,7 @@ def delete_price(
     session.delete(row)
     audit.record(session, principal, "price.delete", row.id, before=_audited(row))
     _changed(request, session)
-    return _out(row, request.app.state.settings.currency)
+    return _out(row, request.app.state.settings.tenancy.currency)
 
 
 def _changed(request: Request, session: Session) -> None:

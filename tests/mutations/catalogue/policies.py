@@ -373,7 +373,7 @@ _SCHEDULING = (
     Mutation(
         "feed-window-is-ignored",
         "scheduling",
-        "scheduling/pool.py",
+        "scheduling/worker_table.py",
         "if worker.waiting_tokens < window_tokens:",
         "if worker.waiting_tokens < 1000 * window_tokens:",
         _DISPATCHER,
@@ -391,7 +391,7 @@ _SCHEDULING = (
         "ended-call-stays-in-the-demand",
         "scheduling",
         "scheduling/model_pool.py",
-        """            self.pool.add_demand(worker, -live.demand_tokens)
+        """            self.worker_table.add_demand(worker, -live.demand_tokens)
 """,
         "",
         _DISPATCHER,
@@ -402,7 +402,7 @@ _SCHEDULING = (
         "scheduling/membership.py",
         """        pool.lose(worker)
         del self._homes[event.worker_id]""",
-        """        pool.lose(next(iter(pool.pool.workers.values()), worker))
+        """        pool.lose(next(iter(pool.worker_table.workers.values()), worker))
         del self._homes[event.worker_id]""",
         (*_DISPATCHER, "tests/unit/platform/cluster"),
     ),

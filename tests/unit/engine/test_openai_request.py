@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairserve.engine.request_fields import CHAT_FIELDS, TEXT_FIELDS
 from fairserve.engine.torch.openai_request import RequestError, parse
+from fairserve.engine.wire.request_fields import CHAT_FIELDS, TEXT_FIELDS
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}

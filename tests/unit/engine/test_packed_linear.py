@@ -123,7 +123,7 @@ def test_padding_goes_nowhere(make_bench, llama, monkeypatch):
         return forward(**inputs)
 
     monkeypatch.setattr(llama.model, "forward", noted)
-    told = []
+    texts = []
     for pads in (False, True):
         passes.clear()
         bench = make_bench(replace(llama, pads_rows=pads))
@@ -134,6 +134,6 @@ def test_padding_goes_nowhere(make_bench, llama, monkeypatch):
         bench.run()
         keys = bench.engine._kv.keys[0]
         assert not keys[0].any(), "the pad page stays clear"
-        told.append([bench.text(f"s{index}") for index in range(3)])
+        texts.append([bench.text(f"s{index}") for index in range(3)])
         assert any(rows > 32 and rows % 8 for rows in passes) != pads
-    assert told[0] == told[1]
+    assert texts[0] == texts[1]

@@ -1,4 +1,4 @@
-"""Who is preempted when the cache is full, and that it costs nobody anything but time."""
+"""Victims of preemption when the cache is full, which lose nothing but time."""
 
 from itertools import product
 
@@ -8,7 +8,8 @@ from hypothesis import settings
 
 from fairserve.engine.torch.engine_options import EngineOptions
 from fairserve.engine.torch.events import Admitted, Failed, Generated
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.drr import Drr
 from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.local.vtc import Vtc

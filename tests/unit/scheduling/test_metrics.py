@@ -74,7 +74,7 @@ def test_rates_are_taken_while_all_are_active():
 
 
 def test_service_difference_of_an_unserved_backlog():
-    """One client gets 200 units per second, the other asks for the same and gets none."""
+    """One client gets 200 units per second, the other requests the same and gets none."""
     got = [call("a", t, t + 1.0, tokens=100, output=50) for t in range(120)]
     starved = [call("b", t, 200.0, tokens=100, output=50, first_token_s=199.0) for t in range(120)]
     figures = summarise(got + starved, [], windows=Windows(30, 30))["service_difference"]

@@ -66,7 +66,7 @@ def recorder(*, ttft_s, refused=0, unfinished=0):
 
 
 def summary_of(*, least=0.5, **said):
-    """With what only the runs of all systems together tell."""
+    """Includes the figures that need the runs of all systems."""
     return {**figures(recorder(**said)), "satisfied_min": least}
 
 

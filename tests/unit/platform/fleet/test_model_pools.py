@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from until import settle, until
 
-from fairserve.engine.base import WorkerFacts
+from fairserve.engine.wire.base import WorkerFacts
 from fairserve.platform.base.errors import NotFoundError, UnavailableError
 from fairserve.platform.fleet.fleet import Desired, FleetPart, merge
 from fairserve.platform.fleet.model_pools import MISSING_S, ModelPools

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fairserve.engine.base import WorkerMetrics
+from fairserve.engine.wire.base import WorkerMetrics
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Progress

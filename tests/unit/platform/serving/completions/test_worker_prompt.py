@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairserve.engine.base import WorkerRejectedError, WorkerUnavailableError
+from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.serving.completions.schemas import ChatBody, TextBody
 from fairserve.platform.serving.completions.worker_prompt import WorkerPromptReader
