@@ -270,8 +270,8 @@ class Run:
         self._calls.append(len(self._parents) << _HALF)
         self.live += 1
 
-    def end(self, call_id: str, answers: Iterable[int] = ()) -> None:
-        """End a live call; ``answers`` are the keys of its answer. Raises KeyError."""
+    def end(self, call_id: str, continuation_keys: Iterable[int] = ()) -> None:
+        """End a live call; ``continuation_keys`` are the keys of its answer. Raises KeyError."""
         number, calls, front = self.numbers[call_id], self._calls, self._front
         entry = calls[number]
         if not entry & _LIVE:
@@ -285,7 +285,7 @@ class Run:
         deepest = self.deepest
         if deepest < 0 or entry & _STAGE >= calls[deepest] & _STAGE:
             self.deepest = number
-        for key in answers:
+        for key in continuation_keys:
             self._keys += _KEY.pack(key, number)
 
     def restore_call(self, call: RestoredCall) -> None:
