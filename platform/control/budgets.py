@@ -1,11 +1,11 @@
-"""What budgets had spent before control counts them: told by the ledger, at a start and for new ones.
+"""Initial spending of budgets, read from the ledger at a start and for each new budget.
 
-A budget counts the calls that end after control has heard of it. Those that ended before are in the
-ledger, under the moment of their end, so that each call counts once. Until the ledger has told, which
-takes as long as a query, the budget knows too little; the request that set it is answered afterwards.
+A budget counts the calls that end after control knows it. Earlier calls are in the ledger under the time
+of their end, so that each call counts once. Until the query of the ledger has ended, the budget counts
+too little; the request that set it is answered afterwards.
 
-Weakness: while the ledger or the database is away a new budget counts from its setting on, and is told
-the rest when they are back.
+Weakness: while the ledger or the database is unavailable a new budget counts from its setting on; the
+rest is added once they are available.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fairserve.scheduling.events import BudgetSpent, ContractChanged
 logger = logging.getLogger(__name__)
 
 SpentBefore = Callable[[ContractChanged, float], Sequence[BudgetSpent]]
-"""What a budget had spent, in its period that holds a moment (UTC epoch seconds), by calls that ended
-until that moment. Blocks; raises what databases raise, or TimeoutError while the ledger is behind."""
+"""Returns the spending of a budget until a time (UTC epoch seconds), in the period of that time. Blocks;
+raises the errors of the database, or TimeoutError while the ledger is behind."""
 
 
 class BudgetOpenings:
-    """Asks and tells, from any thread that may block."""
+    """Reads initial spending and posts it to control, from any thread that may block."""
 
     def __init__(self, spent: SpentBefore, post: Callable[[BudgetSpent], None]) -> None:
         self._spent = spent
@@ -33,18 +33,18 @@ class BudgetOpenings:
         self._pending: list[tuple[ContractChanged, float]] = []
 
     def open(self, contracts: Iterable[tuple[ContractChanged, float]]) -> None:
-        """Tell what the budgets of these contracts had spent until those moments; later if need be."""
-        left = [each for each in contracts if not self._told(*each)]
+        """Post the spending of these contracts until those times; on failure it is pending."""
+        left = [each for each in contracts if not self._post_spent(*each)]
         with self._lock:
             self._pending.extend(left)
 
     def retry(self) -> None:
-        """Tell what could not be told before."""
+        """Post the pending spending."""
         with self._lock:
             pending, self._pending = self._pending, []
         self.open(pending)
 
-    def _told(self, contract: ContractChanged, until: float) -> bool:
+    def _post_spent(self, contract: ContractChanged, until: float) -> bool:
         if contract.quota.period is None:
             return True
         try:

@@ -1,4 +1,4 @@
-"""A call between its submission and its ledger row, and how the row is made of it.
+"""The state of a call between its submission and its ledger row, and the fields of the row.
 
 Monotonic times measure durations, wall times date the record; the two are never mixed.
 """
@@ -36,26 +36,26 @@ class CallState:
     accepted_at: float
     on_cancel: OnCancel
     turn: asyncio.Future[Grant | RefuseCall]
-    """Resolved by the next grant; a new one after every return to the queue."""
+    """Resolved by the next grant; a new one each time the call is requeued."""
     worker_id: str | None = None
     queue_s: float | None = None
     started: bool = False
     usage: TokenUsage = NO_USAGE
     journaled_s: float = 0.0
-    """When its progress was last written to the journal."""
+    """Monotonic time of its last progress entry in the journal."""
     run_opened_at: float = 0.0
     block_keys: Sequence[int] = ()
-    """Of the prompt's full blocks, as the router matches them."""
+    """Keys of the full blocks of the prompt, as the router matches them."""
     price: TokenPrice = FREE
     superseded: bool = False
-    """Its client has repeated it: charged only if it delivers something after all."""
+    """The client has repeated the call: it is charged only if it delivers something."""
     owner: Client = field(init=False)
 
     def __post_init__(self) -> None:
         self.owner = (self.call.tenant, self.call.app, self.call.user)
 
     def charged(self, delivered: bool) -> bool:
-        """Whether its end is charged; ``delivered``: its client was sent something of the answer."""
+        """Return true if its end is charged; ``delivered``: the client received some of the answer."""
         return delivered or not self.superseded
 
     def record(
@@ -68,7 +68,7 @@ class CallState:
         error: str = "",
         charged: bool = True,
     ) -> CallRecord:
-        """The ledger row of its end, from the usage known now."""
+        """Return the ledger row of its end, from the usage so far."""
         usage = self.usage
         spent = usage.prompt_tokens + usage.output_tokens
         return CallRecord(
@@ -103,12 +103,12 @@ class CallState:
         )
 
     def accepted_data(self) -> dict[str, Any]:
-        """The journal's ``accepted`` entry."""
+        """Return the data of the ``accepted`` entry in the journal."""
         record = self.record("failed", now_s=self.submitted_s, ended_at=self.accepted_at)
         return {**plain_of(record), "duration_s": None}
 
     def progress_data(self) -> dict[str, Any]:
-        """The journal's ``progress`` entry: what of the row is known by now."""
+        """Return the data of the ``progress`` entry in the journal: the changed fields of the row."""
         return {
             **_usage_fields(self.usage),
             "worker": self.worker_id,
@@ -117,7 +117,7 @@ class CallState:
 
 
 def refusal_fields(refusal: Refuse) -> dict[str, Any]:
-    """The refusal's fields of a record."""
+    """Return the fields of a record that describe a rejection."""
     decision = refusal.decision
     return {
         "refusal_reason": decision.reason,
@@ -132,7 +132,7 @@ def refusal_fields(refusal: Refuse) -> dict[str, Any]:
 
 
 def _inputs(refusal: Refuse) -> dict[str, Any]:
-    """What else it was decided on, by the names of the columns."""
+    """Return the other inputs of a rejection by the names of their columns."""
     state, budget = refusal.context, refusal.decision.budget
     inputs = {} if state is None else {f.name: getattr(state, f.name) for f in fields(state)}
     if budget is not None:
@@ -146,7 +146,7 @@ def _inputs(refusal: Refuse) -> dict[str, Any]:
 
 
 def _storable(value: Any) -> Any:
-    """Whole numbers as journal and database hold them."""
+    """Return a value that journal and database can store: whole numbers are bounded."""
     return min(value, MAX_WHOLE) if isinstance(value, int) else value
 
 

@@ -1,7 +1,7 @@
-"""Whether control has room for a call: it is not about to stop, and the model's queue is not full.
+"""Capacity check of a submitted call: control does not drain, and the model's queue is not full.
 
-A call for which there is none is turned away before the dispatcher sees it. That is a refusal, too, with
-the load and the run's state as they are; nobody asked whether the run was immune.
+A call without capacity is rejected before the dispatcher sees it. The rejection has the load and the
+state of the run as inputs; immunity of the run is not evaluated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RETRY_S = 5.0
 
 
 class QueueBounds(NamedTuple):
-    """How many calls may wait for a model."""
+    """Bounds on the queued calls of a model."""
 
     calls: int
     """Calls of all clients together."""
@@ -31,9 +31,9 @@ class QueueBounds(NamedTuple):
 def check_capacity(
     dispatcher: Dispatcher, call: Call, now_s: float, *, draining: bool, bounds: QueueBounds
 ) -> ev.Refuse | None:
-    """The refusal of a call for which there is no room; None if there is.
+    """Return the rejection of a call without capacity; None if there is capacity.
 
-    Who has filled a share of the queue hears of that: the queue is not full, and others get in.
+    A client that has filled its share gets that reason: the queue is not full, and others are accepted.
     """
     waiting_of_user = dispatcher.queued(call.pool, call.tenant, call.user)
     waiting_of_tenant = dispatcher.queued(call.pool, call.tenant)
@@ -66,7 +66,7 @@ def _share_full(scope: Scope, limit: int, count: int) -> Decision:
 
 
 def capacity_error(refusal: ev.Refuse) -> FairServeError:
-    """What its client is told."""
+    """Return the error that the API answers for a rejection of :func:`check_capacity`."""
     decision = refusal.decision
     headers = {"Retry-After": f"{RETRY_S:g}"}
     if decision.reason == "queue_share_full":
@@ -86,7 +86,7 @@ def capacity_error(refusal: ev.Refuse) -> FairServeError:
 def _rejection_context(
     dispatcher: Dispatcher, call: Call, attachment: Attachment
 ) -> RejectionContext | None:
-    """None for a model that nobody has named before: it has no load."""
+    """Return the inputs of the decision; None for an unknown model, which has no load."""
     pool = dispatcher.pools.get(call.pool)
     if pool is None:
         return None

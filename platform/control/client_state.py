@@ -1,4 +1,4 @@
-"""What control holds of one client: weights, limits, and its counters in every model's pool.
+"""The state of one client in control: weights, limits, and its counters in every model's pool.
 
 Read only, on the event loop. Cost: O(models * levels), and the workers of a model for the credits.
 """

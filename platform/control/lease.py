@@ -1,17 +1,17 @@
-"""The lease of the database: one server at a time writes it, and knows by its own clock until when.
+"""The lease of the database: only one server at a time writes it, until its lease ends by its own clock.
 
 The database holds one row with the token of the holder and a counter of renewals. The holder renews it
 several times within a lease. While it cannot, it serves until its lease ends by its own clock, counted
-from the moment *before* its last renewal was sent, and then takes nothing new. Another server takes over
-only after it has itself seen the row unchanged for a full lease, counted from *after* it read the row.
-So their times never overlap, whatever their clocks show; they must only run equally fast.
+from *before* its last renewal was sent, and then accepts nothing new. Another server takes over only
+after it has seen the row unchanged for a full lease, counted from *after* it read the row. So their
+times never overlap, whatever their clocks show; the clocks must only run equally fast.
 
 A takeover raises the token, and every transaction of this process that writes checks the token right
-before its commit (:func:`fenced`): what a server writes that does not know yet that it was replaced
-fails as if the database were away.
+before its commit (:func:`fenced`): a write of a server that does not know yet that it was replaced
+fails as if the database were unavailable.
 
 A process that died is replaced at once where a lock proves its death: the holder's row names the lock
-(``guard``) that its process holds as long as it lives, and who has that lock now is its successor.
+(``guard``) that its process holds while it lives, and a process that holds that lock is its successor.
 
 Cost: one small statement for each transaction that writes, and one update in a sixth of a lease.
 Weakness: a process that is suspended together with its clock (a paused virtual machine) admits calls for
@@ -47,7 +47,7 @@ _ROW = ServerLease.id == 1
 
 
 def lease_clock() -> float:
-    """Seconds that also pass while the machine is suspended, where the system can tell."""
+    """Return seconds that include the time in suspension, where the system counts it."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -67,7 +67,7 @@ class LeaseTakenError(Exception):
 
 
 class LeaseLostError(OperationalError):
-    """Another server has taken over: nothing is committed. For its callers the database is away."""
+    """Another server has taken over: nothing is committed. Callers see an unavailable database."""
 
     def __init__(self) -> None:
         super().__init__(None, None, RuntimeError("another server has taken over the database"))
@@ -85,15 +85,15 @@ class Lease:
         guard: str,
         clock: Callable[[], float] = lease_clock,
     ) -> None:
-        """``engine`` is for the lease alone, so that a renewal never waits for another query.
+        """``engine`` serves only the lease, so that a renewal never waits for another query.
 
-        ``holder`` is what people read; ``guard`` names the lock that this process holds while it lives.
+        ``holder`` is the name shown to operators; ``guard`` names the lock that the process holds.
         """
         self.lease_s = lease_s
         self.lost = threading.Event()
-        """Set for ever once another server has taken over."""
+        """Set once another server has taken over; never cleared."""
         self.previous_alive_at: float | None = None
-        """UTC epoch second at which the holder before was last known to serve; None: there was none."""
+        """UTC epoch second of the previous holder's last renewal; None without a previous holder."""
         self._engine = engine
         self._holder, self._guard = holder[:NAME_CHARS], guard
         self._clock = clock
@@ -109,7 +109,7 @@ class Lease:
     # --- taking it --------------------------------------------------------------------------------
 
     def acquire(self, wait: Callable[[float], object] = time.sleep) -> None:
-        """Take the lease; waits a full lease for a holder that does not renew it.
+        """Acquire the lease; wait a full lease for a holder that does not renew it.
 
         Raises LeaseTakenError as soon as the holder has renewed it, and SQLAlchemyError.
         """
@@ -125,7 +125,7 @@ class Lease:
             wait(min(1.0, other.lease_s / RETRIES))
 
     def try_acquire(self) -> HeldLease | None:
-        """Take the lease if nobody holds it; else return who does.
+        """Acquire the lease if it is free; else return its row.
 
         Raises LeaseTakenError if the holder has renewed it since the first call.
         """
@@ -153,7 +153,7 @@ class Lease:
         return unchanged and self._clock() - self._seen_s >= row.lease_s
 
     def _take(self, connection: Connection, row: HeldLease | None) -> None:
-        """Raise the token. Raises LeaseTakenError if somebody was faster."""
+        """Raise the token. Raises LeaseTakenError if another server was faster."""
         token = 1 if row is None else row.token + 1
         values = {
             "token": token,
@@ -170,7 +170,7 @@ class Lease:
                 raise LeaseTakenError(FASTER) from error
         else:
             same = (_ROW, ServerLease.token == row.token, ServerLease.beat == row.beat)
-            # Waits for transactions that have checked the token and not committed yet.
+            # Waits for transactions that have checked the token but not committed yet.
             lock = select(ServerLease.id).where(*same).with_for_update()
             if connection.execute(lock).first() is None:
                 raise LeaseTakenError(FASTER)
@@ -181,12 +181,12 @@ class Lease:
     # --- holding it -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Renew it from a thread of its own."""
+        """Renew the lease in a thread of its own."""
         self._thread = threading.Thread(target=self._renew_all, name="lease", daemon=True)
         self._thread.start()
 
     def call_when_lost(self, listener: Callable[[], object]) -> None:
-        """Call ``listener`` once another server has taken over, from any thread; at once if it has."""
+        """Call ``listener``, from any thread, once another server takes over; at once if it has."""
         self._on_lost = listener
         if self.lost.is_set():
             listener()
@@ -207,7 +207,7 @@ class Lease:
         self._token = 0
 
     def renew(self) -> bool:
-        """Renew it once; whether the database answered."""
+        """Renew the lease once; return whether the database answered."""
         began_s = self._clock()
         values = {"beat": ServerLease.beat + 1, "lease_s": self.lease_s, "renewed_at": utc_now()}
         try:
@@ -229,11 +229,11 @@ class Lease:
 
     @property
     def over(self) -> bool:
-        """Whether another server may hold the database by now, so that this one takes nothing new."""
+        """True if another server may hold the database, so that this one accepts nothing new."""
         return self.lost.is_set() or self._clock() >= self._until_s
 
     def require(self) -> None:
-        """Raise UnavailableError if this server may take nothing new."""
+        """Raise UnavailableError if this server must not accept anything new."""
         if self.lost.is_set():
             raise UnavailableError(
                 "another server has taken over the database; ask that one",
@@ -276,7 +276,7 @@ class Lease:
 
 
 def fenced(sessions: SessionFactory, lease: Lease) -> SessionFactory:
-    """Sessions of which each checks the lease right before it commits."""
+    """Return the sessions, each of which checks the lease right before it commits."""
     event.listen(sessions, "before_commit", lease.check)
     return sessions
 

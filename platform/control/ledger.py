@@ -1,9 +1,9 @@
-"""The ledger's thread: it derives database rows from the journal, and remembers how far it came.
+"""The ledger's thread: it writes database rows from the journal, and stores its position.
 
-Rows are upserted by id and the position is stored after the commit, so what is done at least once
-counts exactly once; after a restart of the machine it begins with the oldest segment again. While the
-database is away the journal keeps everything on disk and this thread tries again, more and more slowly.
-Nothing is held in memory but one batch.
+Rows are upserted by id and the position is stored after the commit, so a row that is written more than
+once counts once. After a restart of the machine the thread begins with the oldest segment. While the
+database is unavailable the journal keeps everything on disk, and this thread retries with growing
+pauses. Only one batch is in memory.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ BATCH_BYTES = 1024 * 1024
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 10.0
 GATHER_S = 0.2
-"""After a wake-up, so that a busy server writes a few batches a second and not one per call."""
+"""Pause between batches, so that a busy server writes a few a second and not one per call."""
 
 RunKey = tuple[str, str, str]
-"""Tenant, app and client's id of a run."""
+"""Tenant, app and the client's id of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that a part of the journal becomes in the database."""
+    """Database rows of a part of the journal."""
 
     calls: Sequence[CallRecord] = ()
     ended: Sequence[InteractionRecord] = ()
     opened: Sequence[OpenInteractionRecord] = ()
-    """Runs that are open after this part; those of ``ended`` that are not among them are not."""
+    """Runs that are open after this part. A run in ``ended`` is open only if it is here, too."""
 
     def __len__(self) -> int:
         """Number of records."""
         return len(self.calls) + len(self.ended) + len(self.opened)
 
     def singly(self) -> Iterator[Rows]:
-        """Each record by itself."""
+        """Yield each record by itself."""
         for call in self.calls:
             yield Rows(calls=(call,))
         for run in self.ended:
@@ -67,11 +67,11 @@ class Rows:
 
 
 Sink = Callable[[Rows], None]
-"""Writes and commits the rows, or raises and leaves nothing behind."""
+"""Writes and commits the rows, or raises and changes nothing."""
 
 
 class Ledger:
-    """Copies a journal into the database. ``start`` and ``close`` once each."""
+    """Copies a journal into the database. Call ``start`` and ``close`` once."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Ledger:
         poison: tuple[type[Exception], ...] = (),
         retry_s: float = FIRST_RETRY_S,
     ) -> None:
-        """``poison``: errors of the sink that blame the rows; any other blames the database."""
+        """``poison``: errors of the sink that the rows cause; the database causes any other."""
         self._journal = journal
         self._sink = sink
         self._poison = poison
@@ -93,13 +93,13 @@ class Ledger:
         self._caught_up = threading.Condition()
         self._position = _load_position(self._state_path)
         self.waits_since_s: float | None = None
-        """Since when the database does not take rows, of the monotonic clock; None: it does."""
+        """Monotonic time since which the database accepts no rows; None while it does."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin where the last process stopped."""
         if self._position > self._journal.durable_position:
-            # Somebody emptied the folder and left our file: its position means nothing any more.
+            # The folder was emptied except for this file: its position is void.
             self._position = Position(0, 0)
         self._journal.subscribe(self._wake.set)
         self._wake.set()
@@ -107,7 +107,7 @@ class Ledger:
         self._thread.start()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until what is in the journal now is in the database; whether it is."""
+        """Wait until all entries so far are in the database; return whether they are."""
         end_s = time.monotonic() + timeout_s
         synced = self._journal.sync(timeout_s)
         target = self._journal.durable_position
@@ -118,9 +118,9 @@ class Ledger:
         return synced and caught_up
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Flush for at most ``timeout_s`` and stop; whether everything was written.
+        """Flush for at most ``timeout_s`` and stop; return whether everything was written.
 
-        What was not stays in the journal, and the next start continues with it.
+        The rest stays in the journal, and the next start continues with it.
         """
         complete = self.flush(timeout_s)
         self._stopping.set()
@@ -140,7 +140,7 @@ class Ledger:
             self._stopping.wait(GATHER_S)
 
     def _copy_batch(self) -> bool:
-        """One batch; whether there may be more. Returns only once it is committed, or stopping."""
+        """Copy a batch, until it is committed or on a stop; return whether there may be more."""
         end = self._journal.durable_position
         position = self._position
         if position >= end:
@@ -165,7 +165,7 @@ class Ledger:
             self._reject(entry, error)
 
     def _write(self, rows: Rows) -> bool:
-        """Upsert until it succeeds; False if stopping came first."""
+        """Upsert until it succeeds; return false if the ledger stopped first."""
         if not rows:
             return True
         failures = 0
@@ -192,7 +192,7 @@ class Ledger:
                 return False
 
     def _write_singly(self, rows: Rows, error: Exception) -> None:
-        """Find the rows that the database refuses, so that one bad row does not hold up the rest."""
+        """Write row by row, so that one row that the database rejects does not block the rest."""
         if len(rows) > 1:
             for each in rows.singly():
                 self._write(each)
@@ -205,15 +205,15 @@ class Ledger:
             self._reject(Entry("open_interaction", "", plain_of(opened)), error)
 
     def _reject(self, entry: Entry, error: Exception) -> None:
-        """Keep a row that can never be written where an operator finds it."""
+        """Append a row that can never be written to the file of rejected rows."""
         logger.error("a ledger row is refused (%s), see %s", error, self._rejected_path)
         with contextlib.suppress(OSError), self._rejected_path.open("ab") as file:
             file.write(orjson.dumps({"kind": entry.kind, "data": entry.data}) + b"\n")
 
     def _store(self, position: Position) -> None:
-        """Remember the position. If that fails the rows are upserted again later: harmless.
+        """Store the position. If that fails the rows are upserted again later, which is harmless.
 
-        Not synced: it is believed only while the machine has not been restarted since.
+        The file is not synced: it is ignored after a restart of the machine.
         """
         plain = {"segment": position.segment, "offset": position.offset, "boot": _boot_id()}
         try:
@@ -230,7 +230,7 @@ class Ledger:
 
 
 class _Batch:
-    """Records of entries in their order; the last of an id wins: an upsert must not meet it twice."""
+    """Records of entries in their order, the last of each id: an upsert accepts an id only once."""
 
     def __init__(self) -> None:
         self._calls: dict[str, CallRecord] = {}
@@ -238,7 +238,7 @@ class _Batch:
         self._opened: dict[RunKey, OpenInteractionRecord] = {}
 
     def add(self, entry: Entry) -> None:
-        """Take an entry. Raises TypeError if a field is missing that its record needs."""
+        """Add an entry. Raises TypeError if a field is missing that its record needs."""
         if entry.kind == "closed":
             self._calls[entry.key] = record_of(CallRecord, entry.data)
         elif entry.kind == "interaction":
@@ -251,18 +251,17 @@ class _Batch:
             self._opened[opened.tenant, opened.app, opened.interaction_id] = opened
 
     def rows(self) -> Rows:
-        """Rows collected so far."""
+        """Return the rows collected so far."""
         return Rows(
             tuple(self._calls.values()), tuple(self._ended.values()), tuple(self._opened.values())
         )
 
 
 def _load_position(path: Path) -> Position:
-    """The stored position; the very beginning if there is none, or it is of an earlier boot.
+    """Return the stored position; the beginning if there is none, or it is of an earlier boot.
 
-    SQLite in WAL mode does not sync every commit: when the machine itself goes down, the database
-    may lose the last ones. The journal keeps a segment more than it needs, and all of it is upserted
-    again then.
+    SQLite in WAL mode does not sync every commit: if the machine fails, the database may lose the last
+    ones. The journal keeps one segment more than it needs, and all of it is upserted again then.
     """
     try:
         plain = orjson.loads(path.read_bytes())
@@ -275,7 +274,7 @@ def _load_position(path: Path) -> Position:
 
 @cache
 def _boot_id() -> str:
-    """Changes when the machine starts; empty where it cannot be told."""
+    """Return an id that changes when the machine starts; empty where there is none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

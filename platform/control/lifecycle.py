@@ -1,9 +1,9 @@
 """The life of a call in control: submitted, accepted or refused, granted, and ended with one row.
 
-The dispatcher decides what happens; here its commands are carried out, and it is told what the calls
-do. Every call that is accepted or refused makes exactly one ledger row: the recorder writes it, and a
-call reaches it once, by leaving the live calls. A call is in the journal and on disk before its grant
-is returned. Nothing here waits while it holds a half-done change, so there is no lock.
+The dispatcher decides; this module executes its commands and passes the events of calls to it. Every
+accepted or rejected call makes exactly one ledger row: the recorder writes it when the call leaves the
+live calls. A call is in the journal and on disk before its grant is returned. No method suspends in the
+middle of a change, so there is no lock.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from fairserve.scheduling.dispatcher import Dispatcher
 logger = logging.getLogger(__name__)
 
 FLUSH_S = 0.02
-"""Tokens decoded reach the dispatcher together, at most so late."""
+"""Longest time for which decoded tokens are collected for one event."""
 PROGRESS_S = 1.0
-"""A call's progress is written to the journal at most so often."""
+"""Shortest time between two progress entries of a call in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class ControlOptions:
 
     max_queue_wait_s: float = 120.0
     max_queued_calls: int = 10_000
-    """For each model."""
+    """Queued calls of each model."""
     tenant_share: float = 1 / 4
-    """Share of the queued calls of a model, and of the live interactions, that one tenant may have."""
+    """Largest share of one tenant in the queued calls of a model, and in the live interactions."""
     user_share: float = 1 / 16
-    """The same of one user."""
+    """The same for one user."""
     lease_s: float = 60.0
     infer_parents: bool = True
     reopen_grace_s: float = 600.0
@@ -69,7 +69,7 @@ class ControlOptions:
 
     @property
     def queue_bounds(self) -> QueueBounds:
-        """How many calls may wait for a model."""
+        """Bounds on the queued calls of a model."""
         calls = self.max_queued_calls
         of_tenant, of_user = (int(calls * each) for each in (self.tenant_share, self.user_share))
         return QueueBounds(calls, max(1, of_tenant), max(1, of_user))
@@ -92,7 +92,7 @@ class CallLifecycle:
         wall: Callable[[], float],
     ) -> None:
         self.calls = LiveCalls(options.max_queue_wait_s, options.lease_s, listeners)
-        """To be read only."""
+        """Read only."""
         self.followers: Subscribers[str, RunEvent] = Subscribers()
         """Followers of runs by the run's core id."""
         self.draining = False
@@ -106,10 +106,10 @@ class CallLifecycle:
         self._recorder = CallRecorder(journal, clock, wall, listeners)
 
     def use_prices(self, prices: PriceBook) -> None:
-        """Calls that are submitted from now on cost what this says."""
+        """Price the calls that are submitted from now on."""
         self._prices = prices
 
-    # --- what the API side asks for, see the port -------------------------------------------------
+    # --- requests of the API side, see the port ---------------------------------------------------
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
         """See :class:`~fairserve.platform.control.port.ControlPort`."""
@@ -137,7 +137,7 @@ class CallLifecycle:
             return self._refuse(live, refused)
         try:
             sequence = self._recorder.accepted(live)
-        except JournalUnavailableError as error:  # filled up since the check; cannot be reached now
+        except JournalUnavailableError as error:  # unreachable: checked in the same step
             raise AssertionError("the journal was checked in the same step") from error
         self.calls.accept(live, live.submitted_s)
         live.run_opened_at = self._runs.call_accepted(call, live.accepted_at)
@@ -156,7 +156,7 @@ class CallLifecycle:
         return await self._turn(live)
 
     async def _turn(self, live: CallState) -> Grant | RefuseCall:
-        """Wait for the grant; a task that is cancelled meanwhile withdraws the call."""
+        """Wait for the grant; the cancellation of the task withdraws the call."""
         try:
             return await live.turn
         except asyncio.CancelledError:
@@ -173,7 +173,7 @@ class CallLifecycle:
         self.calls.renew(live, now_s)
         if message.started and not live.started:
             live.started = True
-            live.queue_s = now_s - live.submitted_s  # the wait in the worker's queue counts, too
+            live.queue_s = now_s - live.submitted_s  # includes the wait in the worker's queue
             for listener in self._listeners:
                 listener.call_started(live, now_s)
             cached = message.usage.cached_tokens if message.cached_tokens_reported else None
@@ -228,11 +228,11 @@ class CallLifecycle:
             self._withdraw(live)
 
     def _withdraw(self, live: CallState) -> None:
-        """Nobody waits for the grant any more: end the call, if it has not ended."""
+        """End a call whose client disconnected, if it has not ended."""
         if self.calls.get(live.call.call_id) is live:
             self._end(live, "cancelled", error="client disconnected")
 
-    # --- what control asks for --------------------------------------------------------------------
+    # --- requests of control ----------------------------------------------------------------------
 
     def require_storage(self, what: str = "call") -> None:
         """Raise UnavailableError if another server may hold the database, or the journal is full."""
@@ -243,21 +243,21 @@ class CallLifecycle:
             raise _not_journaled(error, what) from error
 
     def save_run(self, run_id: str) -> None:
-        """Let the journal know of an open run what a restart cannot learn from its calls."""
+        """Write the state of an open run that a restart cannot derive from its calls."""
         run = self._dispatcher.tracker.get(run_id)
         record = None if run is None else self._runs.unsaved(run)
         if record is not None:
             self._journal.append("open_interaction", run_id, plain_of(record))
 
     def take(self, event: ev.Event) -> None:
-        """Hand an event to the dispatcher and carry out what it says. Errors are logged."""
+        """Pass an event to the dispatcher and execute its commands. Errors are logged."""
         try:
             self.apply(self._dispatcher.handle(event, self._clock()))
         except (KeyError, ValueError) as error:
-            logger.warning("%s was not taken: %s", type(event).__name__, error)
+            logger.warning("%s was not applied: %s", type(event).__name__, error)
 
     def apply(self, commands: list[ev.Command]) -> None:
-        """Carry out what the dispatcher says."""
+        """Execute commands of the dispatcher."""
         for command in commands:
             match command:
                 case ev.Admit():
@@ -272,14 +272,14 @@ class CallLifecycle:
                     raise AssertionError("only an arriving call is refused")
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no new calls, wait for those under way, then end what is left as failed."""
+        """Reject new calls, wait for the others, then end the remaining ones as failed."""
         self.draining = True
         try:
             async with asyncio.timeout(timeout_s):
                 await self.calls.none_left()
         except TimeoutError:
             logger.warning("%d calls did not end in time", len(self.calls))
-        # The queued first: the end of a running call would give them a grant.
+        # Queued calls first: the end of a running call would grant them.
         for live in sorted(self.calls, key=lambda live: live.worker_id is not None):
             self._stop(live, "failed", "server stopped", "the server is stopping")
         self.followers.publish_all(ServerStopping())
@@ -295,7 +295,7 @@ class CallLifecycle:
     # --- steps ------------------------------------------------------------------------------------
 
     def _rename_repeated(self, call: Call) -> None:
-        """A library sends a call again under the id that its client chose: it is another attempt."""
+        """Give a new id to a repeated call whose client chose the id: it is another attempt."""
         run = self._dispatcher.tracker.get(call.interaction_id)
         if run is None or call.call_id not in run:
             return
@@ -311,7 +311,7 @@ class CallLifecycle:
             self.take(ev.BudgetSpent(owner, -earlier.cost, earlier.accepted_at))
 
     def _require_capacity(self, live: CallState) -> None:
-        """Before the dispatcher sees the call; such a refusal is recorded, too."""
+        """Raise an error, and record the rejection, if there is no capacity for the call."""
         refusal = check_capacity(
             self._dispatcher,
             live.call,
@@ -346,7 +346,7 @@ class CallLifecycle:
             live.turn.set_result(grant)
 
     def _cancelled(self, command: ev.CancelCall) -> None:
-        """The dispatcher stopped a call because its run was cancelled."""
+        """Stop a call whose run was cancelled."""
         live = self.calls.get(command.call_id)
         if live is None:
             return
@@ -361,7 +361,7 @@ class CallLifecycle:
             )
 
     def _stop(self, live: CallState, outcome: ev.CallOutcome, error: str, message: str) -> None:
-        """End a call from here, and tell whoever waits for it or streams it."""
+        """End a call, and notify the task that waits for it or streams it."""
         granted = live.worker_id is not None
         self._end(live, outcome, error=error, delivered=live.usage.output_tokens > 0)
         if granted:
@@ -381,7 +381,7 @@ class CallLifecycle:
         continuation_keys: tuple[int, ...] = (),
         requested_tools: bool = False,
     ) -> None:
-        """A live call ends: the dispatcher first, then its row, then what follows for others."""
+        """End a live call: first in the dispatcher, then its row, then the resulting commands."""
         call_id = live.call.call_id
         event: ev.Event
         if live.worker_id is None:

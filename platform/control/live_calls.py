@@ -1,6 +1,6 @@
-"""The calls of control from their acceptance to their end: who waits, and who holds a lease.
+"""The calls of control from their acceptance to their end, with their waits and leases.
 
-The books are kept together here so that a call is in all of them or in none.
+The tables are changed together, so that a call is in all of them or in none.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ class LiveCalls:
         return len(self._calls)
 
     def __iter__(self) -> Iterator[CallState]:
-        """All of them, in order of acceptance."""
+        """Iterate over all calls in the order of their acceptance."""
         return iter(self._calls.values())
 
     @property
     def waiting(self) -> int:
-        """Number of calls without a grant."""
+        """Number of queued calls."""
         return len(self._waits)
 
     @property
     def granted(self) -> int:
-        """Number of calls with one."""
+        """Number of running calls."""
         return len(self._leases)
 
     async def none_left(self) -> None:
-        """Wait until no call is under way."""
+        """Wait until there is no call."""
         await self._none.wait()
 
     def get(self, call_id: str) -> CallState | None:
-        """A call under way."""
+        """Return a queued or running call."""
         return self._calls.get(call_id)
 
     def running(self, call_id: str) -> CallState | None:
-        """A call under way that has a grant."""
+        """Return a running call."""
         live = self._calls.get(call_id)
         return None if live is None or live.worker_id is None else live
 
     # --- steps of a call --------------------------------------------------------------------------
 
     def accept(self, live: CallState, now_s: float) -> None:
-        """It begins to wait."""
+        """Add a call, which waits for a grant."""
         self._calls[live.call.call_id] = live
         self._none.clear()
         self._waits.begin(live.call.call_id, now_s)
@@ -69,7 +69,7 @@ class LiveCalls:
             listener.call_accepted(live, now_s)
 
     def grant(self, call_id: str, worker_id: str, now_s: float) -> CallState:
-        """It waits no longer and holds a lease."""
+        """End the wait of a call and start its lease."""
         live = self._calls[call_id]
         live.worker_id = worker_id
         live.queue_s = now_s - live.submitted_s
@@ -81,13 +81,13 @@ class LiveCalls:
         return live
 
     def renew(self, live: CallState, now_s: float) -> None:
-        """It made progress: its usage is the present one."""
+        """Renew the lease of a call after its usage was updated."""
         self._leases.renew(live.call.call_id, now_s)
         for listener in self._listeners:
             listener.call_progressed(live, now_s)
 
     def wait_again(self, live: CallState, now_s: float) -> None:
-        """Its worker failed it: the grant is over, and it waits for another."""
+        """Requeue a call whose worker failed: its grant ends, and it waits for another."""
         call_id = live.call.call_id
         self._leases.end(call_id)
         self._decoded.pop(call_id, None)
@@ -99,7 +99,7 @@ class LiveCalls:
             listener.call_requeued(live)
 
     def forget(self, live: CallState) -> None:
-        """It ended."""
+        """Remove a call that ended."""
         call_id = live.call.call_id
         del self._calls[call_id]
         self._waits.end(call_id)
@@ -108,24 +108,24 @@ class LiveCalls:
         if not self._calls:
             self._none.set()
 
-    # --- what is due ------------------------------------------------------------------------------
+    # --- reports and time-outs --------------------------------------------------------------------
 
     def decoded(self, call_id: str, tokens: int) -> bool:
-        """Keep a call's output tokens in all for the next report; True if they are its first."""
+        """Add a call's total output tokens to the next report; return true for its first entry."""
         first = not self._decoded
         self._decoded[call_id] = tokens
         return first
 
     def take_decoded(self) -> tuple[tuple[str, int], ...]:
-        """The report: call ids and their output tokens, each told once."""
+        """Return the report, total output tokens by call id, and start a new one."""
         totals = tuple(self._decoded.items())
         self._decoded.clear()
         return totals
 
     def wait_expired(self, now_s: float) -> Iterator[CallState]:
-        """Calls whose wait is over; the caller ends them."""
+        """Yield the calls whose wait timed out; the caller ends them."""
         return (self._calls[call_id] for call_id in self._waits.over(now_s))
 
     def lease_expired(self, now_s: float) -> Iterator[CallState]:
-        """Calls whose lease has ended; the caller ends each before it takes the next."""
+        """Yield the calls whose lease expired; the caller ends each before it requests the next."""
         return (self._calls[call_id] for call_id in self._leases.over(now_s))

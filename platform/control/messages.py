@@ -1,9 +1,9 @@
 """The messages between API replicas and control (DESIGN, "Roles"), and the events of a run.
 
 The embedded default sends them through memory; scaled out they travel through Redis streams.
-An API replica *submits* a call, gets a *grant* (or a *refusal*), streams from the granted worker
-itself, reports *progress*, and *releases* the call at its end. A grant is a lease: without progress
-it ends by itself at ``lease_s``.
+An API replica *submits* a call, receives a *grant* (or a rejection), streams from the granted worker
+itself, reports *progress*, and *releases* the call at its end. A grant is a lease: without progress it
+expires after ``lease_s``.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fairserve.throttling.base import Decision
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """API -> control: place this call. Its id is chosen by the API and never used again."""
+    """API -> control: queue this call. The API chooses its id and never reuses it."""
 
     call: Call
     record_id: str
-    """Key of the ledger row. Not the call's id, which a client may choose, and choose again."""
+    """Key of the ledger row. It differs from the call's id, which a client may choose and reuse."""
     fingerprint: str = ""
-    """Equal for equal requests of one app; empty if nothing may be taken for a repetition."""
+    """Equal for equal requests of one app; empty if the call never counts as a repetition."""
     user_agent_retry: bool = False
-    """The client library said that this repeats a call whose answer it did not get."""
+    """True if the client library marked the call as a retry after a lost answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class Grant:
     stage: int
     worker_id: str
     client_id: str
-    """The client's path, for the worker's scheduler; ``weight`` divides its charges there."""
+    """Path of the client for the worker's scheduler; ``weight`` divides its charges there."""
     weight: float
     queue_s: float
     lease_s: float
     expected_output_tokens: int = 0
-    """Over all samples, for the worker's scheduler."""
+    """Expected output tokens over all samples, for the worker's scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseCall:
-    """Control -> API: answer with a refusal; the ledger row is already on its way."""
+    """Control -> API: answer with a rejection; its ledger row is already in the journal."""
 
     call_id: str
     interaction_id: str
@@ -60,13 +60,13 @@ class RefuseCall:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """API -> control: what a granted call has used so far (all totals). Renews the lease."""
+    """API -> control: totals of the usage of a granted call. Renews its lease."""
 
     call_id: str
     started: bool
     usage: TokenUsage
     cached_tokens_reported: bool = False
-    """Whether the worker said how much it had cached; if not, 0 in ``usage`` means unknown."""
+    """True if the worker reported its cached tokens; else 0 in ``usage`` means unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class Release:
     outcome: CallOutcome
     usage: TokenUsage
     ttft_s: float | None = None
-    """From submission to the first content token."""
+    """Seconds from submission to the first content token."""
     error: str = ""
     delivered: bool = False
-    """Whether the client was sent anything of the answer."""
+    """True if the client received some of the answer."""
     continuation_keys: tuple[int, ...] = ()
-    """Keys by which a later call of the run tells that it continues this one."""
+    """Keys by which a later call of the run is recognised as a continuation of this one."""
     requested_tools: bool = False
-    """The answer asked for tools."""
+    """True if the answer requests tools."""
     retry_on_another_worker: bool = False
     """The worker failed before the first token: queue the call again, a new grant follows."""
 
@@ -93,8 +93,8 @@ class Release:
 class Cancel:
     """Both ways: stop this call.
 
-    API -> control: the client went away. Control -> API: a granted call must be stopped, because
-    its run was cancelled or its lease has ended; the API closes the stream and answers an error.
+    API -> control: the client disconnected. Control -> API: a granted call must stop, because its
+    run was cancelled or its lease expired; the API closes the stream and answers an error.
     """
 
     call_id: str

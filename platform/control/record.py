@@ -1,8 +1,8 @@
-"""What is known of a call, or an interaction, when it has ended: the unit of journal and ledger.
+"""Records of ended calls and interactions: the units of journal and ledger.
 
-Control makes exactly one :class:`CallRecord` per accepted or refused call. The journal carries it,
-the ledger table holds it, upserted by ``call_id``. Wall-clock times are UTC epoch seconds. In an
-entry of the journal a record is its fields as plain values, so that versions can read each other.
+Control makes exactly one :class:`CallRecord` per accepted or rejected call. The journal carries it, and
+the ledger table stores it, upserted by ``call_id``. Wall-clock times are UTC epoch seconds. A journal
+entry holds the fields of a record as plain values, so that versions can read each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Client = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One ledger row. Durations are None where the call never got that far."""
+    """One ledger row. A duration is None if the call ended before it began."""
 
     call_id: str
     tenant: str
@@ -40,7 +40,7 @@ class CallRecord:
     extend_tokens: int = 0
     output_tokens: int = 0
     expected_output_tokens: int | None = None
-    """Foretold when it was admitted; None where it never was, or by an older version."""
+    """Prediction at its admission; None if it was not admitted, or in rows of older versions."""
     service: float = 0.0
     """Linear cost, wp=1, wq=2 (ALGORITHMS section 1), cached tokens included."""
     queue_delay_s: float | None = None
@@ -48,11 +48,11 @@ class CallRecord:
     duration_s: float | None = None
     worker: str | None = None
     name: str = ""
-    """The client's id of the call; ours where it chose none."""
+    """The client's id of the call; a generated one where it chose none."""
     parents: tuple[str, ...] = ()
     """Names of the calls of its run that it follows, given or inferred."""
     served_model: str = ""
-    """What ``model``, the name that the client asked for, led to."""
+    """Model that served ``model``, the name in the request."""
     wasted: bool = False
     """Tokens were spent on a call that did not complete."""
     charged: bool = True
@@ -60,7 +60,7 @@ class CallRecord:
     cost: int = 0
     """Nanounits of the currency; a call that failed, or that is not charged, costs nothing."""
     price_id: str = ""
-    """The price that ``cost`` was made with; empty where the model had none."""
+    """Id of the price of ``cost``; empty where the model had none."""
     error: str = ""
     refusal_reason: str = ""
     refusal_scope: str | None = None
@@ -69,7 +69,7 @@ class CallRecord:
     refusal_window_s: float | None = None
     refusal_retry_after_s: float | None = None
     refusal_inputs: Mapping[str, Any] | None = None
-    """What else a refusal was decided on: load, state of the run, money; the columns of its event."""
+    """Other inputs of a rejection: load, state of the run, money; the columns of its event."""
     mid_run: bool = False
 
 
@@ -114,12 +114,12 @@ R = TypeVar("R", CallRecord, InteractionRecord, OpenInteractionRecord)
 
 
 def plain_of(record: Record) -> dict[str, Any]:
-    """A record as an entry's data. Its fields are plain, so nothing is copied deeply."""
+    """Return a record as the data of an entry. Its fields are plain and are not copied."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 def record_of(kind: type[R], data: Mapping[str, Any]) -> R:
-    """A record from an entry; fields that a newer version wrote are left out.
+    """Return the record of an entry; fields of newer versions are ignored.
 
     Raises TypeError if a field that it needs is missing.
     """
@@ -130,9 +130,9 @@ def record_of(kind: type[R], data: Mapping[str, Any]) -> R:
 def stopped_record(
     accepted: Mapping[str, Any], progress: Mapping[str, Any] | None, ended_at: float
 ) -> CallRecord:
-    """The ledger row of a call that was open when the server stopped.
+    """Return the ledger row of a call that was open when the server stopped.
 
-    Its last progress is what it used; work of which nobody told is not charged to anyone.
+    Its usage is that of its last progress; later work is not charged.
     """
     record = record_of(CallRecord, {**accepted, **(progress or {})})
     return replace(

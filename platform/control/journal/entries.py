@@ -1,9 +1,9 @@
-"""Entries of the journal: five kinds of entries, one JSON object a line, guarded by a checksum.
+"""Entries of the journal: five kinds, one JSON object a line, protected by a checksum.
 
-``accepted`` carries the call's ledger row as it would be if nothing more were ever heard of it;
-``progress`` what it has used since; ``closed`` the final row; ``interaction`` the row of a run that
-ended, and ``open_interaction`` that of one that is open. A line is ``<crc32 of the rest, 8 hex digits>
-<JSON>``: a torn or damaged line is recognised without trusting its length.
+``accepted`` carries the call's ledger row for the case that no other entry follows, ``progress`` its
+usage since, ``closed`` the final row, ``interaction`` the row of a run that ended, and
+``open_interaction`` that of an open one. A line is ``<crc32 of the rest, 8 hex digits> <JSON>``: a torn
+or damaged line is recognised without trusting its length.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Entry:
 
 
 def encode(entry: Entry) -> bytes:
-    """The line of an entry, with its line end."""
+    """Return the line of an entry, with its line end."""
     text = orjson.dumps({"kind": entry.kind, "key": entry.key, "data": entry.data})
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def decode(line: bytes) -> Entry | None:
-    """The entry of a line with its line end; None if the line is torn or damaged."""
+    """Return the entry of a line with its line end; None if the line is torn or damaged."""
     if len(line) < 10 or line[8:9] != b" " or not line.endswith(b"\n"):
         return None
     text = line[9:-1]

@@ -1,19 +1,18 @@
 """The journal: an append-only file per segment, written by one thread and synced in groups.
 
-A call's ``accepted`` entry is on disk before the call is granted a worker, and its ``closed`` entry
-is derived into the ledger (:mod:`fairserve.platform.control.ledger`), so that a crash of this
-process or an absence of the database loses no row and makes none twice. While a batch is being
-synced the next one gathers: one sync serves all calls of that moment. Entries that nobody waits for
-are written at once, which outlives this process, and synced a little later, or with the next that
-somebody does. Segments are deleted, oldest first, once they are in the ledger and no open call began
-in them.
+The ``accepted`` entry of a call is on disk before the call is granted a worker, and the ledger writes
+its row from the ``closed`` entry (:mod:`fairserve.platform.control.ledger`). So a crash of this process
+or an outage of the database neither loses a row nor writes one twice. While one batch is synced the next
+one collects: one sync serves all calls of that moment. Entries without a waiter are written at once,
+which outlives this process, and synced a little later or with the next entry that has one. Segments are
+deleted, oldest first, once they are in the ledger and no open call was accepted in them.
 
-Space is allocated ahead (:mod:`fairserve.platform.control.journal.reserve`): on a full disk new
-calls are rejected, and the ends of those in progress are written. Ends of runs wait in memory for
-space, and progress is left out.
+Space is allocated ahead (:mod:`fairserve.platform.control.journal.reserve`): on a full disk new calls
+are rejected, and the ends of accepted ones are written. Ends of runs wait in memory for space, and
+progress is dropped.
 
 Weakness: a disk that fails, rather than being full, leaves the entries of running calls in memory until
-it works again; what is in memory is bounded by the calls that run, since new ones are rejected then.
+it works again. Their number is bounded by the running calls, since new ones are rejected meanwhile.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ logger = logging.getLogger(__name__)
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 RETRY_S = 0.5
 LAZY_SYNC_S = 0.1
-"""Entries that nobody waits for are synced at most so late."""
+"""Longest time until an entry without a waiter is synced."""
 
 
 class JournalUnavailableError(Exception):
-    """The journal takes no new calls: its disk fails or it is full. The message says which."""
+    """The journal accepts no new calls. The message states whether its disk is full or fails."""
 
 
 @dataclass(slots=True)
@@ -60,7 +59,7 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Writing:
-    """The segment that is being written."""
+    """The segment that the writer appends to."""
 
     segment: Segment
     descriptor: int
@@ -91,20 +90,20 @@ class Journal:
         self._condition = threading.Condition()
         self._reserve = Reserve(allocate)
         self._disk_full = ""
-        """Why no more space could be allocated; empty: it could."""
+        """Error of the last allocation; empty if it succeeded."""
         self._disk_full_until_s = 0.0
-        """When to try again."""
+        """Monotonic time of the next attempt to allocate."""
         self._waiting: deque[_Pending] = deque()
-        """Entries that hold no space, and find none."""
+        """Entries without space, in their order."""
         self._pending: deque[_Pending] = deque()
         self._unsynced: dict[int, _Pending] = {}
         self._pending_bytes = 0
         self._sequence = 0
         self._in_file = 0
-        """The last entry that was written, or given up for now."""
+        """Number of the last entry that was written, or could not be written for now."""
         self._file_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._synced = 0
-        """The last entry that is on disk."""
+        """Number of the last entry that is on disk."""
         self._durable = Position(0, 0)
         self._kept = KeptSegments()
         self._failure: str | None = None
@@ -116,7 +115,7 @@ class Journal:
     # --- life -------------------------------------------------------------------------------------
 
     def open(self) -> list[OpenCall]:
-        """Read what is there, cut a torn tail, start the writer; returns the calls left open.
+        """Read the existing segments, cut a torn tail, start the writer; return the calls left open.
 
         The caller closes those (``append("closed", ...)``). Raises OSError if the folder or its
         disk cannot be used.
@@ -129,7 +128,7 @@ class Journal:
         return left_open
 
     def close(self) -> None:
-        """Write and sync what is pending and stop the writer. May be repeated."""
+        """Write and sync the pending entries and stop the writer. May be repeated."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
@@ -160,10 +159,11 @@ class Journal:
             raise JournalUnavailableError("the journal's disk is too slow")
 
     def append(self, kind: Kind, key: str, data: dict[str, Any]) -> int:
-        """Hand an entry to the writer; returns its number for :meth:`durable`.
+        """Queue an entry for the writer; return its number for :meth:`durable`.
 
-        Only ``accepted`` may be rejected (JournalUnavailableError), and then holds space for its end;
-        the other kinds are kept until they can be written, but for ``progress``, which may be left out.
+        An ``accepted`` entry holds space for the end of its call, and is the only one that can be
+        rejected (JournalUnavailableError). ``progress`` may be dropped; the other kinds are kept until
+        they are written.
         """
         if kind == "accepted":
             self.check()
@@ -173,7 +173,7 @@ class Journal:
             if kind == "accepted":
                 self._reserve.hold(key, len(line))
             elif kind == "closed" and self._reserve.release(key):
-                pass  # it has held this space
+                pass  # written into the space that it held
             elif kind == "progress" and not self._has_room(len(line) + CALL_BYTES):
                 return self._sequence
             elif self._waiting or not self._has_room(len(line)):
@@ -183,7 +183,7 @@ class Journal:
             return self._sequence
 
     def _queue(self, pending: _Pending) -> None:
-        """Let the writer write an entry; its space is there. Holds the lock."""
+        """Queue an entry whose space is allocated. The caller holds the lock."""
         self._sequence += 1
         pending.sequence = self._sequence
         self._pending.append(pending)
@@ -193,7 +193,7 @@ class Journal:
         self._condition.notify_all()
 
     def _has_room(self, need_bytes: int) -> bool:
-        """Whether so much space is free, or could be allocated. Holds the lock."""
+        """Return true if the space is free or can be allocated. The caller holds the lock."""
         assert self._writing is not None
         used_bytes = self._writing.segment.size_bytes + self._pending_bytes
         if self._reserve.free_bytes(used_bytes) >= need_bytes:
@@ -217,7 +217,7 @@ class Journal:
     async def durable(self, sequence: int) -> None:
         """Wait until an ``accepted`` entry is on disk.
 
-        Raises JournalUnavailableError if it could not be written; it will not be written later.
+        Raises JournalUnavailableError if it could not be written; it is not written later.
         """
         with self._condition:
             pending = self._unsynced.get(sequence)
@@ -231,9 +231,9 @@ class Journal:
         await waiter
 
     async def written(self) -> None:
-        """Wait until the entries of now outlive this process: they are in the file, perhaps not on disk.
+        """Wait until all entries so far outlive this process: in the file, not necessarily on disk.
 
-        Returns, too, if they cannot be written at present; they are kept then, and written later.
+        Also returns if they cannot be written at present; they are kept and written later.
         """
         with self._condition:
             if self._in_file >= self._sequence:
@@ -245,23 +245,23 @@ class Journal:
     # --- reading, from the ledger's thread --------------------------------------------------------
 
     def sync(self, timeout_s: float) -> bool:
-        """Wait until the entries of now are on disk; whether they are. Not for the event loop."""
+        """Wait until all entries so far are on disk; return whether they are. Blocks."""
         with self._condition:
             target = self._sequence
             return self._condition.wait_for(lambda: self._synced >= target, timeout_s)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` from the writer's thread after every sync; it must not raise."""
+        """Call ``listener`` in the writer's thread after every sync; it must not raise."""
         self._listeners.append(listener)
 
     @property
     def durable_position(self) -> Position:
-        """Everything before it is on disk."""
+        """Position before which every entry is on disk."""
         with self._condition:
             return self._durable
 
     def ledgered(self, position: Position) -> None:
-        """Everything before ``position`` is in the database: delete what is not needed any more."""
+        """Delete segments that are no longer needed: all before ``position`` is in the database."""
         with self._condition:
             dropped = self._kept.drop_ledgered(position)
         for number in dropped:
@@ -308,7 +308,7 @@ class Journal:
                 written = []
 
     def _write(self, batch: list[_Pending], *, after: list[_Pending]) -> None:
-        """Append lines; ``after`` are those that are written and not synced."""
+        """Append lines; ``after`` are those that are written but not synced."""
         assert self._writing is not None
         if self._writing.segment.size_bytes >= self._segment_bytes and not after:
             self._rotate()
@@ -323,7 +323,7 @@ class Journal:
             rest, offset = rest[written:], offset + written
 
     def _passed(self, batch: list[_Pending]) -> None:
-        """Tell who waits for :meth:`written`."""
+        """Wake the callers of :meth:`written`."""
         if not batch:
             return
         with self._condition:
@@ -333,9 +333,9 @@ class Journal:
         _wake(due, None)
 
     def _cut(self) -> None:
-        """Clear what was written and not synced: it will be written again, in the same space.
+        """Overwrite what was written but not synced: it is written again in the same space.
 
-        If that fails too, entries appear twice, which the ledger's upserts make harmless.
+        If that fails too, entries appear twice, which is harmless: the ledger upserts.
         """
         assert self._writing is not None
         with contextlib.suppress(OSError), self._condition:
@@ -364,7 +364,7 @@ class Journal:
             listener()
 
     def _fail(self, batch: list[_Pending], error: OSError) -> bool:
-        """Refuse the new calls of a batch, keep the rest; False if the writer must stop."""
+        """Reject the new calls of a batch, keep the rest; return false if the writer must stop."""
         with self._condition:
             if self._failure is None:
                 logger.error("the journal cannot be written: %s", error)
@@ -389,7 +389,7 @@ class Journal:
                 return False
             self._condition.wait_for(lambda: self._stopping, timeout=RETRY_S)
             if not self._pending:
-                # Nothing left to write that would show that the disk works: let a call try.
+                # No entry is left that would show whether the disk works: admit a call to find out.
                 self._failure = None
         return True
 
@@ -398,7 +398,7 @@ class Journal:
             logger.error("%d journal entries could not be written", entries)
 
     def _rotate(self) -> None:
-        """Continue in a new segment, if there is room for one."""
+        """Continue in a new segment, if the disk has space for one."""
         assert self._writing is not None
         old = self._writing
         if self._disk_full and time.monotonic() < self._disk_full_until_s:
@@ -413,9 +413,9 @@ class Journal:
             old.close()
 
     def _start_segment(self, number: int, *, first: bool = False) -> None:
-        """Write to a new segment from now on, whose space is allocated. Raises OSError.
+        """Write to a new segment with allocated space from now on. Raises OSError.
 
-        The ``first`` one may have no space yet: what a restart finds is readable on a full disk, too.
+        The ``first`` one may lack space: a restart must read the journal on a full disk, too.
         """
         descriptor = create_segment(self.folder, number)
         segment = Segment(number)
@@ -435,7 +435,7 @@ class Journal:
 
 
 def _wake(waiters: list[asyncio.Future[None]], reason: str | None) -> None:
-    """Resolve futures of the event loop from the writer's thread, in one go."""
+    """Resolve futures of the event loop from the writer's thread, all in one callback."""
     if not waiters:
         return
 
@@ -448,5 +448,5 @@ def _wake(waiters: list[asyncio.Future[None]], reason: str | None) -> None:
             else:
                 waiter.set_exception(JournalUnavailableError(reason))
 
-    with contextlib.suppress(RuntimeError):  # the loop has ended; nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop has ended, and with it all waiters
         waiters[0].get_loop().call_soon_threadsafe(resolve)

@@ -1,8 +1,8 @@
-"""Reading the journal back after a stop: which calls were left open, and where the good lines end.
+"""Reads the journal after a stop: the calls that were left open, and the end of the good lines.
 
 A write that was cut short by the end of the process or of the machine leaves a torn tail in the last
-segment, which is cut off, as is space that was allocated ahead. A damaged line anywhere else costs only
-itself.
+segment, which is cut off, as is space that was allocated ahead. Any other damaged line is skipped, and
+only that line is lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OpenCall:
 
 
 def recover(folder: Path) -> tuple[KeptSegments, list[OpenCall]]:
-    """Read all segments of a folder that nobody writes, and cut a torn tail. Raises OSError."""
+    """Read all segments of a folder without a writer, and cut a torn tail. Raises OSError."""
     kept = KeptSegments()
     found: dict[str, OpenCall] = {}
     numbers = segment_numbers(folder)
@@ -44,7 +44,7 @@ def recover(folder: Path) -> tuple[KeptSegments, list[OpenCall]]:
 def _read(
     path: Path, segment: Segment, kept: KeptSegments, found: dict[str, OpenCall], *, last: bool
 ) -> None:
-    """Read a segment into ``kept`` and ``found``; ``last``: no segment comes after it."""
+    """Read a segment into ``kept`` and ``found``; ``last`` is true for the newest segment."""
     good_end = offset = 0
     damaged = 0
     unwritten = False

@@ -1,11 +1,11 @@
-"""Space on disk that belongs to the journal before it is needed, so that a full disk loses no row.
+"""Disk space that is allocated before it is needed, so that a full disk loses no row.
 
-The file of the segment that is written is allocated ahead. Every accepted call holds as much of that
-space as its end can need; new calls are rejected as soon as no more can be allocated. So the end of a
-call that was accepted is always recorded, and a client is rejected before anything was done for it.
+The file of the open segment is allocated ahead. Every accepted call holds as much of that space as its
+end can need, and new calls are rejected as soon as no more can be allocated. So the end of an accepted
+call is always recorded, and a rejected call has caused no work.
 
 Weakness: a file system that copies on write (btrfs, ZFS) may refuse to overwrite space that it has
-allocated; then rows wait in memory until there is room again.
+allocated; then rows wait in memory until space is free again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import os
 from collections.abc import Callable
 
 CALL_BYTES = 128 * 1024
-"""Room that must be there for one more call: more than its entries can have, with 64 parents."""
+"""Free space that one more call needs: more than its entries can have, with 64 parents."""
 END_BYTES = 4096
-"""Room for the end of a call, beyond what its ``accepted`` entry has."""
+"""Space for the end of a call, in addition to the size of its ``accepted`` entry."""
 STEP_BYTES = 1024 * 1024
-"""Allocated at a time beyond what is needed."""
+"""Space that is allocated at a time beyond the need."""
 
 Allocate = Callable[[int, int, int], None]
-"""Allocates a range of a file: descriptor, offset, length. Raises OSError if there is no room."""
+"""Allocates a range of a file: descriptor, offset, length. Raises OSError if the disk is full."""
 
 
 def allocate(descriptor: int, offset: int, length: int) -> None:
@@ -36,21 +36,21 @@ def allocate(descriptor: int, offset: int, length: int) -> None:
 
 
 class Reserve:
-    """The space of the segment that is written, and who holds how much of it. Not locked."""
+    """The space of the open segment, and how much of it each call holds. Not locked."""
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate
         self._end_bytes = 0
         self._held: dict[str, int] = {}
         self.held_bytes = 0
-        """Kept for the ends of calls that are open."""
+        """Space that is held for the ends of open calls."""
 
     def free_bytes(self, used_bytes: int) -> int:
-        """Space that nobody holds, behind ``used_bytes`` of the segment; negative for none."""
+        """Return the free space behind ``used_bytes`` of the segment; negative if there is none."""
         return self._end_bytes - used_bytes - self.held_bytes
 
     def grow(self, descriptor: int, used_bytes: int, need_bytes: int) -> None:
-        """Allocate until ``need_bytes`` are free, and a step more if there is room. Raises OSError."""
+        """Allocate until ``need_bytes`` are free, and a step more if possible. Raises OSError."""
         end = used_bytes + self.held_bytes + need_bytes
         if end <= self._end_bytes:
             return
@@ -60,9 +60,9 @@ class Reserve:
             self._extend(descriptor, end)
 
     def begin(self, descriptor: int, size_bytes: int, need_bytes: int) -> None:
-        """Continue in a new file, of ``size_bytes`` if there is room; ``need_bytes`` are free then.
+        """Continue in a new file, of ``size_bytes`` if possible, with ``need_bytes`` free.
 
-        Raises OSError, and holds on to the file before.
+        Raises OSError, and keeps the previous file.
         """
         before, self._end_bytes = self._end_bytes, 0
         try:
@@ -75,13 +75,13 @@ class Reserve:
                 raise
 
     def hold(self, key: str, accepted_bytes: int) -> None:
-        """A call was accepted: its end holds space, which is free by now."""
+        """Hold space for the end of an accepted call; the caller has checked that it is free."""
         held = accepted_bytes + END_BYTES
         self.held_bytes += held - self._held.get(key, 0)
         self._held[key] = held
 
     def release(self, key: str) -> bool:
-        """A call has ended; whether it held anything."""
+        """Release the space of a call that ended; return whether it held any."""
         held = self._held.pop(key, 0)
         self.held_bytes -= held
         return held > 0

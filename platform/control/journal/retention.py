@@ -1,7 +1,7 @@
-"""Which segments are still needed: what is not in the ledger, and what an open call began in.
+"""Segments that are still needed: those not in the ledger, and those in which an open call began.
 
 A call that is open when the process ends is closed from its ``accepted`` entry, so the segment of that
-entry stays until the call has ended, and with it all later ones: segments go oldest first.
+entry is kept until the call has ended, and with it all later ones: the oldest is deleted first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Segment:
 
 
 class KeptSegments:
-    """The segments on disk, oldest first. Not locked: who shares it holds a lock."""
+    """The segments on disk, oldest first. Not locked: callers that share it hold a lock."""
 
     def __init__(self) -> None:
         self._segments: deque[Segment] = deque()
@@ -33,20 +33,20 @@ class KeptSegments:
 
     @property
     def newest_number(self) -> int:
-        """The number of the newest segment; 0 if there is none."""
+        """Number of the newest segment; 0 if there is none."""
         return self._segments[-1].number if self._segments else 0
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments together."""
+        """Size of all segments together."""
         return sum(segment.size_bytes for segment in self._segments)
 
     def add(self, segment: Segment) -> None:
-        """A segment that is newer than the others."""
+        """Add a segment that is newer than the others."""
         self._segments.append(segment)
 
     def count(self, kind: Kind, key: str, segment: Segment) -> None:
-        """An entry is in ``segment``: it may begin or end a call."""
+        """Count an entry of ``segment``, which may open or close a call."""
         if kind == "accepted":
             self._began[key] = segment
             segment.open_calls += 1
@@ -56,9 +56,9 @@ class KeptSegments:
                 began.open_calls -= 1
 
     def drop_ledgered(self, position: Position) -> list[int]:
-        """Everything before ``position`` is in the database: the segments to delete, kept no longer.
+        """Drop segments before ``position``, which are in the database; return those to delete.
 
-        One segment more is kept, for a database that loses its last commits in a power failure.
+        One more segment is kept, for a database that loses its last commits in a power failure.
         """
         self._ledgered = max(self._ledgered, position)
         dropped = []

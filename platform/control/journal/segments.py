@@ -1,6 +1,6 @@
-"""The files of the journal: segments of lines, numbered, and positions in them.
+"""The files of the journal: numbered segments of lines, and positions in them.
 
-What is read here is durable: the reader is given the end up to which the writer has synced.
+Only durable entries are read: the caller passes the position up to which the writer has synced.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from fairserve.platform.control.journal.entries import Entry, decode
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in the journal: entries before it have been read."""
+    """A position in the journal, after the entries that have been read."""
 
     segment: int
     offset: int
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """The file of a segment."""
+    """Return the path of a segment."""
     return folder / f"journal-{number:012d}.jsonl"
 
 
 def segment_numbers(folder: Path) -> list[int]:
-    """The segments in a folder, oldest first."""
+    """Return the numbers of the segments in a folder, oldest first."""
     return sorted(int(path.stem.partition("-")[2]) for path in folder.glob("journal-*.jsonl"))
 
 
 def create_segment(folder: Path, number: int) -> int:
-    """A descriptor that writes a new segment; its name is on disk. Raises OSError."""
+    """Create a segment whose name is on disk; return a descriptor to write it. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     descriptor = os.open(segment_path(folder, number), flags, 0o600)
     _sync_folder(folder)
@@ -42,9 +42,9 @@ def create_segment(folder: Path, number: int) -> int:
 def read_entries(
     folder: Path, start: Position, end: Position, max_bytes: int
 ) -> Iterator[tuple[Entry | None, Position]]:
-    """Entries from ``start`` to ``end``, each with the position after it; about ``max_bytes``.
+    """Yield the entries from ``start`` to ``end`` with the positions after them, about ``max_bytes``.
 
-    A damaged line gives None. A segment that is gone, or was never filled, is passed over.
+    A damaged line yields None. A segment that is missing, or was never filled, is skipped.
     """
     taken = 0
     for number in segment_numbers(folder):
@@ -54,7 +54,7 @@ def read_entries(
         limit = end.offset if number == end.segment else None
         with segment_path(folder, number).open("rb") as file:
             file.seek(offset)
-            # Behind the end of the last segment is space that was allocated ahead: not to be read.
+            # Behind the end of the last segment is allocated space without entries.
             while (limit is None or offset < limit) and (line := file.readline()):
                 offset += len(line)
                 if limit is not None and offset > limit:
@@ -64,7 +64,7 @@ def read_entries(
                 if taken >= max_bytes:
                     return
         if number < end.segment:
-            # Finished with this one; without it an empty segment would hold the position back.
+            # Without this step an empty segment would keep the position from advancing.
             yield None, Position(number + 1, 0)
 
 
