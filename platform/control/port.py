@@ -1,8 +1,8 @@
-"""What the API side needs of control: this interface, and nothing else.
+"""The interface of control: the only part of it that other rooms call.
 
 The embedded default is :class:`fairserve.platform.control.service.ControlService` in the same
 process; scaled out the same methods send their messages through Redis. ``progress`` and ``cancel``
-tell and do not wait.
+do not wait for their effect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairserve.scheduling.admission import LimitsInUse
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """An interaction, live or just ended. Ids are those of the core; times UTC epoch seconds."""
+    """An interaction that is live or ended lately. Ids are core ids; times UTC epoch seconds."""
 
     interaction_id: str
     tenant: str
@@ -89,7 +89,7 @@ class LevelView:
 
 
 class Entitlements(NamedTuple):
-    """What clients are entitled to beside one another."""
+    """Entitlements of clients among each other."""
 
     shares: Mapping[Client, float]
     """Share of each client in the service of all of them."""
@@ -115,7 +115,7 @@ class WorkerView:
     calls: int
     model: str = ""
     foreign_tokens: int = 0
-    """What calls of others hold or wait for at it, as it reported."""
+    """Tokens of calls from other servers at this worker, as it reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class ModelView:
     capacity_tokens: int
     queued_calls: int
     high_watermark: float = 0.0
-    """Load, demand over capacity, at which it becomes overloaded; ``low``: at which it is no longer."""
+    """Load, demand over capacity, at which overload begins; it ends at ``low_watermark``."""
     low_watermark: float = 0.0
 
 
@@ -156,31 +156,31 @@ class ControlPort(ControlInbox, Protocol):
     """
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
-        """Queue a call and wait for its turn.
+        """Queue a call and wait for its grant.
 
         Cancelling the task withdraws the call. ``on_cancel`` is called from the event loop if the
         call must stop after its grant. Raises a FairServeError: 404, 409 or 422 if the call does
-        not fit its run (nothing was recorded then), 503 if it was not its turn in time, the queue
+        not fit its run (nothing is recorded then), 503 if it was not granted in time, the queue
         is full, control is draining, the call cannot be written to the journal, or another server may
         hold the database.
         """
         ...
 
     def progress(self, message: Progress) -> bool:
-        """What a granted call has used so far; False if its lease has ended."""
+        """Report the usage of a granted call; return false if its lease has expired."""
         ...
 
     async def release(self, message: Release) -> Grant | None:
-        """A granted call ended; exactly once per grant.
+        """End a granted call; called exactly once per grant.
 
-        With ``retry_on_another_worker`` it waits for the call's next turn and returns the new
-        grant, or raises as ``submit`` does. Without, everything is done before it first suspends,
-        so that a task that is being cancelled may still call it. None: the call has ended.
+        With ``retry_on_another_worker`` it requeues the call, waits and returns the new grant, or
+        raises as ``submit`` does. Without, everything is done before it first suspends, so that a task
+        that is being cancelled may still call it. None: the call has ended.
         """
         ...
 
     async def recorded(self) -> None:
-        """Wait until what was released so far is in the ledger even if this process is killed now."""
+        """Wait until the released calls reach the ledger even if this process is killed."""
         ...
 
     def cancel(self, message: Cancel) -> None:
@@ -188,11 +188,11 @@ class ControlPort(ControlInbox, Protocol):
         ...
 
     def limits_in_use(self, tenant: str, app: str, user: str) -> LimitsInUse:
-        """What the user's next call has left of contract limits and of the throttle's."""
+        """Return the remaining quotas and overload limits for the user's next call."""
         ...
 
     def model_allowed(self, tenant: str, app: str, user: str, model: str) -> bool:
-        """Whether the user's contracts allow calls that ask for a model by this name."""
+        """Return true if the user's quotas allow calls that name this model."""
         ...
 
     async def open_interaction(
@@ -205,11 +205,11 @@ class ControlPort(ControlInbox, Protocol):
         *,
         declared: bool = False,
     ) -> RunView:
-        """Open an empty run, complete with the call ``sink``. Once this returns a restart keeps it.
+        """Open an empty run that the call ``sink`` completes. It survives a restart from then on.
 
-        Raises ConflictError if it exists, and UnavailableError if nothing new may be taken.
+        Raises ConflictError if it exists, and UnavailableError if nothing new is accepted.
 
-        A ``declared`` one is a program's: it takes its calls alone, and ends only when it is closed.
+        A ``declared`` run belongs to a program: it accepts only its calls, and ends when it is closed.
         """
         ...
 
@@ -235,19 +235,19 @@ class ControlPort(ControlInbox, Protocol):
         ...
 
     async def interaction(self, run_id: str) -> RunView | None:
-        """A run that is live, or ended so lately that the database may not have it; else None."""
+        """Return a run that is live, or ended so lately that the database may lack it; else None."""
         ...
 
     async def runs(
         self, tenant: str | None, app: str | None, limit: int, *, user: str | None = None
     ) -> list[RunView]:
-        """Live runs of a tenant, an app and a user where they are given, the latest opened first."""
+        """Return live runs, of a tenant, app and user if given, the latest opened first."""
         ...
 
     async def interaction_calls(self, run_id: str) -> list[CallView]:
-        """The calls of a run that are under way, in the order of their acceptance.
+        """Return the queued and running calls of a run, in the order of their acceptance.
 
-        Of a run with many it is made in portions: a call that ends in between may be missing.
+        A long list is read in portions: a call that ends in between may be missing.
         """
         ...
 
@@ -279,5 +279,5 @@ class ControlPort(ControlInbox, Protocol):
         ...
 
     async def cluster(self) -> ClusterView:
-        """Workers, queue and load."""
+        """Return the state of workers, queues and load."""
         ...

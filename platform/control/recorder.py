@@ -1,7 +1,7 @@
 """Writes the ledger row of every call, exactly one each, and decides whether it is charged.
 
-A row is written again under its id only to take back the charge of an attempt that delivered nothing
-and that its client has repeated (see ``retries``): the ledger's upsert replaces it.
+A row is written again under its id only to refund an attempt that delivered nothing and that its client
+has repeated (see ``retries``): the ledger's upsert replaces it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairserve.scheduling.events import CallOutcome, Refuse
 
 
 class CallRecorder:
-    """Rows of ended and refused calls, by way of the journal."""
+    """Writes the rows of ended and rejected calls to the journal."""
 
     def __init__(
         self,
@@ -36,16 +36,16 @@ class CallRecorder:
         """Live calls by fingerprint, where they have one."""
 
     def accepted(self, live: CallState) -> int:
-        """A call was accepted: its journal entry's number. Raises JournalUnavailableError."""
+        """Record an accepted call; return the number of its entry. Raises JournalUnavailableError."""
         sequence = self._journal.append("accepted", live.record_id, live.accepted_data())
         if live.fingerprint:
             self._live.setdefault(live.fingerprint, []).append(live)
         return sequence
 
     def repeated(self, fingerprint: str) -> CallRecord | None:
-        """A client library sends a call again: one attempt that delivered nothing is not charged.
+        """Waive the charge of one attempt that delivered nothing and is repeated now.
 
-        Returns its row as it was, if it has ended.
+        Returns its previous row if it has ended.
         """
         earlier = self._attempts.take(fingerprint, self._clock())
         if earlier is not None:
@@ -58,7 +58,7 @@ class CallRecorder:
         return None
 
     def refused(self, live: CallState, refusal: Refuse) -> None:
-        """A call was refused and never was live."""
+        """Record a rejected call, which never was live."""
         now_s = self._clock()
         for listener in self._listeners:
             listener.call_refused(live, refusal.decision.reason, now_s)
@@ -74,7 +74,7 @@ class CallRecorder:
         error: str = "",
         delivered: bool = False,
     ) -> None:
-        """An accepted call ended; called once."""
+        """Record the end of an accepted call; called once."""
         self._forget(live)
         now_s = self._clock()
         for listener in self._listeners:
@@ -92,7 +92,7 @@ class CallRecorder:
             self._attempts.remember(live.fingerprint, record, now_s)
 
     def dropped(self, live: CallState) -> None:
-        """An accepted call ended that the journal could not store: it has no row."""
+        """Remove an accepted call that the journal could not store: it has no row."""
         self._forget(live)
         for listener in self._listeners:
             listener.call_dropped(live)

@@ -1,9 +1,9 @@
-"""Which recent calls a client library may be repeating.
+"""Recent attempts that a client library may repeat.
 
-A library that got no answer sends the same request again and says so (``x-stainless-retry-count``).
-The attempt that it gave up is then not charged. Attempts are told by a fingerprint of app and body;
-one repetition stands for one attempt. Bounded in number and time. Weakness: identical requests that
-run side by side cannot be told apart, and any of them may be the one that is not charged; it is
+A library that received no answer sends the request again and marks it (``x-stainless-retry-count``).
+The attempt that it gave up is then not charged. A fingerprint of app and body identifies attempts;
+one repetition matches one attempt. Bounded in number and time. Weakness: identical requests that
+run concurrently cannot be distinguished, and any of them may be the one that is not charged; it is
 never one that has delivered anything.
 """
 
@@ -26,7 +26,7 @@ class RecentAttempts:
         self._attempts: OrderedDict[str, tuple[float, CallRecord]] = OrderedDict()
 
     def remember(self, fingerprint: str, record: CallRecord, now_s: float) -> None:
-        """A call ended without having delivered anything; replaces an earlier equal one."""
+        """Add a call that ended without delivering anything; it replaces an equal earlier one."""
         if not fingerprint:
             return
         self._attempts[fingerprint] = (now_s, record)
@@ -35,7 +35,7 @@ class RecentAttempts:
             self._attempts.popitem(last=False)
 
     def take(self, fingerprint: str, now_s: float) -> CallRecord | None:
-        """The attempt that is repeated now; it is given out once."""
+        """Remove and return the attempt that is repeated now."""
         found = self._attempts.pop(fingerprint, None)
         if found is None or now_s - found[0] > self._retention_s:
             return None

@@ -1,9 +1,9 @@
-"""The live interactions as people see them: who, since when, how many calls and tokens.
+"""Views of the live interactions: owner, opening time, numbers of calls and tokens.
 
-The tracker in the core decides; this only follows what it decided, with wall-clock times. An entry
-lives exactly as long as its run in the tracker, so the tracker's bound is the bound here. The runs
-that ended last stay readable until the ledger has surely written their rows, so that who closes a
-run can read it at once.
+The tracker in the core decides; this module follows it with wall-clock times. An entry exists exactly
+as long as its run in the tracker, whose bound therefore applies here. The runs that ended last stay
+readable until the ledger has written their rows, so that a client can read a run right after it
+closed it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairserve.platform.control.record import InteractionRecord, OpenInteraction
 from fairserve.scheduling.events import InteractionEnded
 
 MAX_ENDED = 10_000
-"""Ended runs that are kept: the ledger writes several times a second, so this is seconds' worth."""
+"""Ended runs that are kept: those of some seconds; the ledger writes several times a second."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Run:
     live_calls: int = 0
     tokens: int = 0
     saved: tuple[str | None, RunState | None] | None = None
-    """Sink and closing state that the journal has; None: it does not know the run."""
+    """Sink and closing state in the journal; None if the journal does not have the run."""
 
 
 class LiveRuns:
@@ -63,13 +63,13 @@ class LiveRuns:
         user: str,
         at: float,
     ) -> RunView:
-        """A run was opened before its first call."""
+        """Add a run that was opened before its first call."""
         run = _Run(tenant, app, user, at, at)
         self._begun(run_id, run)
         return _view(run_id, run)
 
     def restored(self, run: RestoredRun, opened_at: float, last_active_at: float) -> RunView:
-        """A run continues that was open before a restart."""
+        """Add a run that was open before a restart."""
         tenant, app, user = run.owner
         live = _Run(
             tenant,
@@ -85,7 +85,7 @@ class LiveRuns:
         return _view(run.interaction_id, live)
 
     def call_accepted(self, call: Call, at: float) -> float:
-        """A call joined its run, or began it; returns when the run was opened."""
+        """Add a call to its run, which it may begin; return the time at which the run was opened."""
         run = self._runs.get(call.interaction_id)
         if run is None:
             run = _Run(call.tenant, call.app, call.user, opened_at=at, last_active_at=at)
@@ -99,7 +99,7 @@ class LiveRuns:
         return run.opened_at
 
     def unsaved(self, run: Run) -> OpenInteractionRecord | None:
-        """Return what the journal is to hold of an open run, if it holds anything else; once."""
+        """Return the record of an open run if it differs from that in the journal; once."""
         live = self._runs.get(run.interaction_id)
         state = (run.closing_final, run.closing)
         if live is None or run.single or run.declared or live.saved == state:
@@ -117,7 +117,7 @@ class LiveRuns:
         )
 
     def call_ended(self, call: Call, tokens: int, at: float) -> None:
-        """A call of a run ended, which may have ended the run before."""
+        """Count the end of a call, whose run may have ended before."""
         run = self._runs.get(call.interaction_id)
         if run is not None:
             run.live_calls -= 1
@@ -125,7 +125,7 @@ class LiveRuns:
             run.last_active_at = at
 
     def ended(self, event: InteractionEnded, at: float) -> InteractionRecord:
-        """The run is over; returns its row."""
+        """Remove a run that ended; return its row."""
         run_id = event.interaction_id
         run = self._pop(run_id)
         view = RunView(
@@ -164,7 +164,7 @@ class LiveRuns:
         )
 
     def view(self, run_id: str) -> RunView | None:
-        """One run, live or ended lately."""
+        """Return a run that is live or ended lately."""
         run = self._runs.get(run_id)
         return self._ended.get(run_id) if run is None else _view(run_id, run)
 
@@ -176,7 +176,7 @@ class LiveRuns:
         app: str | None = None,
         user: str | None = None,
     ) -> list[RunView]:
-        """Live runs, of a tenant, app and user where these are given, the latest opened first.
+        """Return live runs, of a tenant, app and user if given, the latest opened first.
 
         O(limit); of one user O(live runs of its app, its tenant, or all).
         """

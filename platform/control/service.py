@@ -1,8 +1,8 @@
 """Control as a task of this process: the dispatcher, driven by messages, time and the journal.
 
-One event loop owns it; other threads hand their events and changes to that loop. What a call goes
-through is in ``lifecycle``; here are the clock's ticks, what comes from beside the calls (workers,
-settings, the system itself), the runs, and what is shown of it all.
+One event loop owns it; other threads pass their events and changes to that loop. ``lifecycle`` handles
+the calls; this module handles the ticks of the clock, events that belong to no call (workers, settings,
+the system itself), the runs, and the views.
 
 Weakness: the state lives in this process; after a crash the open runs are restored from the ledger, and
 the counters of fairness start at zero.
@@ -63,9 +63,9 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 BLOCK_TOKENS = 16
-"""Of the prefixes that the router tells apart."""
+"""Block size of the prefixes that the router distinguishes, in tokens."""
 VIEWED_AT_ONCE = 200
-"""Live calls of a run that are viewed in one turn of the event loop: about 3 ms."""
+"""Live calls of a run that are read in one turn of the event loop: about 3 ms."""
 TICK_S = 0.25
 
 
@@ -124,21 +124,21 @@ class ControlService:
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Bind to the running loop and begin to tick."""
+        """Bind to the running loop and start the ticks."""
         self._loop = asyncio.get_running_loop()
-        self._ticker = self._loop.create_task(self._tick_for_ever(), name="control tick")
+        self._ticker = self._loop.create_task(self._tick_until_closed(), name="control tick")
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no new calls, wait for those under way, then end what is left as failed."""
+        """Reject new calls, wait for the others, then end the remaining ones as failed."""
         await self._lifecycle.drain(timeout_s)
 
     async def close(self) -> None:
-        """Stop ticking."""
+        """Stop the ticks."""
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
 
-    async def _tick_for_ever(self) -> None:
+    async def _tick_until_closed(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             try:
@@ -147,15 +147,15 @@ class ControlService:
                 logger.exception("a tick failed")
 
     def tick(self) -> None:
-        """Expire waits and leases, then let the dispatcher see the time."""
+        """Expire waits and leases, then pass the time to the dispatcher."""
         now_s = self._clock()
         self._lifecycle.end_overdue(now_s)
         self._lifecycle.apply(self._dispatcher.handle(ev.Tick(), now_s))
 
-    # --- events from beside the calls -------------------------------------------------------------
+    # --- events that belong to no call ------------------------------------------------------------
 
     def post(self, event: ev.Event) -> None:
-        """Hand an event to the dispatcher, from any thread. Errors are logged."""
+        """Pass an event to the dispatcher, from any thread. Errors are logged."""
         assert self._loop is not None, "control has not started"
         if self._on_loop():
             self._lifecycle.take(event)
@@ -163,12 +163,12 @@ class ControlService:
             self._loop.call_soon_threadsafe(self._lifecycle.take, event)
 
     def use_prices(self, prices: PriceBook) -> None:
-        """Calls that are submitted from now on cost what this says; from any thread."""
+        """Price the calls that are submitted from now on; from any thread."""
         assert self._loop is not None, "control has not started"
         self._loop.call_soon_threadsafe(self._lifecycle.use_prices, prices)
 
     def contract_changed(self, event: ev.ContractChanged, *, reopened: bool) -> None:
-        """Limits hold from now on, and the ledger tells what a budget has spent; not from the loop."""
+        """Apply limits from now on, and read the spending of a reopened budget; not from the loop."""
         taken_at = self._on_loop_thread(lambda: self._take_at(event))
         if reopened:
             self.openings.open([(event, taken_at)])
@@ -178,7 +178,7 @@ class ControlService:
         return self._wall()
 
     def _on_loop_thread(self, act: Callable[[], R]) -> R:
-        """Do it on the loop, from any thread, and wait for it. Raises what it raises."""
+        """Call ``act`` on the loop, from any thread; return or raise its result."""
         assert self._loop is not None, "control has not started"
         if self._on_loop():
             return act()
@@ -202,7 +202,7 @@ class ControlService:
     def apply_throttling(self, system: str, parameters: Mapping[str, Any]) -> None:
         """Change the system or its parameters while calls run; from any thread, waits for it.
 
-        Raises ValueError (or KeyError for a name) that says what is allowed, and changes nothing.
+        Raises ValueError (or KeyError for a name) that states what is allowed, and changes nothing.
         """
         assert self._loop is not None, "control has not started"
         self._on_loop_thread(lambda: self._apply_throttling(system, parameters))
@@ -298,7 +298,7 @@ class ControlService:
         views: list[CallView] = []
         for number, call_id in enumerate(() if run is None else tuple(run.live_calls)):
             if number % VIEWED_AT_ONCE == VIEWED_AT_ONCE - 1:
-                await asyncio.sleep(0)  # others' calls have a turn
+                await asyncio.sleep(0)  # let other calls proceed
             live = self._lifecycle.calls.get(call_id)
             if live is not None:
                 views.append(self._call_view(live))

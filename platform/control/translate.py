@@ -1,4 +1,4 @@
-"""The core's errors about runs, as the errors that the API answers with."""
+"""Translates errors of the core about runs into errors of the API."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ERRORS: dict[type[errors.InteractionError], tuple[type[FairServeError], str, st
 }
 
 RETRY_S = 5.0
-"""After which a client may try again that finds no room."""
+"""Seconds after which a client may retry a call for which there was no capacity."""
 
 
 @contextmanager

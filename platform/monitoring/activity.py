@@ -1,9 +1,9 @@
-"""Who is served how much while calls run: service per client, and counts per tenant, over half an hour.
+"""Service per client and counts per tenant over the last half hour, while calls run.
 
 Listens to control: a call's usage arrives at each progress and at its end. The difference to what was
 counted of the call before goes to its client, in the open bucket of five seconds: service is
 the linear cost of the ledger (prompt + 2 * output tokens, cached ones included), so that the sum over
-all buckets is that of the ledger's rows, as long as no client is without a name. A client is a tenant's
+all buckets is that of the ledger's rows as long as every client has a name. A client is a tenant's
 app and user.
 
 Memory: 360 buckets of at most 500 served and 100 refused clients and 100 tenants
@@ -12,12 +12,11 @@ the last 1, 5 and 30 minutes, the open bucket included, and one entry per queued
 
 Cost: O(1) a progress, about 0.3 microseconds; closing a bucket O(its clients), once in 5 s.
 
-Jain's index here is ``(sum x)^2 / (n * sum x^2)`` of x = service over what the client is entitled
-to, by levels and in the currency of the system in force
-(:mod:`fairserve.platform.control.entitlement`). It is over the clients with demand: those that
-were served in the time in question, and those that have calls under way at its end and were served
-nothing. Clients without a name are left out. None where nobody was served. Weakness: who asked for
-little got little.
+Jain's index here is ``(sum x)^2 / (n * sum x^2)`` of x = service over entitled service, by levels and in
+the currency of the system in force (:mod:`fairserve.platform.control.entitlement`). It covers clients
+with demand: those that were served in the interval, and those that have calls at its end and were served
+nothing. Clients without a name are left out. None if no client was served. Weakness: a client with
+little demand lowers the index.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from fairserve.platform.monitoring.activity_bucket import (
     NOT_SERVED,
     ClosedBucket,
     Entitled,
+    LiveCounts,
     OpenBucket,
-    UnderWay,
     index,
     of_entitled,
 )
@@ -50,23 +49,23 @@ _WP, _WQ = _SERVICE.wp, _SERVICE.wq
 
 
 class Known:
-    """A client with a name in a closed bucket: its sums over them. To be read only."""
+    """The sums of a client over the closed buckets that name it. Read only."""
 
     __slots__ = ("buckets", "refused", "service", "since")
 
     def __init__(self, since: int) -> None:
         self.since = since
-        """The first bucket that its sums have."""
+        """First bucket in the sums."""
         self.buckets = 0
-        """How many have it."""
+        """Number of closed buckets that name the client."""
         self.service = [0.0, 0.0, 0.0]
-        """By window."""
+        """Service by window."""
         self.refused = 0
-        """In the longest one."""
+        """Rejected calls in the longest window."""
 
 
 class _CountedCall:
-    """What of a call's service is counted so far, and the client's entry that it was added to last."""
+    """The counted service of a call, and the client's entry to which it was added last."""
 
     __slots__ = ("served", "service")
 
@@ -87,7 +86,7 @@ class Activity(CallListener):
         self._closed: dict[int, ClosedBucket] = {}
         """Closed buckets by number, ascending. One in which nothing happened has no entry."""
         self._known: dict[Client, Known] = {}
-        self._under_way: dict[Client, UnderWay] = {}
+        self._live_counts: dict[Client, LiveCounts] = {}
         self._calls: dict[str, _CountedCall] = {}
         """Queued and running calls by id."""
         self._minute_jain: dict[str | None, float | None] = {}
@@ -102,15 +101,15 @@ class Activity(CallListener):
 
     def call_granted(self, call: CallState) -> None:
         """Move a call of its client from queued to running."""
-        under_way = self._under_way[call.owner]
-        under_way.queued -= 1
-        under_way.running += 1
+        live_counts = self._live_counts[call.owner]
+        live_counts.queued -= 1
+        live_counts.running += 1
 
     def call_requeued(self, call: CallState) -> None:
         """Move a call of its client from running to queued."""
-        under_way = self._under_way[call.owner]
-        under_way.running -= 1
-        under_way.queued += 1
+        live_counts = self._live_counts[call.owner]
+        live_counts.running -= 1
+        live_counts.queued += 1
 
     def call_started(self, call: CallState, now_s: float) -> None:
         """Count the queue delay of a call."""
@@ -158,13 +157,13 @@ class Activity(CallListener):
         del self._calls[call.call.call_id]
 
     def _leave(self, call: CallState) -> None:
-        under_way = self._under_way[call.owner]
+        live_counts = self._live_counts[call.owner]
         if call.worker_id is None:
-            under_way.queued -= 1
+            live_counts.queued -= 1
         else:
-            under_way.running -= 1
-        if not under_way.queued and not under_way.running:
-            del self._under_way[call.owner]
+            live_counts.running -= 1
+        if not live_counts.queued and not live_counts.running:
+            del self._live_counts[call.owner]
 
     def call_refused(self, call: CallState, reason: str, now_s: float) -> None:
         """Count a rejected call by its reason."""
@@ -190,13 +189,13 @@ class Activity(CallListener):
         return self._open
 
     def settle(self, now_s: float) -> None:
-        """Close the bucket that is over, if it is."""
+        """Close the open bucket if its time is over."""
         self._at(now_s)
 
     def _roll(self, now_s: float) -> None:
         number = int(now_s // BUCKET_S)
         over = self._open
-        closed = over.close(self._under_way, self._entitled)
+        closed = over.close(self._live_counts, self._entitled)
         if closed.tenants:
             self._closed[over.number] = closed
             self._remember(closed)
@@ -224,7 +223,7 @@ class Activity(CallListener):
                 del known[owner]
 
     def _forget_until(self, before: int, number: int) -> None:
-        """``number`` is the open bucket now, ``before`` was it: others fall out of the windows."""
+        """Remove old buckets from the windows: the open one was ``before`` and is ``number`` now."""
         for window, length in enumerate(WINDOWS):
             for old in range(before - length, min(before, number - length - 1) + 1):
                 bucket = self._closed.get(old)
@@ -247,27 +246,27 @@ class Activity(CallListener):
                 if not entry.buckets:
                     del self._known[owner]
 
-    # --- what is known ----------------------------------------------------------------------------
+    # --- reads ------------------------------------------------------------------------------------
 
     @property
     def number(self) -> int:
-        """Of the present bucket. Number n lasts from ``n * BUCKET_S`` on."""
+        """Number of the open bucket. Bucket n begins at ``n * BUCKET_S``."""
         return self._open.number
 
     def buckets(self) -> Mapping[int, ClosedBucket]:
-        """The closed ones of the last half hour, by number, ascending."""
+        """Return the closed buckets of the last half hour, by number, ascending."""
         return self._closed
 
     def clients(self) -> Iterator[Client]:
-        """Everybody of the last half hour who is known by name, or has calls under way."""
+        """Yield the clients of the last half hour that have a name or live calls."""
         yield from self._known
         newcomers: Iterable[Client]
         seen = self._known.keys()
-        newcomers = {**self._under_way, **self._open.clients, **self._open.refused}
+        newcomers = {**self._live_counts, **self._open.clients, **self._open.refused}
         yield from (owner for owner in newcomers if owner not in seen)
 
     def service(self, owner: Client) -> tuple[float, float, float]:
-        """What a client was served in the last 1, 5 and 30 minutes, the present bucket included."""
+        """Return the service of a client in the last 1, 5 and 30 minutes, with the open bucket."""
         served = self._open.clients.get(owner)
         now = 0.0 if served is None else served.service
         entry = self._known.get(owner)
@@ -277,31 +276,31 @@ class Activity(CallListener):
         return one + now, five + now, thirty + now
 
     def refusals(self, owner: Client) -> int:
-        """Of the last 30 minutes."""
+        """Return the rejected calls of a client in the last 30 minutes."""
         entry = self._known.get(owner)
         return self._open.refused.get(owner, 0) + (0 if entry is None else entry.refused)
 
-    def under_way(self, owner: Client) -> tuple[int, int]:
-        """Queued and running calls."""
-        found = self._under_way.get(owner)
+    def live_calls(self, owner: Client) -> tuple[int, int]:
+        """Return the numbers of queued and running calls of a client."""
+        found = self._live_counts.get(owner)
         return (0, 0) if found is None else (found.queued, found.running)
 
     def minute_jain(self, tenant: str | None) -> float | None:
-        """Jain's index over the last minute, among a tenant's clients, or all; once per bucket."""
+        """Return Jain's index of the last minute, of a tenant's clients or all; cached per bucket."""
         if tenant not in self._minute_jain:
             services = {
                 owner: service
                 for owner in self.clients()
                 if tenant is None or owner[0] == tenant
                 for service in [self.service(owner)[0]]
-                if service > 0 or owner in self._under_way
+                if service > 0 or owner in self._live_counts
             }
             shares = of_entitled(services, self._entitled)
             self._minute_jain[tenant] = index(list(shares.values()))
         return self._minute_jain[tenant]
 
-    def _of(self, owner: Client) -> UnderWay:
-        found = self._under_way.get(owner)
+    def _of(self, owner: Client) -> LiveCounts:
+        found = self._live_counts.get(owner)
         if found is None:
-            found = self._under_way[owner] = UnderWay()
+            found = self._live_counts[owner] = LiveCounts()
         return found

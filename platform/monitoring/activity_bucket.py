@@ -1,8 +1,8 @@
-"""Five seconds of what control did: service by client, and counts by tenant.
+"""Buckets of five seconds: service by client, and counts by tenant.
 
-A bucket is open while it is counted in, and closed after that. A closed one keeps by name the clients
-that were served most and those that were refused most; the others are a number and a sum. Of tenants
-likewise: what is missing in them is the difference to the whole.
+A bucket is open while calls are counted in it, and closed after that. A closed bucket names the clients
+that were served most and those that were rejected most; the others are a number and a sum. The same
+holds for tenants: the unnamed ones are the difference to the whole.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fairserve.scheduling.metrics import jain_index
 MAX_CLIENTS = 500
 """Served clients that a closed bucket keeps by name."""
 MAX_REFUSED = 100
-"""Refused ones."""
+"""Rejected clients that a closed bucket keeps by name."""
 MAX_TENANTS = 100
 MAX_REASONS = 24
-"""Of refusals, in one tenant's counts; the codes are ours, and fewer."""
+"""Most reasons of rejection in the counts of one tenant."""
 OTHER_REASON = "other"
 
 _LEAST_DELAY_S = 0.001
@@ -33,7 +33,7 @@ K = TypeVar("K")
 V = TypeVar("V", int, float, tuple[float, int])
 
 Entitled = Callable[[Collection[Client]], Mapping[Client, float]]
-"""From clients to the service that each is entitled to beside the others, in any unit."""
+"""Returns the service that each of these clients is entitled to among them, in any unit."""
 
 
 class Served:
@@ -45,16 +45,16 @@ class Served:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        """Of the bucket."""
+        """Number of the bucket."""
         self.service = 0.0
 
 
 NOT_SERVED = Served(-1)
-"""In no bucket."""
+"""Placeholder of a call that was not served: it belongs to no bucket."""
 
 
-class UnderWay:
-    """How many calls of a client are queued and running."""
+class LiveCounts:
+    """Numbers of queued and running calls of a client."""
 
     __slots__ = ("queued", "running")
 
@@ -64,8 +64,8 @@ class UnderWay:
 
 
 class Counts:
-    """What happened to the calls of one tenant, or of all, in one bucket. Delays by logarithmic steps
-    of 25 %, so that a quantile is within 12 %.
+    """Counts of the calls of one tenant, or of all, in one bucket. Delays are counted by logarithmic
+    steps of 25 %, so that a quantile is exact to 12 %.
     """
 
     __slots__ = (
@@ -87,39 +87,39 @@ class Counts:
     def __init__(self) -> None:
         self.accepted = 0
         self.refused: dict[str, int] = {}
-        """By reason."""
+        """Rejected calls by reason."""
         self.ended: dict[str, int] = {}
         """Accepted calls that ended, by outcome."""
         self.runs_begun = 0
         self.runs_ended = 0
         self.prompt_tokens = 0
-        """Of calls that ended, as are the cached ones among them."""
+        """Prompt tokens of calls that ended; ``cached_tokens`` are a part of them."""
         self.cached_tokens = 0
         self.delays: dict[int, int] = {}
-        # What follows is known once the bucket is closed.
+        # Set when the bucket is closed.
         self.service = 0.0
         self.clients = 0
-        """That were served something."""
+        """Number of clients that were served."""
         self.queued = 0
-        """Calls at the end of the bucket."""
+        """Queued calls at the end of the bucket, as ``running`` are the running ones."""
         self.running = 0
         self.jain: float | None = None
 
     def refuse(self, reason: str) -> None:
-        """A call was refused."""
+        """Count a rejected call."""
         if reason not in self.refused and len(self.refused) >= MAX_REASONS:
             reason = OTHER_REASON
         self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def delay(self, seconds: float) -> None:
-        """A call has waited so long."""
+        """Count the queue delay of a call."""
         step = 0
         if seconds >= _LEAST_DELAY_S:
             step = min(_LAST_STEP, 1 + int(math.log(seconds / _LEAST_DELAY_S) / _STEP))
         self.delays[step] = self.delays.get(step, 0) + 1
 
     def delay_quantile(self, share: float) -> float | None:
-        """The delay that this share of the calls did not pass; None without any."""
+        """Return the quantile of the delays at ``share``; None without delays."""
         rank, seen = share * sum(self.delays.values()), 0
         for step in sorted(self.delays):
             seen += self.delays[step]
@@ -129,11 +129,11 @@ class Counts:
 
     @property
     def weight(self) -> tuple[float, int]:
-        """By which tenants are kept."""
+        """Rank by which a closed bucket keeps tenants."""
         return self.service, self.accepted + sum(self.refused.values())
 
     def add(self, other: Counts) -> None:
-        """Count in what happened to other calls; not their index, which is no sum."""
+        """Add other counts, except for Jain's index, which is not a sum."""
         for name in (
             "accepted",
             "runs_begun",
@@ -154,7 +154,7 @@ class Counts:
 
 
 class OpenBucket:
-    """The bucket of now. As large as what was served and refused in its five seconds."""
+    """The current bucket. Its size grows with the clients served and rejected in five seconds."""
 
     __slots__ = ("clients", "number", "refused", "tenants", "workers")
 
@@ -164,35 +164,35 @@ class OpenBucket:
         self.refused: dict[Client, int] = {}
         self.tenants: dict[str, Counts] = {}
         self.workers: dict[str, tuple[int, int]] = {}
-        """Prompt tokens, and the cached ones among them, of calls that ended there."""
+        """Prompt tokens, and the cached ones among them, of ended calls by worker."""
 
     def served(self, owner: Client) -> Served:
-        """Where the service of a client is counted."""
+        """Return the entry that counts the service of a client."""
         found = self.clients.get(owner)
         if found is None:
             found = self.clients[owner] = Served(self.number)
         return found
 
     def of(self, tenant: str) -> Counts:
-        """The counts of a tenant."""
+        """Return the counts of a tenant."""
         counts = self.tenants.get(tenant)
         if counts is None:
             counts = self.tenants[tenant] = Counts()
         return counts
 
-    def close(self, under_way: Mapping[Client, UnderWay], entitled: Entitled) -> ClosedBucket:
-        """It is over; ``under_way`` are the clients with calls now."""
+    def close(self, live_counts: Mapping[Client, LiveCounts], entitled: Entitled) -> ClosedBucket:
+        """Return the closed bucket; ``live_counts`` are the clients that have calls now."""
         services = {owner: served.service for owner, served in self.clients.items()}
         named = largest(services, MAX_CLIENTS)
         for owner, service in services.items():
             counts = self.of(owner[0])
             counts.service += service
             counts.clients += 1
-        for owner, calls in under_way.items():
+        for owner, calls in live_counts.items():
             counts = self.of(owner[0])
             counts.queued += calls.queued
             counts.running += calls.running
-        waiting = {owner: 0.0 for owner in under_way if owner not in self.clients}
+        waiting = {owner: 0.0 for owner in live_counts if owner not in self.clients}
         shares: dict[str, list[float]] = {}
         for owner, share in of_entitled({**named, **waiting}, entitled).items():
             shares.setdefault(owner[0], []).append(share)
@@ -202,7 +202,7 @@ class OpenBucket:
 
 
 class ClosedBucket:
-    """A bucket that is over; ``whole`` is what happened to all calls. To be read only."""
+    """A closed bucket; ``whole`` are the counts of all calls. Read only."""
 
     __slots__ = ("clients", "number", "other_tenants", "refused", "tenants", "whole", "workers")
 
@@ -217,12 +217,12 @@ class ClosedBucket:
         weights = {tenant: counts.weight for tenant, counts in bucket.tenants.items()}
         self.tenants = {tenant: bucket.tenants[tenant] for tenant in largest(weights, MAX_TENANTS)}
         self.other_tenants = len(bucket.tenants) - len(self.tenants)
-        """How many there were that have no name here."""
+        """Number of tenants without a name."""
         self.workers = bucket.workers
 
     @property
     def others(self) -> tuple[int, float]:
-        """How many clients were served that have no name here, and what they were served."""
+        """Number and service of the served clients without a name."""
         named = sum(self.clients.values())
         return self.whole.clients - len(self.clients), self.whole.service - named
 
@@ -234,12 +234,12 @@ def of_entitled(services: Mapping[Client, float], entitled: Entitled) -> dict[Cl
 
 
 def index(shares: list[float]) -> float | None:
-    """Jain's index of services over entitlement; None where nobody was served."""
+    """Return Jain's index of services over entitlement; None if no client was served."""
     return jain_index(shares) if any(shares) else None
 
 
 def largest(values: Mapping[K, V], most: int) -> dict[K, V]:
-    """The entries with the largest values; ties go to those that came first."""
+    """Return the entries with the largest values; ties go to the first ones."""
     if len(values) <= most:
         return dict(values)
     return dict(heapq.nlargest(most, values.items(), key=itemgetter(1)))

@@ -1,4 +1,4 @@
-"""Clients as operators see them: who is served, who is entitled to how much, and what holds for each."""
+"""Views of clients for operators: service, entitlement, limits and calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairserve.platform.control.port import CallView, LevelView
 from fairserve.scheduling.admission import LimitsInUse
 
 MAX_CALLS = 100
-"""Calls under way that are told of one client."""
+"""Most queued and running calls in the view of one client."""
 
 ClientSort = Literal[
     "service_1m",
@@ -24,25 +24,25 @@ ClientSort = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ClientView:
-    """A tenant's app and user, as of now."""
+    """The current state of a tenant's app and user."""
 
     tenant: str
     app: str
     user: str
     service_1m: float
-    """Of the last minute, by the ledger's cost, the present bucket included; so the others."""
+    """Service of the last minute, by the ledger's cost, with the open bucket, as the next two."""
     service_5m: float
     service_30m: float
     service_share: float | None
-    """Of the service of the last five minutes, among those shown; None if there was none."""
+    """Share of the service of the last five minutes among the shown clients; None without any."""
     entitled_share: float | None
-    """Its weight over the sum of the weights of those shown that were served in the last five minutes or
-    have calls under way; None if it is none of them."""
+    """Entitled share among the shown clients that were served in the last five minutes or have live
+    calls; None if it is not one of them."""
     weight: float
     queued_calls: int
     running_calls: int
     refused_calls: int
-    """Of the last 30 minutes."""
+    """Rejected calls of the last 30 minutes."""
     blocked: bool
     user_rpm: int | None
     """Limits under overload, calls a minute: of the user, and of its app as a whole."""
@@ -54,7 +54,7 @@ class ClientView:
 
 @dataclass(frozen=True, slots=True)
 class ClientPage:
-    """A part of the list of clients."""
+    """A page of the list of clients."""
 
     items: list[ClientView]
     total: int
@@ -64,7 +64,7 @@ class ClientPage:
 
 @dataclass(frozen=True, slots=True)
 class ClientDetail:
-    """One client and what is known of it."""
+    """One client with its settings, history and calls."""
 
     client: ClientView
     tenant_weight: float
@@ -74,9 +74,9 @@ class ClientDetail:
     at: list[float]
     """Ends of the closed buckets, UTC epoch seconds, the earliest first."""
     service: list[float | None]
-    """In each; None where it may be one of the clients without a name."""
+    """Service in each bucket; None where the client may be one without a name."""
     refused: list[int]
     levels: list[LevelView]
     limits: LimitsInUse
     calls: list[CallView]
-    """Under way, the first accepted first, at most :data:`MAX_CALLS`."""
+    """Live calls, the first accepted first, at most :data:`MAX_CALLS`."""

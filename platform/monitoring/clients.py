@@ -1,7 +1,7 @@
-"""The clients of the last half hour, as a list and one by one: read only, on the event loop.
+"""Views of the clients of the last half hour, as a list and one by one.
 
-Cost of a page: O(clients) to choose and to weigh them, and what one client costs for each that is shown.
-A tenant's page says nothing of other tenants: its shares are those among the tenant's own clients.
+Cost of a page: O(clients) to select and weigh them, plus the cost of a view for each client shown. A
+tenant's page contains nothing of other tenants: its shares are those among the tenant's own clients.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from fairserve.platform.monitoring.client_views import (
 
 
 class _Seen(NamedTuple):
-    """A client with what is asked of every one."""
+    """A client with the figures that every client needs."""
 
     owner: Client
     service: tuple[float, float, float]
-    under_way: tuple[int, int]
+    live_calls: tuple[int, int]
 
     @property
     def active(self) -> bool:
-        """Served in the last five minutes, or with calls under way."""
-        return self.service[1] > 0 or self.under_way != (0, 0)
+        """True for a client that was served in the last five minutes or has live calls."""
+        return self.service[1] > 0 or self.live_calls != (0, 0)
 
 
 class _Shares(NamedTuple):
-    """Parts of the active clients' service that each received, and that each is entitled to."""
+    """Received and entitled shares of the active clients."""
 
     received: Mapping[Client, float]
-    """Empty where nobody was served."""
+    """Empty if no client was served."""
     entitled: Mapping[Client, float]
 
 
@@ -48,8 +48,8 @@ _BY: dict[ClientSort, Callable[[Activity, _Seen], float]] = {
     "service_1m": lambda activity, seen: seen.service[0],
     "service_5m": lambda activity, seen: seen.service[1],
     "service_30m": lambda activity, seen: seen.service[2],
-    "queued_calls": lambda activity, seen: seen.under_way[0],
-    "running_calls": lambda activity, seen: seen.under_way[1],
+    "queued_calls": lambda activity, seen: seen.live_calls[0],
+    "running_calls": lambda activity, seen: seen.live_calls[1],
     "refused_calls": lambda activity, seen: activity.refusals(seen.owner),
     "name": lambda activity, seen: 0,
 }
@@ -135,7 +135,7 @@ class Clients:
             refused=[0 if each is None else each.refused.get(owner, 0) for each in closed],
             levels=self._control.client_levels(owner),
             limits=self._control.limits_in_use(*owner),
-            calls=self._control.client_calls(owner, MAX_CALLS) if any(seen.under_way) else [],
+            calls=self._control.client_calls(owner, MAX_CALLS) if any(seen.live_calls) else [],
         )
 
     # --- parts ------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Clients:
     def _seen(self, tenant: str | None) -> list[_Seen]:
         activity = self._activity
         return [
-            _Seen(owner, activity.service(owner), activity.under_way(owner))
+            _Seen(owner, activity.service(owner), activity.live_calls(owner))
             for owner in activity.clients()
             if tenant is None or owner[0] == tenant
         ]
@@ -161,7 +161,7 @@ class Clients:
         owner, state = seen.owner, self._control.client_state(seen.owner)
         tenant, app, user = owner
         one, five, thirty = seen.service
-        queued, running = seen.under_way
+        queued, running = seen.live_calls
         return ClientView(
             tenant=tenant,
             app=app,
@@ -183,7 +183,7 @@ class Clients:
 
 
 def _service(bucket: ClosedBucket | None, owner: Client) -> float | None:
-    """In a bucket."""
+    """Return the service of a client in a bucket; None if unknown."""
     if bucket is None:
         return 0.0
     unnamed = bucket.whole.clients > len(bucket.clients)

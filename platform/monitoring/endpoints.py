@@ -1,4 +1,4 @@
-"""``/admin/live`` and ``/admin/clients``: who is served how much now, and what holds for whom."""
+"""``/admin/live`` and ``/admin/clients``: current service, and the settings of each client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SNAPSHOT = TypeAdapter(LiveSnapshot)
 
 @router.get("/live", response_model=LiveSnapshot)
 async def read_live(request: Request, query: Annotated[LiveQuery, Query()]) -> Response:
-    """The last half hour in buckets of five seconds, as arrays by time."""
+    """Return the last half hour in buckets of five seconds, as arrays by time."""
     history: History = request.app.state.history
     found = history.snapshot(query.tenant, clients=query.clients, buckets=query.buckets)
     body = await asyncio.to_thread(_SNAPSHOT.dump_json, found)
@@ -35,7 +35,7 @@ async def read_live(request: Request, query: Annotated[LiveQuery, Query()]) -> R
 
 @router.get("/clients")
 async def list_clients(request: Request, query: Annotated[ClientQuery, Query()]) -> ClientPage:
-    """The clients of the last half hour, those first that were served most."""
+    """List the clients of the last half hour, by default those that were served most first."""
     clients: Clients = request.app.state.clients
     named = await asyncio.to_thread(_named, request, query) if query.query else ()
     return clients.page(
@@ -52,7 +52,7 @@ async def list_clients(request: Request, query: Annotated[ClientQuery, Query()])
 async def read_client(
     tenant_id: str, app_id: str, user: Annotated[UserId, Path()], request: Request
 ) -> ClientOut:
-    """One of them: service by time, weights, counters and credits by level, limits, calls under way."""
+    """Return one client: service by time, weights, counters and credits by level, limits, calls."""
     clients: Clients = request.app.state.clients
     found = clients.one(tenant_id, app_id, user)
     if found is None:

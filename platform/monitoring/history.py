@@ -1,7 +1,7 @@
-"""The last half hour: every five seconds a sample of the cluster, beside what became of the calls.
+"""The last half hour: a sample of the cluster every five seconds, beside the counts of calls.
 
-A sample is taken at the end of each bucket of :mod:`fairserve.platform.monitoring.activity`. Kept in
-memory only, for as long as the buckets: a restart begins anew. Each new sample is published to the
+A sample is taken at the end of each bucket of :mod:`fairserve.platform.monitoring.activity`. Samples are
+in memory only, as long as the buckets: a restart begins with none. Each new sample is published to the
 subscribers, whose number is bounded (:mod:`fairserve.platform.base.subscribers`).
 
 Cost of a sample: O(workers + clients of the bucket), once in 5 s; of a snapshot: O(360 * (its clients +
@@ -72,10 +72,10 @@ class History:
         self._clock = clock
         self._wall = wall
         self._samples: dict[int, Sample] = {}
-        """By bucket, ascending."""
+        """Samples by bucket, ascending."""
         self._subscribers: Subscribers[str, Sample] = Subscribers()
         self._leaders: dict[tuple[str | None, int], Sequence[Client]] = {}
-        """Since the last sample."""
+        """Clients that were served most, cached until the next sample."""
 
     async def run(self) -> None:
         """Take samples until the task is cancelled."""
@@ -83,14 +83,14 @@ class History:
             due_s = (self._activity.number + 1) * BUCKET_S
             await asyncio.sleep(max(0.0, due_s - self._clock()))
             if self._clock() < due_s:
-                continue  # the loop woke a moment too soon
+                continue  # the loop woke a moment too early
             try:
                 await self.take()
             except Exception:
                 logger.exception("no sample was taken")
 
     async def take(self) -> Sample | None:
-        """Sample the bucket that is over; None if that was done."""
+        """Sample the bucket that ended; None if it has a sample."""
         activity = self._activity
         activity.settle(self._clock())
         number = activity.number - 1
@@ -131,9 +131,9 @@ class History:
     def snapshot(
         self, tenant: str | None = None, *, clients: int = SHOWN_CLIENTS, buckets: int = BUCKETS
     ) -> LiveSnapshot:
-        """The buckets up to the last sample, so many at most; a tenant sees only what is its own.
+        """Return at most ``buckets`` buckets up to the last sample; of a tenant only its own figures.
 
-        ``clients`` so many are shown by name, those that were served most.
+        ``clients`` is the number of clients by name, those that were served most.
         """
         activity, offset_s = self._activity, self._wall() - self._clock()
         last = next(reversed(self._samples), None)
@@ -166,7 +166,7 @@ def _worker(
     member: PoolMember | None,
     prompts: tuple[int, int],
 ) -> WorkerSample:
-    told = None if member is None else member.metrics
+    reported = None if member is None else member.metrics
     state = member.state if member is not None else "unknown"
     return WorkerSample(
         worker_id=worker_id,
@@ -176,9 +176,9 @@ def _worker(
         kv_capacity_tokens=None if known is None else known.kv_capacity_tokens,
         calls=None if known is None else known.calls,
         waiting_tokens=None if known is None else known.waiting_tokens,
-        reported_running=None if told is None else told.running,
-        reported_waiting=None if told is None else told.waiting,
-        kv_used_share=None if told is None else told.kv_used_share,
+        reported_running=None if reported is None else reported.running,
+        reported_waiting=None if reported is None else reported.waiting,
+        kv_used_share=None if reported is None else reported.kv_used_share,
         prompt_tokens=prompts[0],
         cached_tokens=prompts[1],
     )

@@ -24,18 +24,18 @@ _OUTCOMES: tuple[CallOutcome, ...] = ("completed", "failed", "cancelled", "expir
 
 @dataclass(frozen=True, slots=True)
 class WorkerSample:
-    """A worker at the end of a bucket, with what of prompts was cached in the calls that ended there."""
+    """A worker at the end of a bucket, with the prompt tokens of the calls that ended in the bucket."""
 
     worker_id: str
     model: str
     state: str
     demand_tokens: int | None
-    """None: control does not know it, now."""
+    """None if control does not know the worker at present."""
     kv_capacity_tokens: int | None
     calls: int | None
     waiting_tokens: int | None
     reported_running: int | None
-    """As it tells itself, sequences of others included; None: it does not."""
+    """Running sequences that the worker reports, foreign ones included; None without a report."""
     reported_waiting: int | None
     kv_used_share: float | None
     prompt_tokens: int
@@ -47,7 +47,7 @@ class Sample:
     """The cluster at the end of a bucket."""
 
     number: int
-    """Of the bucket."""
+    """Number of the bucket."""
     overloaded: bool
     demand_tokens: int
     capacity_tokens: int
@@ -60,18 +60,18 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class ActivitySeries:
-    """What became of calls and runs: of one tenant, or of all."""
+    """Counts of calls and runs, of one tenant or of all."""
 
     service: Series
     clients: Series
-    """That were served."""
+    """Number of clients that were served."""
     jain_index: Series
-    """As :mod:`fairserve.platform.monitoring.activity` defines it."""
+    """Jain's index as :mod:`fairserve.platform.monitoring.activity` defines it."""
     accepted: Series
     refused: dict[str, Series]
-    """By reason."""
+    """Rejected calls by reason."""
     ended: dict[str, Series]
-    """By outcome."""
+    """Ended calls by outcome."""
     runs_begun: Series
     runs_ended: Series
     queued_calls: Series
@@ -79,7 +79,7 @@ class ActivitySeries:
     queue_p50_s: Series
     queue_p99_s: Series
     prompt_tokens: Series
-    """Of calls that ended, as are the cached ones among them."""
+    """Prompt tokens of calls that ended; ``cached_tokens`` are a part of them."""
     cached_tokens: Series
 
 
@@ -107,7 +107,7 @@ class ModelSeries:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeries:
-    """One worker; fields as in :class:`WorkerSample`, ``model`` and ``state`` as of last."""
+    """One worker; fields as in :class:`WorkerSample`, ``model`` and ``state`` are the latest."""
 
     model: str
     state: str
@@ -124,7 +124,7 @@ class WorkerSeries:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeries:
-    """What only operators see."""
+    """Figures of the cluster, for operators only."""
 
     demand_tokens: Series
     capacity_tokens: Series
@@ -137,16 +137,16 @@ class ClusterSeries:
 
 @dataclass(frozen=True, slots=True)
 class LiveSnapshot:
-    """Everything, or what one tenant may see."""
+    """The figures of all tenants, or those that one tenant may see."""
 
     tenant: str | None
     bucket_s: float
     at: list[float]
     """End of each bucket, UTC epoch seconds."""
     overloaded: list[bool | None]
-    """Whether any model is."""
+    """True if any model is overloaded."""
     minute_jain_index: float | None
-    """Of the last minute and the present bucket."""
+    """Jain's index of the last minute and the open bucket."""
     activity: ActivitySeries
     clients: list[ClientSeries]
     """Those that were served most in the half hour."""
@@ -157,7 +157,7 @@ class LiveSnapshot:
 
 
 def leaders(activity: Activity, tenant: str | None, most: int) -> list[Client]:
-    """The clients that were served most in the half hour, the most first. O(clients)."""
+    """Return the clients that were served most in the half hour, the largest first. O(clients)."""
     owners = (
         owner
         for owner in activity.clients()
@@ -175,7 +175,7 @@ def build(
     clients: Sequence[Client],
     at: Callable[[int], float],
 ) -> LiveSnapshot:
-    """The arrays over these buckets; ``clients`` are shown by name, ``at`` is the end of a bucket."""
+    """Return the arrays over these buckets; ``clients`` are shown by name, ``at`` gives their ends."""
     buckets = activity.buckets()
     found = [buckets.get(number) for number in numbers]
     taken = [samples.get(number) for number in numbers]
@@ -206,7 +206,7 @@ _NOTHING = Counts()
 
 
 def _counts(bucket: ClosedBucket | None, tenant: str | None) -> Counts | None:
-    """None where a tenant has no counts by its name, and others without a name have."""
+    """Return the counts of a bucket; None if the tenant may be one without a name."""
     if bucket is None:
         return _NOTHING
     if tenant is None:
@@ -215,7 +215,7 @@ def _counts(bucket: ClosedBucket | None, tenant: str | None) -> Counts | None:
 
 
 def _column(rows: Sequence[object], name: str) -> list[Any]:
-    """One attribute of every row that is there."""
+    """Return an attribute of each row; None where there is no row."""
     return [None if row is None else getattr(row, name) for row in rows]
 
 
@@ -260,7 +260,7 @@ def _cluster(samples: Sequence[Sample | None]) -> ClusterSeries:
 
 
 def _rows(samples: Sequence[Sequence[Any] | None], key: str) -> dict[str, list[Any]]:
-    """What each sample has of each worker or model, by its name; None where it has nothing."""
+    """Return the rows of each worker or model by its name; None in samples without it."""
     found: dict[str, list[Any]] = {}
     for number, sample in enumerate(samples):
         for row in sample or ():
@@ -274,7 +274,7 @@ _AS_OF_LAST = ("model", "state", "high_watermark", "low_watermark")
 
 
 def _series(kind: type[S], rows: Sequence[Any]) -> S:
-    """The arrays of one worker or model; some of its fields are as of last."""
+    """Return the arrays of one worker or model; some fields are its latest values."""
     last = next(row for row in reversed(rows) if row is not None)
     names = kind.__dataclass_fields__
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Queries and answers of ``/admin/live`` and ``/admin/clients``."""
+"""Queries and responses of ``/admin/live`` and ``/admin/clients``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairserve.throttling.base import LimitUse
 
 
 class LiveQuery(Strict):
-    """With a tenant only what that tenant may see; so many clients by name, so many buckets."""
+    """``tenant``: only the figures that it may see. ``clients`` by name, and ``buckets``, at most."""
 
     tenant: ObjectId | None = None
     clients: int = Field(SHOWN_CLIENTS, ge=0, le=100)
@@ -39,27 +39,25 @@ class BudgetOut(BaseModel):
     limit: Amount
     spent: Amount
     held: Amount
-    """For calls under way."""
+    """Cost held for queued and running calls."""
     reset_s: float
     soft: bool
-    """Whether the soft end is passed."""
+    """True if the soft end is passed."""
     scope: str
 
 
 class LimitsOut(BaseModel):
-    """What the next call falls under, of the holder with least left; null where nobody has such a
-    limit.
-    """
+    """Limits of the next call, each of the quota subject with the least left; null without a limit."""
 
     requests: LimitUse | None
     tokens: LimitUse | None
     budget: BudgetOut | None
     throttle: LimitUse | None
-    """Which may bind under overload only."""
+    """Overload limit, which applies under overload only."""
 
 
 class ClientCallOut(BaseModel):
-    """A call under way; tokens and service so far."""
+    """A queued or running call; tokens and service so far."""
 
     state: str
     interaction: str
@@ -79,7 +77,7 @@ class ClientCallOut(BaseModel):
 
 
 class WeightsOut(BaseModel):
-    """The weight of a client is their product."""
+    """Weights whose product is the weight of a client."""
 
     tenant: float
     app: float
@@ -103,7 +101,7 @@ class ClientOut(BaseModel):
 
     @classmethod
     def of(cls, found: ClientDetail) -> ClientOut:
-        """What control tells."""
+        """Return the response for a client."""
         return cls(
             client=found.client,
             weights=WeightsOut(

@@ -100,7 +100,7 @@ def test_the_sum_over_the_buckets_is_the_ledgers(steps):
     world, counted, rows = asyncio.run(play(steps))
     assert counted == rows
     activity = world.monitoring.activity
-    assert all(activity.under_way(owner) == (0, 0) for owner in activity.clients())
+    assert all(activity.live_calls(owner) == (0, 0) for owner in activity.clients())
     for bucket in activity.buckets().values():
         assert sum(each.service for each in bucket.tenants.values()) == bucket.whole.service
         assert sum(bucket.clients.values()) == bucket.whole.service

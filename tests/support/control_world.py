@@ -13,7 +13,7 @@ from fairserve.scheduling.registry import SYSTEMS
 
 
 class MemoryJournal:
-    """A journal without a disk. Nothing is durable before ``hold``, and nothing at all if ``broken``."""
+    """A journal without a disk. No entry is durable before ``hold``, and none if ``broken``."""
 
     def __init__(self):
         self.entries = []

@@ -1,4 +1,4 @@
-"""Worlds of control that are closed when the test is over."""
+"""Worlds of control, closed at the end of the test."""
 
 import pytest
 from control_world import World
@@ -6,7 +6,7 @@ from control_world import World
 
 @pytest.fixture
 async def make_world():
-    """A world of a system, a capacity and options of control."""
+    """Return a factory of worlds from a system, a capacity and options of control."""
     made = []
 
     def make(*arguments, **options):

@@ -1,4 +1,4 @@
-"""What control bounds: the wait, the silence of a granted call, the queue, and the time to stop."""
+"""Control bounds the wait, the lease of a granted call, the queue, and the time to stop."""
 
 import asyncio
 
@@ -105,7 +105,7 @@ async def test_openings_have_a_share_and_a_rate(make_world):
     await world.control.open_interaction(*("d", "t", "app", "u"))
 
 
-async def test_draining_takes_nothing_new_and_waits(world):
+async def test_draining_rejects_new_calls_and_waits(world):
     grant = await world.submit("c1")
     draining = asyncio.create_task(world.control.drain(60))
     late = asyncio.create_task(world.submit("c2"))  # begins after it

@@ -1,4 +1,4 @@
-"""A client library that sends a call again is not charged for an attempt that delivered nothing."""
+"""An attempt that delivered nothing and is repeated by a client library is not charged."""
 
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.scheduling import events as ev

@@ -1,4 +1,4 @@
-"""Waits and leases end when they should, and only the present ones."""
+"""Waits and leases expire in time, and only the current ones."""
 
 from fairserve.platform.control.deadlines import Leases, QueueWaits
 

@@ -1,4 +1,4 @@
-"""The console compares service with shares by levels, in the unit of the system in force."""
+"""Entitlements follow the levels, in the unit of the system in force."""
 
 import pytest
 

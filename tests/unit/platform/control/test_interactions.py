@@ -1,4 +1,4 @@
-"""Calls and the runs they belong to: what does not fit, cancelling, and what is shown of a run."""
+"""Calls and their runs: calls that do not fit, cancellation, and views of a run."""
 
 import asyncio
 

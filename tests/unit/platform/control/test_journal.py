@@ -1,4 +1,4 @@
-"""The journal: what is durable stays, what is torn is cut, and a bad disk refuses new calls only."""
+"""Durable entries stay, a torn tail is cut, and a bad disk rejects only new calls."""
 
 import asyncio
 import errno
@@ -196,7 +196,7 @@ async def test_segments_go_when_ledgered_and_no_open_call_began_in_them(open_jou
 
 
 class Disk:
-    """Has room for files of so many bytes; ``None``: for any."""
+    """A disk with space for files of so many bytes; ``None``: of any size."""
 
     def __init__(self, room_bytes):
         self.room_bytes = room_bytes
@@ -208,7 +208,7 @@ class Disk:
 
 
 async def accept_all(journal, most=10_000):
-    """Accept calls until the journal takes no more; their keys."""
+    """Accept calls until the journal rejects one; return their keys."""
     keys = []
 
     async def accept_next():

@@ -1,4 +1,4 @@
-"""The ledger thread: every row reaches the database, whatever the database does meanwhile."""
+"""The ledger writes every row to the database, whatever fails in between."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from fairserve.platform.control.ledger import Ledger
 
 
 class Database:
-    """Upserts into dictionaries; goes away, or refuses a row, when told to."""
+    """A sink that upserts into dictionaries, and fails or rejects a row on demand."""
 
     def __init__(self):
         self.calls = {}
@@ -141,7 +141,7 @@ async def test_segments_are_deleted_behind_it(start, database):
 
 
 async def test_after_a_restart_of_the_machine_the_journal_is_written_again(start, database):
-    """Its database may have lost its last commits."""
+    """The database may have lost its last commits."""
     journal, ledger = start()
     await write(journal, record("a"))
     assert await asyncio.to_thread(ledger.flush, 20)

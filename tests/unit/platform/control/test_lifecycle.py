@@ -1,4 +1,4 @@
-"""The life of a call: its grant, the journal before it, exactly one row after it, however it ends."""
+"""A call is in the journal before its grant, and has exactly one row after its end."""
 
 import asyncio
 
@@ -128,7 +128,7 @@ async def test_a_refusal_has_a_row_with_its_reason(make_world):
     assert (row["refusal_limit"], row["refusal_count"], row["mid_run"]) == (1, 2, True)
 
 
-async def test_limits_are_told_as_the_throttle_counts(world):
+async def test_limits_are_reported_as_the_throttle_counts(world):
     world.control.post(ev.AppChanged("app", DEFAULT_PROFILE, Limits(user_rpm=3)))
     assert world.control.limits_in_use("t", "app", "u").throttle.remaining == 3
     await world.submit("c1", run="r1")

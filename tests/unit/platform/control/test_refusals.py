@@ -1,4 +1,4 @@
-"""Refusals on their way to the ledger: what they were decided on is in the journal's entry."""
+"""The journal entry of a rejection has the inputs of the decision."""
 
 import asyncio
 from dataclasses import fields, replace
@@ -50,7 +50,7 @@ async def test_a_refusal_for_money_has_its_budget(world):
     assert budget == {"budget_limit": 0, "budget_spent": 7, "budget_held": 0, "call_cost": 0}
 
 
-async def test_a_full_queue_tells_how_full_and_whether_a_run_was_cut(make_world):
+async def test_a_full_queue_records_its_length_and_whether_a_run_was_cut(make_world):
     world = make_world(max_queued_calls=1, tenant_share=1, user_share=1)
     grants = [await world.submit(f"c{n}", run=f"r{n}") for n in range(2)]
     waiting = await world.submitted("c8", run="r8")

@@ -1,4 +1,4 @@
-"""Live runs as people see them, and the few that ended last."""
+"""Views of live runs, and of those that ended last."""
 
 from fairserve.platform.control import runs as module
 from fairserve.platform.control.runs import LiveRuns
@@ -50,7 +50,7 @@ def test_ended_runs_are_bounded(monkeypatch):
     assert [runs.view(f"app/{number}").ended_at for number in (1, 2)] == [1.0, 2.0]
 
 
-def test_lists_look_at_the_runs_of_their_owner_only():
+def test_lists_read_the_runs_of_their_owner_only():
     runs = LiveRuns()
     owners = [("t", "app"), ("t", "second"), ("other", "third")]
     for number in range(9):

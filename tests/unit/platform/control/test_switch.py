@@ -1,4 +1,4 @@
-"""Another system, parameters or levels while calls run and wait: nothing is lost, refused or stalled."""
+"""The system, its parameters and levels change while calls run and wait: no call is lost."""
 
 import asyncio
 
@@ -113,7 +113,7 @@ async def test_a_tenant_keeps_its_own_levels_when_the_system_changes(make_world)
 
 
 async def test_newcomers_share_a_client_from_the_switch_on_and_until_the_next_one(world):
-    """Clients change with the rule, and not with its numbers: what is known of users stays then."""
+    """Clients change with the rule, not with its numbers: then the known users are kept."""
     grant = await world.submit("c1", run="r1")
     world.control.progress(Progress(grant.call_id, True, TokenUsage(100, 0, 0, 5000)))
     world.control._lifecycle._flush()

@@ -1,4 +1,4 @@
-"""What is counted of calls while they run: buckets, their bounds, tenants apart, and Jain's index."""
+"""Counts of running calls: buckets, their bounds, tenants, and Jain's index."""
 
 import pytest
 from virtual_cluster import make_call
@@ -11,7 +11,7 @@ from fairserve.platform.monitoring.activity_bucket import Counts
 
 
 class Clock:
-    """Activity at a clock that stands still, and calls that it is told of."""
+    """Activity with a clock that the test moves, and its calls."""
 
     def __init__(self, **weights):
         self.now_s = 1000.0
@@ -37,7 +37,7 @@ class Clock:
         self.activity.call_progressed(live, self.now_s)
 
     def serve(self, user="u", tokens=10, tenant="t", worker="w0", cached=0, outcome="completed"):
-        """A whole call at once."""
+        """Run a whole call."""
         live = self.accept(user, tenant)
         self.activity.call_granted(live)
         live.worker_id, live.queue_s = worker, 0.5
@@ -74,7 +74,7 @@ def test_service_is_counted_where_it_is_used():
 
 
 def test_a_bucket_ends_without_being_asked():
-    """Whoever comes first after its end closes it: what follows is not in it."""
+    """The first event after the end of a bucket closes it, and is not counted in it."""
     world = Clock()
     live = world.accept()
     world.use(live, prompt=10)
@@ -206,9 +206,9 @@ def test_what_becomes_of_calls_is_counted_for_each_tenant():
     assert (other.queued, other.runs_begun, other.runs_ended) == (0, 0, 1)
     assert (whole.accepted, whole.prompt_tokens, whole.runs_begun) == (4, 158, 1)
     assert world.last.workers == {"w0": (108, 60), "w1": (50, 0)}
-    assert world.activity.under_way(owner("late")) == (1, 0)
+    assert world.activity.live_calls(owner("late")) == (1, 0)
     world.activity.call_dropped(queued)
-    assert world.activity.under_way(owner("late")) == (0, 0)
+    assert world.activity.live_calls(owner("late")) == (0, 0)
 
 
 def test_a_call_that_is_returned_waits_again():
@@ -216,16 +216,16 @@ def test_a_call_that_is_returned_waits_again():
     live = world.accept()
     world.activity.call_granted(live)
     live.worker_id = "w0"
-    assert world.activity.under_way(owner()) == (0, 1)
+    assert world.activity.live_calls(owner()) == (0, 1)
     world.activity.call_requeued(live)
     live.worker_id = None
-    assert world.activity.under_way(owner()) == (1, 0)
+    assert world.activity.live_calls(owner()) == (1, 0)
     world.activity.call_dropped(live)
-    assert world.activity.under_way(owner()) == (0, 0)
+    assert world.activity.live_calls(owner()) == (0, 0)
 
 
 @pytest.mark.parametrize("delay_s", [0.0011, 0.02, 0.5, 3.0, 119.0])
-def test_delays_are_told_within_an_eighth(delay_s):
+def test_delays_are_reported_within_an_eighth(delay_s):
     counts = Counts()
     assert counts.delay_quantile(0.5) is None
     for _ in range(99):

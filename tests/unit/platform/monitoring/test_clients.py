@@ -1,4 +1,4 @@
-"""The list of clients and one client: who is there, in which order, with which shares and counters."""
+"""The list of clients, and one client: order, shares, counters, limits and calls."""
 
 import pytest
 
@@ -134,7 +134,7 @@ async def test_one_client_has_its_counters_and_credits_on_every_level(world):
 
 
 @pytest.mark.parametrize("system", ["fairserve", "fcfs", "central-dlpm", "preble"])
-async def test_looking_changes_nothing(make_world, system):
+async def test_reading_changes_nothing(make_world, system):
     world = make_world(system)
     for number in range(4):
         await call(world, f"u{number % 2}", number=number)

@@ -1,4 +1,4 @@
-"""The last half hour as arrays: samples at the ends of buckets, what a tenant sees, and followers."""
+"""The last half hour as arrays: samples at the ends of buckets, a tenant's view, and subscribers."""
 
 import asyncio
 from types import SimpleNamespace
@@ -104,18 +104,18 @@ async def test_samples_are_kept_for_half_an_hour(history):
     assert len(history.snapshot().at) == BUCKETS
 
 
-async def test_followers_are_told_of_each_sample(history):
-    told = []
-    stop = history.subscribe(told.append)
+async def test_each_sample_is_published(history):
+    samples = []
+    stop = history.subscribe(samples.append)
     first = await step(history)
     await history.take()
     second = await step(history)
     stop()
     await step(history)
-    assert told == [first, second]
+    assert samples == [first, second]
 
 
-async def test_followers_are_bounded(history, monkeypatch):
+async def test_subscribers_are_bounded(history, monkeypatch):
     monkeypatch.setattr("fairserve.platform.base.subscribers.MAX_SUBSCRIBERS", 1)
     stop = history.subscribe(print)
     with pytest.raises(UnavailableError):
@@ -125,7 +125,7 @@ async def test_followers_are_bounded(history, monkeypatch):
 
 
 async def test_it_samples_by_itself_when_a_bucket_is_over(world, history):
-    """The clock stands still until a sleep has been asked for."""
+    """The clock moves only by sleeps."""
     asked = []
     sleep = asyncio.sleep
 
@@ -134,20 +134,20 @@ async def test_it_samples_by_itself_when_a_bucket_is_over(world, history):
         world.now_s += seconds / (2 if len(asked) == 2 else 1)  # the second wakes too soon
         await sleep(0)
 
-    told = asyncio.Event()
+    enough = asyncio.Event()
     samples = []
 
-    def tell(sample):
+    def on_sample(sample):
         samples.append(sample.number)
         if len(samples) == 3:
-            told.set()
+            enough.set()
 
-    history.subscribe(tell)
+    history.subscribe(on_sample)
     world.now_s += 1.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fairserve.platform.monitoring.history.asyncio.sleep", passing)
         task = asyncio.create_task(history.run())
-        await told.wait()
+        await enough.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert asked[:4] == [4.0, 5.0, 2.5, 5.0]
