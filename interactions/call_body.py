@@ -38,7 +38,7 @@ class Body:
     size_bytes: int
 
     def build(self) -> dict[str, Any]:
-        """``{"messages": [...]}`` or ``{"prompt": ...}``, the caller's own."""
+        """Return ``{"messages": [...]}`` or ``{"prompt": ...}``, the caller's own copy."""
         body = copy.deepcopy(dict(self.fixed))
         for slot, pieces in self.texts:
             holder: Any = body
@@ -60,7 +60,7 @@ class BodyTemplate:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes with every placeholder empty."""
+        """Return the bytes with every placeholder empty."""
         return self.fixed_bytes + sum(template.literal_bytes for _, template in self.texts)
 
     @property

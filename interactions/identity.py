@@ -198,7 +198,7 @@ def _alias(headers: Mapping[str, str]) -> tuple[str | None, str, str | None, boo
 
 
 def _dynamo(headers: Mapping[str, str], session: str) -> tuple[str, str, str | None, bool]:
-    """Dynamo gives every sub-agent a session of its own and names its parent's.
+    """Return Dynamo's run: every sub-agent has a session of its own, which names its parent's.
 
     They are one run, or a run would gain a share with every sub-agent it starts; the end of a
     sub-agent's session does not end it.

@@ -229,7 +229,7 @@ def _calls(
     growth: float,
     options: LearningOptions,
 ) -> tuple[float, bool]:
-    """Expected calls of an interaction, and whether that is learned."""
+    """Return the expected calls of an interaction, and whether that is learned."""
     before, said = previous.profile.calls_per_interaction, declared.calls_per_interaction
     spread, ended = figures.calls_per_interaction, figures.interactions
     if spread is None or ended < options.min_samples:
@@ -245,7 +245,7 @@ def _calls(
 
 
 def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProfile:
-    """Between what was declared and what is used: the latter where it is less, or enough was seen."""
+    """Return the use if it is less or enough was seen, else a value between declaration and use."""
     if share >= 1 or found.total_tokens <= said.total_tokens * (1 + _ROUNDING):
         return found
     if said.total_tokens < _LEAST_SHARE * found.total_tokens:

@@ -305,7 +305,7 @@ def _parents(
 
 
 def _references(node: Node, at: Fields) -> Iterator[tuple[str, str]]:
-    """Path and id of every node that this one reads."""
+    """Return the path and id of every node that this one reads."""
     for slot, placeholder in node.body.placeholders:
         if placeholder.kind == "output":
             yield at.at(slot_path(slot)), placeholder.node

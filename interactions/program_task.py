@@ -49,7 +49,7 @@ class Task:
     rendered: Body
 
     def body(self) -> dict[str, Any]:
-        """``{"messages": [...]}`` or ``{"prompt": ...}``, new each time."""
+        """Return ``{"messages": [...]}`` or ``{"prompt": ...}``, new each time."""
         return self.rendered.build()
 
     def request(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Filling:
         self._index, self._item = index, item
 
     def read_text(self, placeholder: Placeholder, room_bytes: int) -> tuple[str, int]:
-        """See template.ReadText."""
+        """Read a placeholder's text, as template.ReadText defines it."""
         if placeholder.kind == "index":
             return sized(str(self._index))
         if placeholder.kind == "item":

@@ -73,7 +73,7 @@ class RestoredRun:
 
     @property
     def idle_age_s(self) -> float:
-        """Seconds since anything happened to the run."""
+        """Return the seconds since anything happened to the run."""
         ages = [self.opened_age_s, *(call.ended_age_s for call in self.calls)]
         return min(ages if self.refused_age_s is None else [*ages, self.refused_age_s])
 
@@ -167,7 +167,7 @@ class Run:
 
     @property
     def owner(self) -> tuple[str, str, str]:
-        """Tenant, app and user."""
+        """Return the tenant, app and user."""
         return self.tenant, self.app, self.user
 
     @property
@@ -177,7 +177,7 @@ class Run:
 
     @property
     def live_calls(self) -> list[str]:
-        """Ids of the calls that have not ended, in the order of their acceptance. O(calls)."""
+        """Return the ids of the calls that have not ended, in order of acceptance. O(calls)."""
         return [
             name for name, entry in zip(self.numbers, self._calls, strict=False) if entry & _LIVE
         ]

@@ -72,7 +72,7 @@ class TrackerLimits:
             raise ValueError(f"empty_idle_s is {self.empty_idle_s}; allowed: over 0")
 
     def share(self, of: str) -> int:
-        """Live runs that one tenant (``tenant``) or one user (``user``) may have; at least 1."""
+        """Return the most live runs of one tenant (``tenant``) or one user (``user``); at least 1."""
         share = self.tenant_share if of == "tenant" else self.user_share
         return max(1, int(self.live_runs * share))
 

@@ -155,7 +155,7 @@ class Dispatcher:
         return any(each.overload.overloaded for each in self.pools.values())
 
     def load(self) -> tuple[int, int]:
-        """Demand and capacity in tokens, over the workers that take calls, of all models."""
+        """Return the demand and capacity in tokens, over the workers that take calls, of all models."""
         loads = [each.load() for each in self.pools.values()]
         return sum(demand for demand, _ in loads), sum(capacity for _, capacity in loads)
 

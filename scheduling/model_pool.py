@@ -49,7 +49,7 @@ class ModelPool:
         self.feed = Feed(self.locality, feeder, router, self.worker_table, self._hit_share)
 
     def load(self) -> tuple[int, int]:
-        """Demand and capacity in tokens, over the workers that take calls."""
+        """Return the demand and capacity in tokens, over the workers that take calls."""
         return self.worker_table.load(self.feed.demand_tokens)
 
     def update_overload(self) -> bool:
@@ -122,7 +122,7 @@ class ModelPool:
             self.worker_table.add_demand(worker, tokens)
 
     def decoded(self, entries: Iterable[tuple[LiveCall, int]]) -> None:
-        """Dispatched calls have generated so many tokens in all."""
+        """Charge dispatched calls for their output tokens so far."""
         charged = []
         at, grown = None, 0  # a call of the worker whose calls come now, and the tokens of these
         for live, tokens in entries:

@@ -81,7 +81,7 @@ class Newcomers:
         self._users = 0
 
     def __len__(self) -> int:
-        """Users that are kept."""
+        """Return the number of users that are kept."""
         return self._users
 
     def known(self, tenant: str, app: str, user: str, now_s: float) -> bool:

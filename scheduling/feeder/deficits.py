@@ -104,14 +104,14 @@ class Deficits:
         self._sweep_at = _SWEEP_MIN
 
     def __len__(self) -> int:
-        """Known clients."""
+        """Return the number of known clients."""
         return len(self._clients)
 
     def _make(self, path: ClientPath, parent: Account | None) -> Account:
         return Account(path, parent)
 
     def _gained(self, parent: Account, accounts: list[Account]) -> None:
-        """Accounts below this one that have waiting calls are in credit now."""
+        """Handle that accounts below this one with waiting calls are in credit now."""
 
     def value(self, path: ClientPath) -> float:
         """Return ``q`` of a client or an outer level; 0 if it is unknown. Changes nothing."""
@@ -273,7 +273,7 @@ class Deficits:
 
     @staticmethod
     def _drop_tickets(parent: Account) -> None:
-        """Most accounts in the lists are forgotten ones: keep those that wait."""
+        """Drop forgotten accounts from the lists, most of which they are; keep those that wait."""
         parked: dict[int, list[Account]] = {}
         for round_number, there in parent.parked.items():
             for account in there:

@@ -53,7 +53,7 @@ class PrebleLoads:
         del self.token_s[worker_id], self._all[worker_id], self._shared[worker_id]
 
     def recount(self, node: Node) -> None:
-        """Bring the loads up to what the node's calls add to them now."""
+        """Update the loads by the present contribution of the node's calls."""
         statistics = node.statistics
         if statistics is None:
             return

@@ -22,17 +22,17 @@ class Client(Protocol):
 
     @property
     def with_options(self) -> Callable[..., Any]:
-        """Makes a copy with other options."""
+        """Return a copy with other options."""
         ...
 
     @property
     def post(self) -> Callable[..., Any]:
-        """Sends a request with the client's key and retries."""
+        """Send a request with the client's key and retries."""
         ...
 
     @property
     def delete(self) -> Callable[..., Any]:
-        """Sends a request with the client's key and retries."""
+        """Send a request with the client's key and retries."""
         ...
 
 
