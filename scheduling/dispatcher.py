@@ -270,7 +270,9 @@ class Dispatcher:
         if self.newcomers is not None:
             self.newcomers.ended(live.call, self._slices(live.call, usage, charged), now_s)
         self.admission.ended(live.call, event.outcome, usage, charged=event.charged)
-        commands = self._finish(live.call, event.outcome, usage, now_s, event.answers, event.asks)
+        commands = self._finish(
+            live.call, event.outcome, usage, now_s, event.continuation_keys, event.requested_tools
+        )
         return commands + pool.feed.pump()
 
     def _slices(self, call: Call, usage: TokenUsage, charged: float | None) -> float:
@@ -288,15 +290,23 @@ class Dispatcher:
         outcome: ev.CallOutcome,
         usage: TokenUsage,
         now_s: float,
-        answers: tuple[int, ...] = (),
-        asks: bool = False,
+        continuation_keys: tuple[int, ...] = (),
+        requested_tools: bool = False,
     ) -> list[ev.Command]:
         """Forget a call and end it in its interaction."""
         del self._live[call.call_id]
         self.pools[call.pool].locality.forget(call.call_id)
         tokens = usage.prompt_tokens + usage.output_tokens
         profile = self.directory.profile(call.app)
-        end = self.tracker.finish(call, outcome, tokens, profile, now_s, answers=answers, asks=asks)
+        end = self.tracker.finish(
+            call,
+            outcome,
+            tokens,
+            profile,
+            now_s,
+            continuation_keys=continuation_keys,
+            requested_tools=requested_tools,
+        )
         return [] if end is None else [self._ended(end)]
 
     def _ended(self, end: RunEnd) -> RunEnd:

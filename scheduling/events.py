@@ -120,9 +120,9 @@ class CallEnded:
     call_id: str
     outcome: CallOutcome
     usage: TokenUsage
-    answers: tuple[int, ...] = ()
+    continuation_keys: tuple[int, ...] = ()
     """Keys by which a later call is recognised as a continuation of this one."""
-    asks: bool = False
+    requested_tools: bool = False
     """The call requested tools."""
     charged: bool = True
     """False for an attempt that delivered nothing and was repeated by its client."""
