@@ -131,7 +131,7 @@ def _message(
     if not isinstance(role, str) or not role:
         raise ProgramError(f"{where}.role", f"is {shown(role)}; it must be a string")
     if "content" not in plain:
-        raise ProgramError(f"{where}.content", "is missing; null says that there is none")
+        raise ProgramError(f"{where}.content", "is missing; allowed: null for no content")
     fixed = copy.deepcopy(dict(plain))
     content = plain["content"]
     if isinstance(content, str):

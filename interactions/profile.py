@@ -68,7 +68,7 @@ class AppProfile:
     empty where only the expectation is known."""
     believed_tokens: float | None = None
     """Most weighted tokens of a typical call at a stage after ``seen_stages``: only its owner's
-    declaration says that it is larger. None: no bound."""
+    declaration makes it larger. None: no bound."""
     seen_stages: int = 0
     """Number of leading stages whose figures are observed."""
     p99_calls: float | None = None

@@ -214,12 +214,12 @@ def _grown(before: float | None, found: float | None, growth: float) -> float | 
 
 def _corrected(declared: AppProfile, figures: ProfileFigures) -> list[StageProfile]:
     """Return the declared stages in their proportion, scaled to the size of the calls seen."""
-    found = said = 0.0
+    found = stated = 0.0
     for number, stage in enumerate(figures.stages, start=1):
         found += stage.calls * stage.expected.total_tokens
-        said += stage.calls * declared.stage(number).total_tokens
+        stated += stage.calls * declared.stage(number).total_tokens
     number = max(len(declared.stages), len(figures.stages))
-    return [_scaled(declared.stage(stage), found / said) for stage in range(1, number + 1)]
+    return [_scaled(declared.stage(stage), found / stated) for stage in range(1, number + 1)]
 
 
 def _calls(
@@ -230,28 +230,28 @@ def _calls(
     options: LearningOptions,
 ) -> tuple[float, bool]:
     """Return the expected calls of an interaction, and whether that is learned."""
-    before, said = previous.profile.calls_per_interaction, declared.calls_per_interaction
+    before, stated = previous.profile.calls_per_interaction, declared.calls_per_interaction
     spread, ended = figures.calls_per_interaction, figures.interactions
     if spread is None or ended < options.min_samples:
         if previous.calls_learned:
             return before, True
-        return min(said, options.believed_calls), False
+        return min(stated, options.believed_calls), False
     found = max(1.0, spread.expected)
     if previous.calls_learned:
         return min(found, growth * before), True
     share = ended / options.learned_after
-    between = found if found <= said or share >= 1 else said ** (1 - share) * found**share
+    between = found if found <= stated or share >= 1 else stated ** (1 - share) * found**share
     return between, share >= 1
 
 
-def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProfile:
+def _towards(stated: StageProfile, found: StageProfile, share: float) -> StageProfile:
     """Return the use if it is less or enough was seen, else a value between declaration and use."""
-    if share >= 1 or found.total_tokens <= said.total_tokens * (1 + _ROUNDING):
+    if share >= 1 or found.total_tokens <= stated.total_tokens * (1 + _ROUNDING):
         return found
-    if said.total_tokens < _LEAST_SHARE * found.total_tokens:
-        said = _scaled(found, _LEAST_SHARE)
+    if stated.total_tokens < _LEAST_SHARE * found.total_tokens:
+        stated = _scaled(found, _LEAST_SHARE)
     names = ("input_tokens", "system_tokens", "output_tokens")
-    pairs = ((getattr(said, name), getattr(found, name)) for name in names)
+    pairs = ((getattr(stated, name), getattr(found, name)) for name in names)
     inputs, system, output = (
         max(0.0, (a + _TOKEN) ** (1 - share) * (b + _TOKEN) ** share - _TOKEN) for a, b in pairs
     )

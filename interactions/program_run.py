@@ -102,7 +102,7 @@ class ProgramRun:
                 run._output_bytes += sized(instance.output or "")[1]
         return run
 
-    # --- what it says -----------------------------------------------------------------------------
+    # --- state and results ------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:

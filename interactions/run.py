@@ -195,7 +195,7 @@ class Run:
         calls = self._calls
         return self._parents[calls[number] >> _HALF : calls[number + 1] >> _HALF]
 
-    # --- where a call would stand -----------------------------------------------------------------
+    # --- the place of a call ----------------------------------------------------------------------
 
     def stage_after(self, parents: Iterable[int]) -> int:
         """Return the stage of a call with these parents."""

@@ -131,7 +131,7 @@ class MatchGroups:
             self._join(call, *match(call.call))
         self._new.clear()
 
-    # --- news -------------------------------------------------------------------------------------
+    # --- cache events -----------------------------------------------------------------------------
 
     def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
         """Handle a stored or evicted block (:class:`~fairserve.scheduling.base.CacheListener`)."""

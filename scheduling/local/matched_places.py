@@ -66,7 +66,7 @@ class MatchedPlaces:
         self._groups.start_pass(cache)
         return fresh
 
-    # --- events of the groups ----------------------------------------------------------------------
+    # --- events of the groups ---------------------------------------------------------------------
 
     def joined(self, call: MatchedCall) -> None:
         """Place a call by the match of its group."""
