@@ -73,7 +73,7 @@ class BodyTemplate:
         )
 
     def resolve(self, read_text: ReadText, max_bytes: int) -> Body:
-        """Fill the placeholders. Raises TemplateError, also if it comes to over ``max_bytes``."""
+        """Fill the placeholders. Raises TemplateError, also for a result over ``max_bytes``."""
         size_bytes = self.least_bytes
         texts = []
         for slot, template in self.texts:

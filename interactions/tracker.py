@@ -56,7 +56,7 @@ class TrackerLimits:
     user_share: float = 1 / 16
     """Share of ``live_runs`` that one user may have."""
     empty_idle_s: float = 60.0
-    """An open run without a call expires when it was idle for so long."""
+    """Idle time in seconds after which an open run without a call expires."""
     calls_per_run: int = 10_000
     remembered_runs: int = 20_000
     """Ended runs whose ids are still known."""

@@ -165,8 +165,8 @@ def service_difference(
 ) -> dict[str, float]:
     """Return VTC Table 2: per centre the sum over clients of ``min(max - s, |demand - s|)`` per second.
 
-    ``max`` is the largest service of a client in the window. Refused calls are no demand. What was asked
-    for is measured as what was served, or by ``demand_cost``.
+    ``max`` is the largest service of a client in the window. Rejected calls are no demand. Demand is
+    measured as service is, or by ``demand_cost``.
     """
     ends = [call.end_s for calls in by_client.values() for call in calls]
     starts = [call.arrival_s for calls in by_client.values() for call in calls]

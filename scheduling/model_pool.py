@@ -1,8 +1,8 @@
 """The workers of one model and the queue in front of them: one of the dispatcher's pools.
 
-What belongs to people (runs, limits, profiles) is the dispatcher's and common to all pools; a pool has
-its own queue, router with its deficits, believed caches, feed window and overload. What a client is
-served in one pool counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
+Runs, limits and profiles belong to the dispatcher and are common to all pools; a pool has its own queue,
+router with its deficits, believed caches, feed window and overload. A client's service in one pool
+counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class ModelPool:
     def decoded(self, entries: Iterable[tuple[CallState, int]]) -> None:
         """Charge dispatched calls for their output tokens so far."""
         charged = []
-        at, grown = None, 0  # a call of the worker whose calls come now, and the tokens of these
+        at, grown = None, 0  # a call of the present worker, and the tokens of its calls
         for live, tokens in entries:
             more = tokens - live.output_tokens
             if not live.started:

@@ -23,7 +23,7 @@ from fairserve.throttling.window import SlidingLog
 
 MAX_USERS = 200_000
 RETENTION_S = 86_400.0
-"""A user is new again after so long without a call."""
+"""Time in seconds without a call after which a user is new again."""
 _ROOM = 1_000
 """Users forgotten at once when there are too many."""
 

@@ -105,7 +105,7 @@ class RpmThrottle:
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
         """Return the ages of the accepted calls. A fixed window's number does not survive a restart of
-        the clock, so its counts begin anew then.
+        the clock, so its counts start at zero then.
         """
         return {"accepted": self._accepted.snapshot(now_s)}
 

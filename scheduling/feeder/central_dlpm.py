@@ -240,7 +240,7 @@ class CentralDlpm:
         return 1.0 / weight
 
     def _charge(self, record: _Dispatched, extend_tokens: int, output_tokens: int) -> None:
-        """Charge what goes beyond what was paid."""
+        """Charge the cost beyond the amount paid."""
         extend = max(0, extend_tokens - record.extend_tokens)
         output = max(0, output_tokens - record.output_tokens)
         if extend or output:

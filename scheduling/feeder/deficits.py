@@ -92,7 +92,7 @@ class Account:
 
 
 class Deficits:
-    """Accounts of all levels. A subclass may have its own kind of account, and hear of credit."""
+    """Accounts of all levels. A subclass may have its own kind of account, and handle gained credit."""
 
     def __init__(self, quantum: float) -> None:
         self.quantum = quantum
@@ -260,7 +260,7 @@ class Deficits:
 
     def _park(self, account: Account, parent: Account) -> None:
         if account.ticket:
-            return  # at an earlier round: that is put right when it comes
+            return  # at an earlier round: corrected when that round is reached
         account.ticket = True
         parent.tickets += 1
         ready = self._ready(account, parent)
@@ -301,7 +301,7 @@ class Deficits:
             account, known = parent, self._outer
 
     def _sweep(self) -> None:
-        """Forget those who left in debt and have been refilled since, and those who left at 0."""
+        """Forget idle accounts that left in debt and were refilled since, and those that left at 0."""
         for account in [*self._clients.values(), *self._outer.values()]:
             if not account.busy and account.parent is not None:
                 self._forget(account, at_zero=True)

@@ -1,12 +1,12 @@
-"""Preble's tree of recent prompts: a radix tree over block keys, with who was sent where.
+"""Preble's tree of recent prompts: a radix tree over block keys, with the workers of each node.
 
 A node is the stretch of blocks between two branchings. Keys are chained hashes (equal key, equal whole
 prefix), so a stretch is compared by binary search. Inserting a prompt that leaves a node in its middle
 splits it: the new upper part takes over the allocation and the references, and the statistics if
 it is now the *important* one. A node is important when its own tokens outnumber the context before it.
 
-Bounded from outside: a node lives while it is pinned (by a call in the window, or one that runs) or has
-children that do.
+Bounded from outside: a node exists while it is pinned (by a call in the window, or one that runs) or has
+children that are.
 """
 
 from __future__ import annotations
