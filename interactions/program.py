@@ -201,7 +201,7 @@ def _ids(read: list[Fields]) -> dict[str, int]:
                 "id", f"is {shown(node_id)}; allowed: 1 to 64 letters, digits, '_' and '-'"
             )
         if node_id in RESERVED_IDS:
-            raise node.wrong("id", f"is {node_id!r}, which stands for something else in templates")
+            raise node.wrong("id", f"is {node_id!r}, which has another meaning in templates")
         if node_id in known:
             raise node.wrong("id", f"{node_id!r} is the id of nodes[{known[node_id]}] already")
         known[node_id] = number
@@ -305,7 +305,7 @@ def _parents(
 
 
 def _references(node: Node, at: Fields) -> Iterator[tuple[str, str]]:
-    """Path and id of every node that this one reads."""
+    """Return the path and id of every node that this one reads."""
     for slot, placeholder in node.body.placeholders:
         if placeholder.kind == "output":
             yield at.at(slot_path(slot)), placeholder.node

@@ -73,7 +73,7 @@ class RestoredRun:
 
     @property
     def idle_age_s(self) -> float:
-        """Seconds since anything happened to the run."""
+        """Return the seconds since anything happened to the run."""
         ages = [self.opened_age_s, *(call.ended_age_s for call in self.calls)]
         return min(ages if self.refused_age_s is None else [*ages, self.refused_age_s])
 
@@ -107,7 +107,6 @@ class Run:
         "_keys",
         "_parents",
         "app",
-        "asks",
         "closing",
         "closing_final",
         "declared",
@@ -117,6 +116,7 @@ class Run:
         "live",
         "numbers",
         "opened_s",
+        "requested_tools",
         "single",
         "tenant",
         "tokens",
@@ -137,7 +137,7 @@ class Run:
         self.tokens = 0
         self.trouble: WasteCause = ""
         """Cause of the waste if the run ended now."""
-        self.asks = False
+        self.requested_tools = False
         """The call that ended last requested tools: a call with their results should follow."""
         self.closing: RunState | None = None
         """State with which the run ends when its last live call has ended."""
@@ -167,7 +167,7 @@ class Run:
 
     @property
     def owner(self) -> tuple[str, str, str]:
-        """Tenant, app and user."""
+        """Return the tenant, app and user."""
         return self.tenant, self.app, self.user
 
     @property
@@ -177,7 +177,7 @@ class Run:
 
     @property
     def live_calls(self) -> list[str]:
-        """Ids of the calls that have not ended, in the order of their acceptance. O(calls)."""
+        """Return the ids of the calls that have not ended, in order of acceptance. O(calls)."""
         return [
             name for name, entry in zip(self.numbers, self._calls, strict=False) if entry & _LIVE
         ]
@@ -195,7 +195,7 @@ class Run:
         calls = self._calls
         return self._parents[calls[number] >> _HALF : calls[number + 1] >> _HALF]
 
-    # --- where a call would stand -----------------------------------------------------------------
+    # --- the place of a call ----------------------------------------------------------------------
 
     def stage_after(self, parents: Iterable[int]) -> int:
         """Return the stage of a call with these parents."""
@@ -270,8 +270,8 @@ class Run:
         self._calls.append(len(self._parents) << _HALF)
         self.live += 1
 
-    def end(self, call_id: str, answers: Iterable[int] = ()) -> None:
-        """End a live call; ``answers`` are the keys of its answer. Raises KeyError."""
+    def end(self, call_id: str, continuation_keys: Iterable[int] = ()) -> None:
+        """End a live call; ``continuation_keys`` are the keys of its answer. Raises KeyError."""
         number, calls, front = self.numbers[call_id], self._calls, self._front
         entry = calls[number]
         if not entry & _LIVE:
@@ -285,7 +285,7 @@ class Run:
         deepest = self.deepest
         if deepest < 0 or entry & _STAGE >= calls[deepest] & _STAGE:
             self.deepest = number
-        for key in answers:
+        for key in continuation_keys:
             self._keys += _KEY.pack(key, number)
 
     def restore_call(self, call: RestoredCall) -> None:
@@ -310,7 +310,7 @@ class Run:
             "declared": self.declared,
             "tokens": self.tokens,
             "trouble": self.trouble,
-            "asks": self.asks,
+            "requested_tools": self.requested_tools,
             "closing": self.closing,
             "closing_final": self.closing_final,
             "deepest": self.deepest,
@@ -327,7 +327,15 @@ class Run:
         """Return the run of plain JSON values, the inverse of :meth:`to_plain`."""
         run = cls(plain["id"], tuple(plain["owner"]), now_s - plain["opened_age_s"])
         run.last_active_s = now_s - plain["idle_age_s"]
-        for name in ("single", "tokens", "trouble", "asks", "closing", "closing_final", "deepest"):
+        for name in (
+            "single",
+            "tokens",
+            "trouble",
+            "requested_tools",
+            "closing",
+            "closing_final",
+            "deepest",
+        ):
             setattr(run, name, plain[name])
         run.declared = plain.get("declared", False)  # older states have no such runs
         for call_id, stage, parents in zip(

@@ -1,7 +1,7 @@
 """Events into the dispatcher and commands out of it: plain values, the whole interface.
 
 The live service (:mod:`fairserve.platform.control`) and the simulator drive the same dispatcher
-with these. Times are not part of them: ``Dispatcher.handle(event, now_s)`` gets the time beside.
+with these. Times are separate: ``Dispatcher.handle(event, now_s)``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ContractChanged:
     user: str = ""
     quota: Quota = UNLIMITED
     models: tuple[str, ...] | None = None
-    """Names that calls may ask for; None is any."""
+    """Model names that calls may request; None is any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ class CallEnded:
     call_id: str
     outcome: CallOutcome
     usage: TokenUsage
-    answers: tuple[int, ...] = ()
+    continuation_keys: tuple[int, ...] = ()
     """Keys by which a later call is recognised as a continuation of this one."""
-    asks: bool = False
+    requested_tools: bool = False
     """The call requested tools."""
     charged: bool = True
     """False for an attempt that delivered nothing and was repeated by its client."""

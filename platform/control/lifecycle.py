@@ -109,7 +109,7 @@ class CallLifecycle:
         """Calls that are submitted from now on cost what this says."""
         self._prices = prices
 
-    # --- what the API side asks for, see the port -------------------------------------------------
+    # --- requests of the API side, see the port ---------------------------------------------------
 
     async def submit(self, message: Submit, on_cancel: OnCancel) -> Grant | RefuseCall:
         """See :class:`~fairserve.platform.control.port.ControlPort`."""
@@ -204,8 +204,8 @@ class CallLifecycle:
                 ttft_s=message.ttft_s,
                 error=message.error,
                 delivered=message.delivered,
-                answers=message.answers,
-                asks=message.asks,
+                continuation_keys=message.continuation_keys,
+                requested_tools=message.requested_tools,
             )
             return None
         logger.warning("worker %s failed a call: %s", live.worker_id, message.error)
@@ -232,7 +232,7 @@ class CallLifecycle:
         if self.calls.get(live.call.call_id) is live:
             self._end(live, "cancelled", error="client disconnected")
 
-    # --- what control asks for --------------------------------------------------------------------
+    # --- requests of control ----------------------------------------------------------------------
 
     def require_storage(self, what: str = "call") -> None:
         """Raise UnavailableError if another server may hold the database, or the journal is full."""
@@ -378,8 +378,8 @@ class CallLifecycle:
         error: str = "",
         delivered: bool = False,
         journaled: bool = True,
-        answers: tuple[int, ...] = (),
-        asks: bool = False,
+        continuation_keys: tuple[int, ...] = (),
+        requested_tools: bool = False,
     ) -> None:
         """A live call ends: the dispatcher first, then its row, then what follows for others."""
         call_id = live.call.call_id
@@ -388,7 +388,9 @@ class CallLifecycle:
             event = ev.CancelRequested(call_id, outcome)
         else:
             charged = live.charged(delivered)
-            event = ev.CallEnded(call_id, outcome, live.usage, answers, asks, charged)
+            event = ev.CallEnded(
+                call_id, outcome, live.usage, continuation_keys, requested_tools, charged
+            )
         commands = self._dispatcher.handle(event, self._clock())
         self._forget(live)
         if journaled:

@@ -81,9 +81,9 @@ class Release:
     error: str = ""
     delivered: bool = False
     """Whether the client was sent anything of the answer."""
-    answers: tuple[int, ...] = ()
+    continuation_keys: tuple[int, ...] = ()
     """Keys by which a later call of the run tells that it continues this one."""
-    asks: bool = False
+    requested_tools: bool = False
     """The answer asked for tools."""
     retry_on_another_worker: bool = False
     """The worker failed before the first token: queue the call again, a new grant follows."""

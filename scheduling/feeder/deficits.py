@@ -92,7 +92,7 @@ class Account:
 
 
 class Deficits:
-    """Accounts of all levels. A subclass may have its own kind of account, and hear of credit."""
+    """Accounts of all levels. A subclass may have its own kind of account, and handle gained credit."""
 
     def __init__(self, quantum: float) -> None:
         self.quantum = quantum
@@ -104,14 +104,14 @@ class Deficits:
         self._sweep_at = _SWEEP_MIN
 
     def __len__(self) -> int:
-        """Known clients."""
+        """Return the number of known clients."""
         return len(self._clients)
 
     def _make(self, path: ClientPath, parent: Account | None) -> Account:
         return Account(path, parent)
 
     def _gained(self, parent: Account, accounts: list[Account]) -> None:
-        """Accounts below this one that have waiting calls are in credit now."""
+        """Handle that accounts below this one with waiting calls are in credit now."""
 
     def value(self, path: ClientPath) -> float:
         """Return ``q`` of a client or an outer level; 0 if it is unknown. Changes nothing."""
@@ -260,7 +260,7 @@ class Deficits:
 
     def _park(self, account: Account, parent: Account) -> None:
         if account.ticket:
-            return  # at an earlier round: that is put right when it comes
+            return  # at an earlier round: corrected when that round is reached
         account.ticket = True
         parent.tickets += 1
         ready = self._ready(account, parent)
@@ -273,7 +273,7 @@ class Deficits:
 
     @staticmethod
     def _drop_tickets(parent: Account) -> None:
-        """Most accounts in the lists are forgotten ones: keep those that wait."""
+        """Drop forgotten accounts from the lists, most of which they are; keep those that wait."""
         parked: dict[int, list[Account]] = {}
         for round_number, there in parent.parked.items():
             for account in there:
@@ -301,7 +301,7 @@ class Deficits:
             account, known = parent, self._outer
 
     def _sweep(self) -> None:
-        """Forget those who left in debt and have been refilled since, and those who left at 0."""
+        """Forget idle accounts that left in debt and were refilled since, and those that left at 0."""
         for account in [*self._clients.values(), *self._outer.values()]:
             if not account.busy and account.parent is not None:
                 self._forget(account, at_zero=True)

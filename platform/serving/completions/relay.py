@@ -218,7 +218,7 @@ class Relay:
         if outcome != "completed" or conversation is None or self.merger is None:
             return {}
         answers = conversation.answered(self.merger.messages())
-        return {"answers": answers, "asks": self.merger.asks}
+        return {"continuation_keys": answers, "requested_tools": self.merger.asks}
 
     async def _read(self, grant: Grant) -> AsyncGenerator[WorkerChunk]:
         worker = self._workers.get(grant.worker_id)

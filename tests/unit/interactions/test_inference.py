@@ -46,7 +46,7 @@ class Traffic:
     def end(self, name, answer=None, outcome="completed"):
         call, conversation = self.live.pop(name)
         answers = conversation.answered([answer or said(f"answer of {name}")])
-        self.tracker.finish(call, outcome, 1, PROFILE, 0.0, answers=answers)
+        self.tracker.finish(call, outcome, 1, PROFILE, 0.0, continuation_keys=answers)
 
     def call(self, name, *messages, answer=None):
         self.begin(name, *messages)

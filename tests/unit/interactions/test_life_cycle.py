@@ -56,7 +56,7 @@ def summary(end):
 )
 def test_a_run_that_idles_ends_as_its_last_call_did(outcome, asks, expected):
     life = Life()
-    assert life.call(outcome=outcome, asks=asks) is None
+    assert life.call(outcome=outcome, requested_tools=asks) is None
     assert life.expire(IDLE_S - 0.1) == []
     (end,) = life.expire(IDLE_S)
     assert summary(end) == expected
@@ -65,7 +65,7 @@ def test_a_run_that_idles_ends_as_its_last_call_did(outcome, asks, expected):
 
 def test_results_of_tools_that_came_are_not_missing():
     life = Life()
-    life.call("a", asks=True)
+    life.call("a", requested_tools=True)
     life.call("b")
     assert summary(life.expire(IDLE_S)[0]) == ("complete", "", 0)
 

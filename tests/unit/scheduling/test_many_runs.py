@@ -52,7 +52,9 @@ class Service:
     def end(self, call_id, outcome="completed"):
         if self.running.pop(call_id, None):
             usage = TokenUsage(input_tokens=48, output_tokens=self.rng.randint(1, 8))
-            self.handle(ev.CallEnded(call_id, outcome, usage, asks=self.rng.random() < 0.1))
+            self.handle(
+                ev.CallEnded(call_id, outcome, usage, requested_tools=self.rng.random() < 0.1)
+            )
 
     def wave(self, name):
         """Run all runs of a wave side by side, each with its calls in an order of its own."""
