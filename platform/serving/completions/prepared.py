@@ -33,7 +33,7 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.serving.completions.prompt import Prompt, PromptTooLongError
+from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
     CompletionBody,

@@ -11,8 +11,8 @@ from fairserve.platform.base.errors import NotFoundError, UnavailableError
 from fairserve.platform.fleet.fleet import Desired, FleetPart, merge
 from fairserve.platform.fleet.model_pools import MISSING_S, ModelPools
 from fairserve.platform.fleet.models import Models
+from fairserve.platform.fleet.prompt import BytesCounter, NoTokenizerError
 from fairserve.platform.fleet.worker_spec import WorkerSpec
-from fairserve.platform.serving.completions.prompt import BytesCounter, NoTokenizerError
 from fairserve.platform.serving.completions.schemas import TextBody
 
 

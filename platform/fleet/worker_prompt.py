@@ -21,7 +21,7 @@ import numpy as np
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.completions.prompt import (
+from fairserve.platform.fleet.prompt import (
     BytesCounter,
     Prompt,
     leading_system_messages,
@@ -35,7 +35,7 @@ Tokenize = Callable[[Mapping[str, Any]], Awaitable[TokenIds]]
 
 
 class WorkerPromptReader:
-    """The counterpart of :class:`~fairserve.platform.serving.completions.prompt.PromptReader`."""
+    """The counterpart of :class:`~fairserve.platform.fleet.prompt.PromptReader`."""
 
     exact = True
     source = "worker"

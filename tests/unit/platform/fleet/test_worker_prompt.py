@@ -5,8 +5,8 @@ import pytest
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
 from fairserve.platform.base.errors import InvalidRequestError
+from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 from fairserve.platform.serving.completions.schemas import ChatBody, TextBody
-from fairserve.platform.serving.completions.worker_prompt import WorkerPromptReader
 
 SYSTEM, USER = {"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}
 

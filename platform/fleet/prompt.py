@@ -25,9 +25,9 @@ import numpy as np
 from fairserve.engine.torch.model_hub import ask_hub, is_here
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.completions.large_prompts import LargePrompts
+from fairserve.platform.fleet.large_prompts import LargePrompts
+from fairserve.platform.fleet.token_bound import chars_per_token
 from fairserve.platform.serving.completions.schemas import ChatBody, TextBody
-from fairserve.platform.serving.completions.token_bound import chars_per_token
 
 INLINE_CHARS = 2_000
 """Longer texts go to the threads; so many characters take about half a millisecond."""

@@ -9,7 +9,7 @@ import pytest
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.completions.prompt import (
+from fairserve.platform.fleet.prompt import (
     BytesCounter,
     NoTokenizerError,
     Prompt,
