@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.platform.base.errors import BodyTooLargeError, FairServeError, UnavailableError
-from fairserve.platform.server.http.bodies import RESERVATION, BodyMemory, BodyReservation
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.serving.bodies import RESERVATION, BodyMemory, BodyReservation
 from fairserve.platform.serving.completions.service import Completions
 from fairserve.platform.tenancy.auth import Principal, current_principal, require_admin
 

@@ -7,9 +7,9 @@ from ipaddress import ip_network
 import pytest
 
 from fairserve.platform.base.errors import RateLimitedError, UnavailableError
-from fairserve.platform.server.http.bodies import BodyMemory, BodyReservation
 from fairserve.platform.server.http.connections import Connections
 from fairserve.platform.server.http.descriptors import connections_within
+from fairserve.platform.serving.bodies import BodyMemory, BodyReservation
 
 
 @pytest.mark.parametrize(
