@@ -25,13 +25,13 @@ from fairserve.scheduling import events as ev
 from fairserve.scheduling.admission import Admission, AdmissionOptions, LimitsInUse
 from fairserve.scheduling.base import Feeder
 from fairserve.scheduling.block_keys import BlockKeys
-from fairserve.scheduling.call_state import CallState
 from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.directory import Directory, Setting
 from fairserve.scheduling.errors import UnknownCallError
 from fairserve.scheduling.membership import Membership
 from fairserve.scheduling.model_pool import ModelPool
 from fairserve.scheduling.newcomers import newcomers_of
+from fairserve.scheduling.queued_call import QueuedCall
 from fairserve.scheduling.system import SystemConfig
 from fairserve.throttling.registry import THROTTLES
 
@@ -68,7 +68,7 @@ class Dispatcher:
         throttle = THROTTLES[system.throttle](**system.throttle_options)
         self.admission = Admission(self.directory, throttle, admission)
         self.newcomers = newcomers_of(system, self.directory)
-        self._live: dict[str, CallState] = {}
+        self._live: dict[str, QueuedCall] = {}
         self._block_tokens = block_tokens
         self._seed = seed
         self.pools: dict[str, ModelPool] = {}
@@ -127,7 +127,7 @@ class Dispatcher:
         """Return the feeders of all models, or of the first one that will be named."""
         return [each.feeder for each in self.pools.values()] or [self.first.feeder]
 
-    def _pool_of(self, live: CallState) -> ModelPool:
+    def _pool_of(self, live: QueuedCall) -> ModelPool:
         return self.pools[live.call.pool]
 
     # --- the interface ----------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Dispatcher:
 
         self.tracker.accept(call, attachment, now_s)
         call.parents = self.tracker.parent_ids(call, attachment)
-        live = self._live[call.call_id] = CallState(call)
+        live = self._live[call.call_id] = QueuedCall(call)
         return pool.queue(live)
 
     def limits_in_use(self, owner: tuple[str, str, str], now_s: float, at: float) -> LimitsInUse:
@@ -228,7 +228,7 @@ class Dispatcher:
 
     # --- a call runs ------------------------------------------------------------------------------
 
-    def _dispatched(self, call_id: str) -> CallState:
+    def _dispatched(self, call_id: str) -> QueuedCall:
         live = self._live.get(call_id)
         if live is None or live.worker_id is None:
             raise _not_dispatched(call_id)
@@ -244,7 +244,7 @@ class Dispatcher:
         return pool.feed.pump()
 
     def _on_tokens_decoded(self, event: ev.TokensDecoded, now_s: float) -> list[ev.Command]:
-        lives: dict[ModelPool, list[tuple[CallState, int]]] = {}
+        lives: dict[ModelPool, list[tuple[QueuedCall, int]]] = {}
         for call_id, tokens in event.totals:  # the many events of the core: no call per entry here
             live = self._live.get(call_id)
             if live is None or live.worker_id is None:
@@ -389,7 +389,7 @@ class Dispatcher:
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:
         """Replace the state by an earlier snapshot of a dispatcher of the same system and seed."""
-        lives = [CallState.from_plain(plain) for plain in state["live"]]
+        lives = [QueuedCall.from_plain(plain) for plain in state["live"]]
         self._live = {live.call.call_id: live for live in lives}
         self.directory.restore(state["directory"])
         self.tracker.restore(state["tracker"], now_s)

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable
 from fairserve.interactions.call import Call, client_id
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
-from fairserve.scheduling.call_state import CallState
 from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.queued_call import QueuedCall
 from fairserve.scheduling.worker_table import Worker, WorkerTable
 from fairserve.scheduling.workers import WorkerSet
 
@@ -37,17 +37,17 @@ class Feed:
         self._router = router
         self._worker_table = worker_table
         self._hit_share = hit_share
-        self._queued: dict[str, CallState] = {}
+        self._queued: dict[str, QueuedCall] = {}
         self._queued_of: Counter[tuple[str, ...]] = Counter()
         """Queued calls by ``(tenant,)`` and by ``(tenant, user)``; those without are left out."""
-        self._retries: dict[str, CallState] = {}
+        self._retries: dict[str, QueuedCall] = {}
         """The queued calls that a worker has failed."""
         self._by_kinds: dict[frozenset[str], set[str]] = {}
         """Ids of the queued calls that only some kinds of worker can serve, by those kinds."""
         self.demand_tokens = 0
         """Uncached prompt tokens plus expected output tokens of all queued calls."""
 
-    def add(self, live: CallState) -> list[ev.Command]:
+    def add(self, live: QueuedCall) -> list[ev.Command]:
         """Queue a call that arrives. Raises ValueError if it is queued already."""
         call = live.call
         cached, holders = self._queue(live)
@@ -55,13 +55,13 @@ class Feed:
         held = bool(holders & self._worker_table.admits_hits_only())
         return self.pump(hit=held and self._is_hit(call, cached))
 
-    def requeue(self, live: CallState) -> list[ev.Command]:
+    def requeue(self, live: QueuedCall) -> list[ev.Command]:
         """Queue a call again that its worker failed before its first token."""
         self._queue(live)
         self._feeder.requeue(live.call)
         return self.pump()
 
-    def _queue(self, live: CallState) -> tuple[int, int]:
+    def _queue(self, live: QueuedCall) -> tuple[int, int]:
         """Queue a call; return its cached tokens and the mask of the workers that hold them."""
         call = live.call
         cached, holders = self._locality.match(call, self._worker_table.serving().mask)
@@ -76,7 +76,7 @@ class Feed:
         """
         return self._queued_of[whose]
 
-    def _enter(self, live: CallState) -> None:
+    def _enter(self, live: QueuedCall) -> None:
         self._queued[live.call.call_id] = live
         self._queued_of[live.call.tenant,] += 1
         self._queued_of[live.call.tenant, live.call.user] += 1
@@ -85,7 +85,7 @@ class Feed:
         if live.call.kinds:
             self._by_kinds.setdefault(live.call.kinds, set()).add(live.call.call_id)
 
-    def _leave(self, live: CallState) -> None:
+    def _leave(self, live: QueuedCall) -> None:
         del self._queued[live.call.call_id]
         for whose in ((live.call.tenant,), (live.call.tenant, live.call.user)):
             self._queued_of[whose] -= 1
@@ -98,7 +98,7 @@ class Feed:
             if not alike:
                 del self._by_kinds[live.call.kinds]
 
-    def remove(self, live: CallState) -> None:
+    def remove(self, live: QueuedCall) -> None:
         """Remove a queued call without dispatching it."""
         self._feeder.remove(live.call.call_id)
         self._leave(live)
@@ -147,7 +147,7 @@ class Feed:
                 excluded |= names
         return excluded
 
-    def _candidates(self, workers: WorkerSet, live: CallState) -> WorkerSet:
+    def _candidates(self, workers: WorkerSet, live: QueuedCall) -> WorkerSet:
         """Return those of the workers that may take a call.
 
         They are of a kind that can serve it, and it has not failed there, unless no other such worker
@@ -184,7 +184,7 @@ class Feed:
             return None, None
         return call, WorkerSet(self._locality.workers, holders)
 
-    def _dispatch(self, live: CallState, worker: Worker) -> ev.Admit:
+    def _dispatch(self, live: QueuedCall, worker: Worker) -> ev.Admit:
         call = live.call
         self._leave(live)
         self.demand_tokens -= live.demand_tokens
@@ -203,7 +203,7 @@ class Feed:
         weight = 1.0 / live.charge_factor
         return ev.Admit(call.call_id, worker.worker_id, weight, call.stage, client_id(call.client))
 
-    def restore(self, lives: Iterable[CallState]) -> None:
+    def restore(self, lives: Iterable[QueuedCall]) -> None:
         """Replace the queued calls; the feeder is restored apart."""
         self._queued, self._retries, self._queued_of = {}, {}, Counter()
         self._by_kinds = {}

@@ -15,10 +15,10 @@ from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.run import Attachment
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
-from fairserve.scheduling.call_state import CallState
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feed import Feed
 from fairserve.scheduling.locality import Locality
+from fairserve.scheduling.queued_call import QueuedCall
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
 from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.scheduling.system import SystemConfig
@@ -89,17 +89,17 @@ class ModelPool:
 
     # --- a call at its worker ---------------------------------------------------------------------
 
-    def queue(self, live: CallState) -> list[ev.Command]:
+    def queue(self, live: QueuedCall) -> list[ev.Command]:
         """Queue a call that was not rejected."""
         self.locality.register(live.call)
         return self.feed.add(live)
 
-    def worker_of(self, live: CallState) -> Worker | None:
+    def worker_of(self, live: QueuedCall) -> Worker | None:
         """Return the worker of a dispatched call, if its epoch is still the same."""
         assert live.worker_id is not None
         return self.worker_table.get(live.worker_id, live.epoch)
 
-    def start(self, live: CallState) -> None:
+    def start(self, live: QueuedCall) -> None:
         """Start a call that left its worker's queue: the window has space again, its demand is known."""
         if live.started:
             return
@@ -115,13 +115,13 @@ class ModelPool:
             live.demand_tokens = held
             self.grow(live, more)
 
-    def grow(self, live: CallState, tokens: int) -> None:
+    def grow(self, live: QueuedCall, tokens: int) -> None:
         """Add tokens that the calls of this one's worker hold."""
         worker = self.worker_of(live)
         if worker is not None:
             self.worker_table.add_demand(worker, tokens)
 
-    def decoded(self, entries: Iterable[tuple[CallState, int]]) -> None:
+    def decoded(self, entries: Iterable[tuple[QueuedCall, int]]) -> None:
         """Charge dispatched calls for their output tokens so far."""
         charged = []
         at, grown = None, 0  # a call of the present worker, and the tokens of its calls
@@ -144,7 +144,7 @@ class ModelPool:
             self.grow(at, grown)
             self.feeder.decoded(charged)
 
-    def leave(self, live: CallState, output_tokens: int, now_s: float) -> None:
+    def leave(self, live: QueuedCall, output_tokens: int, now_s: float) -> None:
         """Take a dispatched call off its worker."""
         self.start(live)
         worker = self.worker_of(live)
@@ -155,7 +155,7 @@ class ModelPool:
         worker_id = None if worker is None else worker.worker_id
         self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
 
-    def requeue(self, live: CallState, client: ClientPath, now_s: float) -> list[ev.Command]:
+    def requeue(self, live: QueuedCall, client: ClientPath, now_s: float) -> list[ev.Command]:
         """Queue a call again whose worker failed before its first token; another worker is preferred.
 
         It waits as a call of ``client``, whose path may have changed since it was dispatched.
@@ -226,6 +226,6 @@ class ModelPool:
         self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
 
-    def resume(self, lives: Iterable[CallState]) -> None:
+    def resume(self, lives: Iterable[QueuedCall]) -> None:
         """Continue with these calls, which feeder and router have already."""
         self.feed.restore(lives)

@@ -17,6 +17,7 @@ from fairserve.interactions.call import Call
 from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.base.subscribers import Subscribers
 from fairserve.platform.control.call_state import CallState
+from fairserve.platform.control.capacity import QueueBounds, capacity_error, check_capacity
 from fairserve.platform.control.journal.journal import Journal, JournalUnavailableError
 from fairserve.platform.control.listener import CallListener
 from fairserve.platform.control.live_calls import LiveCalls
@@ -35,7 +36,6 @@ from fairserve.platform.control.messages import (
 )
 from fairserve.platform.control.record import CallRecord, plain_of
 from fairserve.platform.control.recorder import CallRecorder
-from fairserve.platform.control.room import QueueBounds, no_room, turned_away
 from fairserve.platform.control.runs import LiveRuns
 from fairserve.platform.control.translate import interaction_errors
 from fairserve.platform.tenancy.prices.book import PriceBook
@@ -128,7 +128,7 @@ class CallLifecycle:
         if message.user_agent_retry:
             self._refund(self._recorder.repeated(message.fingerprint))
             self._rename_repeated(call)
-        self._refuse_without_room(live)
+        self._require_capacity(live)
         with interaction_errors(call):
             arrival = ev.CallArrived(call, live.accepted_at, live.price)
             commands = self._dispatcher.handle(arrival, live.submitted_s)
@@ -287,9 +287,9 @@ class CallLifecycle:
     def end_overdue(self, now_s: float) -> None:
         """Expire waits and leases."""
         message = f"no worker was free for the call within {self._options.max_queue_wait_s:g} s"
-        for live in self.calls.waited_too_long(now_s):
+        for live in self.calls.wait_expired(now_s):
             self._stop(live, "expired", "queue wait over", message)
-        for live in self.calls.silent(now_s):
+        for live in self.calls.lease_expired(now_s):
             self._stop(live, "failed", "lease ended without progress", "")
 
     # --- steps ------------------------------------------------------------------------------------
@@ -310,9 +310,9 @@ class CallLifecycle:
             owner = (earlier.tenant, earlier.app, earlier.user)
             self.take(ev.BudgetSpent(owner, -earlier.cost, earlier.accepted_at))
 
-    def _refuse_without_room(self, live: CallState) -> None:
+    def _require_capacity(self, live: CallState) -> None:
         """Before the dispatcher sees the call; such a refusal is recorded, too."""
-        refusal = no_room(
+        refusal = check_capacity(
             self._dispatcher,
             live.call,
             live.submitted_s,
@@ -321,7 +321,7 @@ class CallLifecycle:
         )
         if refusal is not None:
             self._recorder.refused(live, refusal)
-            raise turned_away(refusal)
+            raise capacity_error(refusal)
 
     def _refuse(self, live: CallState, refusal: ev.Refuse) -> RefuseCall:
         self._recorder.refused(live, refusal)

@@ -122,10 +122,10 @@ class LiveCalls:
         self._decoded.clear()
         return totals
 
-    def waited_too_long(self, now_s: float) -> Iterator[CallState]:
+    def wait_expired(self, now_s: float) -> Iterator[CallState]:
         """Calls whose wait is over; the caller ends them."""
         return (self._calls[call_id] for call_id in self._waits.over(now_s))
 
-    def silent(self, now_s: float) -> Iterator[CallState]:
+    def lease_expired(self, now_s: float) -> Iterator[CallState]:
         """Calls whose lease has ended; the caller ends each before it takes the next."""
         return (self._calls[call_id] for call_id in self._leases.over(now_s))

@@ -217,8 +217,8 @@ class Relay:
         conversation = self.prepared.conversation
         if outcome != "completed" or conversation is None or self.merger is None:
             return {}
-        answers = conversation.answered(self.merger.messages())
-        return {"continuation_keys": answers, "requested_tools": self.merger.asks}
+        keys = conversation.answered(self.merger.messages())
+        return {"continuation_keys": keys, "requested_tools": self.merger.requested_tools}
 
     async def _read(self, grant: Grant) -> AsyncGenerator[WorkerChunk]:
         worker = self._workers.get(grant.worker_id)

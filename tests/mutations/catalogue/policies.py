@@ -431,7 +431,7 @@ _THROTTLING = (
     Mutation(
         "one-tenant-fills-the-queue",
         "throttling",
-        "platform/control/room.py",
+        "platform/control/capacity.py",
         "elif bounds.calls > bounds.of_tenant <= waiting_of_tenant:",
         "elif False:",
         ("tests/unit/platform/control/test_bounds.py",),

@@ -45,7 +45,7 @@ def summary(end):
 
 
 @pytest.mark.parametrize(
-    ("outcome", "asks", "expected"),
+    ("outcome", "requested_tools", "expected"),
     [
         ("completed", False, ("complete", "", 0)),
         ("completed", True, ("expired", "expired", 10)),
@@ -54,9 +54,9 @@ def summary(end):
         ("cancelled", False, ("aborted", "cancelled", 10)),
     ],
 )
-def test_a_run_that_idles_ends_as_its_last_call_did(outcome, asks, expected):
+def test_a_run_that_idles_ends_as_its_last_call_did(outcome, requested_tools, expected):
     life = Life()
-    assert life.call(outcome=outcome, requested_tools=asks) is None
+    assert life.call(outcome=outcome, requested_tools=requested_tools) is None
     assert life.expire(IDLE_S - 0.1) == []
     (end,) = life.expire(IDLE_S)
     assert summary(end) == expected

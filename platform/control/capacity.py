@@ -28,7 +28,7 @@ class QueueBounds(NamedTuple):
     of_user: int
 
 
-def no_room(
+def check_capacity(
     dispatcher: Dispatcher, call: Call, now_s: float, *, draining: bool, bounds: QueueBounds
 ) -> ev.Refuse | None:
     """The refusal of a call for which there is no room; None if there is.
@@ -65,7 +65,7 @@ def _share_full(scope: Scope, limit: int, count: int) -> Decision:
     )
 
 
-def turned_away(refusal: ev.Refuse) -> FairServeError:
+def capacity_error(refusal: ev.Refuse) -> FairServeError:
     """What its client is told."""
     decision = refusal.decision
     headers = {"Retry-After": f"{RETRY_S:g}"}

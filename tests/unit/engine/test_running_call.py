@@ -1,12 +1,12 @@
 """Events that arrive together are applied one by one, and a close cancels running samples."""
 
 from fairserve.engine.torch.events import Admitted, Failed, Generated
-from fairserve.engine.torch.live_call import LiveCall
 from fairserve.engine.torch.openai_response import AnswerWriter
+from fairserve.engine.torch.running_call import RunningCall
 
 
 async def test_usage_grows_event_by_event():
-    call = LiveCall(["a"], lambda call, running: None)
+    call = RunningCall(["a"], lambda call, running: None)
     writer = AnswerWriter("chat", "id", 0, "m", 5, call.outputs)
     for event in (Admitted("a", 3), Generated("a", "x", 1, None), Generated("a", "y", 1, "stop")):
         call.put(event)
@@ -23,7 +23,7 @@ async def test_usage_grows_event_by_event():
 
 async def test_a_close_cancels_the_samples_that_run_and_only_once():
     cancelled = []
-    call = LiveCall(["a", "b", "c"], lambda call, running: cancelled.append(running))
+    call = RunningCall(["a", "b", "c"], lambda call, running: cancelled.append(running))
     call.put(Generated("b", "", 1, "length"))
     call.close()
     call.close()
@@ -31,7 +31,7 @@ async def test_a_close_cancels_the_samples_that_run_and_only_once():
 
 
 async def test_one_failed_sample_ends_the_call():
-    call = LiveCall(["a", "b"], lambda call, running: None)
+    call = RunningCall(["a", "b"], lambda call, running: None)
     call.put(Failed("b", "broken"))
     for event in await call.arrivals():
         call.apply(event)

@@ -10,7 +10,7 @@ from fairserve.interactions.call import Call, TokenUsage, call_from_plain, call_
 
 
 @dataclass(slots=True)
-class CallState:
+class QueuedCall:
     """Queued while it has no worker, then dispatched; mutated by the dispatcher and its feed."""
 
     call: Call
@@ -37,11 +37,11 @@ class CallState:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the call as plain JSON values."""
-        plain = {f.name: getattr(self, f.name) for f in fields(CallState)}
+        plain = {f.name: getattr(self, f.name) for f in fields(QueuedCall)}
         return {**plain, "call": call_to_plain(self.call), "avoid": list(self.avoid)}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> CallState:
+    def from_plain(cls, plain: Mapping[str, Any]) -> QueuedCall:
         """Return the call of plain JSON values, the inverse of :meth:`to_plain`."""
         return cls(
             **{**plain, "call": call_from_plain(plain["call"]), "avoid": list(plain["avoid"])}

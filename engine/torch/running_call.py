@@ -9,14 +9,14 @@ from fairserve.engine.torch.events import Admitted, EngineEvent, Failed, Generat
 from fairserve.engine.torch.openai_response import SampleOutput
 
 
-class LiveCall:
+class RunningCall:
     """The state of a call, in the event loop. ``release`` is called once, with the samples that run.
 
     ``outputs`` grows as the events are applied, not as they arrive.
     """
 
     def __init__(
-        self, sequence_ids: list[str], release: Callable[[LiveCall, list[str]], None]
+        self, sequence_ids: list[str], release: Callable[[RunningCall, list[str]], None]
     ) -> None:
         self.sequence_ids = sequence_ids
         self.outputs = [SampleOutput() for _ in sequence_ids]
