@@ -1,6 +1,6 @@
 """A declared program: the graph of calls that an app hands over as a whole, checked and immutable.
 
-:func:`parse_program` takes it as JSON gives it and refuses it with the path of what is wrong. A node's
+:func:`parse_program` parses it from JSON and rejects it with the path of the error. A node's
 parents are the nodes that its placeholders, ``map`` and ``when`` name, or those of an explicit
 ``parents``, and then the former may name any ancestor. Cheap limits come first (nodes, characters), then
 ids, then fields, references and edges node by node, then the graph.

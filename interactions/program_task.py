@@ -93,7 +93,7 @@ class Filling:
         if output.skipped:
             return "", 0
         if not placeholder.path and output.size_bytes > room_bytes:
-            # Not built only to be refused: a mapped node's texts together may be very many.
+            # Not built only to be rejected: a mapped node's texts together may be very many.
             raise TooLargeError(placeholder, output.size_bytes, room_bytes)
         if not placeholder.path and not output.mapped:
             return output.texts[0], output.size_bytes

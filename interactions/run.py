@@ -48,7 +48,7 @@ class RestoredCall(NamedTuple):
     tokens: int
     """Tokens used in all."""
     outcome: str = "completed"
-    """Outcome as in scheduling.events, never refused."""
+    """Outcome as in scheduling.events, never ``refused``."""
     ended_age_s: float = 0.0
     """Seconds since its end."""
 

@@ -305,7 +305,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer this call with a refusal; it never ran."""
+    """Answer this call with a rejection; it never ran."""
 
     call_id: str
     decision: Decision

@@ -78,7 +78,7 @@ class Decision:
 
     admitted: bool
     reason: str = ""
-    """Stable code of the refusal, for example ``overloaded_user_limit``."""
+    """Stable code of the rejection, for example ``overloaded_user_limit``."""
     scope: Scope | None = None
     limit: int | None = None
     window_s: float | None = None

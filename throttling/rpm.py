@@ -2,7 +2,7 @@
 
 A baseline (VTC 5.1 "RPM", FairServe 3.4). Default: a sliding log of *accepted* calls over 60 s, with
 which VTC's Table 2 was made; ``window="fixed"`` is the window of its text. Weakness, and the reason
-this project exists: it cuts runs in the middle and refuses while the cluster is idle.
+this project exists: it cuts runs in the middle and rejects calls while the cluster is idle.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RpmOptions:
 
 
 class RpmThrottle:
-    """Refuses the call that would make more than the limit in the window."""
+    """Rejects the call that would exceed the limit in the window."""
 
     def __init__(self, options: RpmOptions = RpmOptions()) -> None:
         self.options = options

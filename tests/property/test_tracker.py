@@ -81,7 +81,7 @@ def test_by_time_a_call_follows_all_that_has_ended(seed, calls):
 
 @given(st.integers(0, 2**32))
 def test_every_run_ends_once_and_leaves_nothing(seed):
-    """Random lives with refusals, cancels and expiries; a snapshot at any point changes nothing."""
+    """Random lives with rejections, cancels and expiries; a snapshot at any point changes nothing."""
     rng = random.Random(seed)
     options = {"reopen_grace_s": rng.choice([0, 5])}
     tracker = tr.Tracker(**options)
