@@ -51,7 +51,7 @@ class TokenUsage(NamedTuple):
 
     @property
     def extend_tokens(self) -> int:
-        """Prompt tokens that had to be computed."""
+        """Return the prompt tokens that had to be computed."""
         return max(0, self.prompt_tokens - self.cached_tokens)
 
 

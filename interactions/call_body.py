@@ -38,7 +38,7 @@ class Body:
     size_bytes: int
 
     def build(self) -> dict[str, Any]:
-        """``{"messages": [...]}`` or ``{"prompt": ...}``, the caller's own."""
+        """Return ``{"messages": [...]}`` or ``{"prompt": ...}``, the caller's own copy."""
         body = copy.deepcopy(dict(self.fixed))
         for slot, pieces in self.texts:
             holder: Any = body
@@ -60,7 +60,7 @@ class BodyTemplate:
 
     @property
     def least_bytes(self) -> int:
-        """Bytes with every placeholder empty."""
+        """Return the bytes with every placeholder empty."""
         return self.fixed_bytes + sum(template.literal_bytes for _, template in self.texts)
 
     @property
@@ -73,7 +73,7 @@ class BodyTemplate:
         )
 
     def resolve(self, read_text: ReadText, max_bytes: int) -> Body:
-        """Fill the placeholders. Raises TemplateError, also if it comes to over ``max_bytes``."""
+        """Fill the placeholders. Raises TemplateError, also for a result over ``max_bytes``."""
         size_bytes = self.least_bytes
         texts = []
         for slot, template in self.texts:
@@ -131,7 +131,7 @@ def _message(
     if not isinstance(role, str) or not role:
         raise ProgramError(f"{where}.role", f"is {shown(role)}; it must be a string")
     if "content" not in plain:
-        raise ProgramError(f"{where}.content", "is missing; null says that there is none")
+        raise ProgramError(f"{where}.content", "is missing; allowed: null for no content")
     fixed = copy.deepcopy(dict(plain))
     content = plain["content"]
     if isinstance(content, str):

@@ -50,7 +50,7 @@ class Conversation:
         """Keys of the tool calls whose results came since the last answer."""
 
     def answered(self, answers: Iterable[Mapping[str, Any]]) -> tuple[int, ...]:
-        """Keys of this conversation with each of these answers, and of the tools they ask for.
+        """Return the keys of this conversation with each of these answers, and of the requested tools.
 
         ``answers`` are assistant messages, one a sample.
         """

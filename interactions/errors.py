@@ -36,7 +36,7 @@ class DeclaredInteractionError(InteractionError):
 
 
 class TrackerFullError(InteractionError):
-    """Too many interactions, or calls in one of them, are live."""
+    """Too many interactions, or too many calls in one of them, are live."""
 
 
 class OpenInteractionsError(InteractionError):

@@ -142,12 +142,12 @@ class InteractionGraph:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """Nodes without a parent."""
+        """Return the nodes without a parent."""
         return self.columns[0] if self.columns else ()
 
     @property
     def sinks(self) -> tuple[str, ...]:
-        """Nodes without a child."""
+        """Return the nodes without a child."""
         return tuple(node for node, children in self._children.items() if not children)
 
     @property
@@ -157,7 +157,7 @@ class InteractionGraph:
 
     @property
     def parallelism(self) -> int:
-        """Nodes of the widest stage: so many can run at once."""
+        """Return the nodes of the widest stage: that many can run at once."""
         return max(self.widths, default=0)
 
     def ancestors(self, node: str) -> frozenset[str]:
@@ -178,7 +178,7 @@ class InteractionGraph:
         return bool(self._masks[node] >> self._place[ancestor] & 1)
 
     def remaining(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Weight of the heaviest path from each node to a sink, itself included.
+        """Return the weight of the heaviest path from each node to a sink, itself included.
 
         ``weights`` has every node, in any unit, none negative.
         """

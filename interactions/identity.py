@@ -73,10 +73,10 @@ def identify(
 ) -> CallIdentity:
     """Read a call's identity. ``headers`` has lower-case names.
 
-    With ``traceparent`` the trace of a W3C ``traceparent`` header is the run of a call that nothing else
-    names one for; what is not well-formed there is ignored, as that standard wants it. Metadata keys
-    are ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list or comma
-    separated) and ``agent``; a header wins over its key. Raises IdentityError.
+    With ``traceparent`` the trace of a W3C ``traceparent`` header is the run of a call without another
+    source; malformed headers are ignored, as that standard requires. Metadata keys are
+    ``interaction_id``, ``interaction_final``, ``call_id``, ``parent_ids`` (a list or comma separated)
+    and ``agent``; a header wins over its key. Raises IdentityError.
     """
     sent = _Sent(headers, metadata or {})
     run_id, source = sent.text(RUN_HEADER, "interaction_id")
@@ -198,7 +198,7 @@ def _alias(headers: Mapping[str, str]) -> tuple[str | None, str, str | None, boo
 
 
 def _dynamo(headers: Mapping[str, str], session: str) -> tuple[str, str, str | None, bool]:
-    """Dynamo gives every sub-agent a session of its own and names its parent's.
+    """Return Dynamo's run: every sub-agent has a session of its own, which names its parent's.
 
     They are one run, or a run would gain a share with every sub-agent it starts; the end of a
     sub-agent's session does not end it.

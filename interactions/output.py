@@ -126,7 +126,7 @@ def read_list(value: Any, memo: JsonMemo) -> list[Any]:
 
 
 def text_of(value: Any) -> str:
-    """Strings as they are, anything else as compact JSON. Raises FieldError."""
+    """Return a string as it is, anything else as compact JSON. Raises FieldError."""
     if isinstance(value, str):
         return value
     try:

@@ -45,7 +45,7 @@ class StageProfile:
 
     @property
     def total_tokens(self) -> float:
-        """Input, system and output tokens together."""
+        """Return the input, system and output tokens together."""
         return self.input_tokens + self.system_tokens + self.output_tokens
 
 
@@ -68,7 +68,7 @@ class AppProfile:
     empty where only the expectation is known."""
     believed_tokens: float | None = None
     """Most weighted tokens of a typical call at a stage after ``seen_stages``: only its owner's
-    declaration says that it is larger. None: no bound."""
+    declaration makes it larger. None: no bound."""
     seen_stages: int = 0
     """Number of leading stages whose figures are observed."""
     p99_calls: float | None = None
@@ -98,18 +98,19 @@ class AppProfile:
         return min(tokens, self.believed_tokens)
 
     def expected_output(self, stage: int, agent: str | None) -> float:
-        """Expected output tokens: of the agent's calls, or of all at this stage."""
+        """Return the expected output tokens: of the agent's calls, or of all at this stage."""
         of_agent = self.agents.get(agent) if agent is not None else None
         return _at(of_agent or self.stages, stage).output_tokens
 
     @cached_property
     def tokens_per_interaction(self) -> float:
-        """Expected tokens of a whole interaction: the mean stage times the expected calls."""
+        """Return the expected tokens of a whole interaction: the mean stage times the expected calls."""
         mean = sum(stage.total_tokens for stage in self.stages) / len(self.stages)
         return mean * self.calls_per_interaction
 
     def remaining_calls(self, made: int) -> float:
-        """Expected calls of an interaction after ``made`` of them, this one included; at least 1.
+        """Return the expected calls of an interaction after ``made`` of them, this one included; at
+        least 1.
 
         The mean over the known lengths that are longer. A run longer than all of them is expected to go
         on for as long as it is over them: so a run without an end is never near it. O(lengths).

@@ -1,23 +1,23 @@
-"""The profile in force: what an app's owner declared, until its calls have shown what they use.
+"""The profile in force: the declaration of an app's owner, until the observed calls replace it.
 
-Profiles decide how service is weighed: an app whose typical call is taken for larger than it is pays
-less for each. So its owner's word counts less than what is seen, and least where it would be of use.
-Stage by stage, and for the calls of a run likewise:
+Profiles decide how service is weighed: an app whose typical call is overestimated pays less for each. So
+a declaration counts less than observations, and least where it would be of use to its owner. Stage by
+stage, and for the calls of a run likewise:
 
-- What was declared is taken as a proportion between stages: as soon as ``min_samples`` calls were seen,
-  all of it is multiplied by what they used over what was declared for them.
+- A declaration sets the proportion between stages: as soon as ``min_samples`` calls were seen, all of it
+  is multiplied by their use over their declared tokens.
 - Before ``min_samples`` of a stage were seen, that holds, but such a call weighs at most
   ``believed_tokens``, or, where its tenant registers app after app, no more than the tenant's calls do
   (:func:`believed_as`); and a run is expected to have at most ``believed_calls``.
-- From then on, where less is used than that, what is used holds.
-- Where more is used, the profile goes from one to the other (geometrically) as more is seen, from half
-  of what is used at least; with ``learned_after`` it is learned. (One stage that is declared far too
-  large makes all others small in proportion; without that half its app was hardly served for minutes.)
-- What was learned grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
-  falls slowly is one that can be padded today and lived on tomorrow.
+- From then on, a smaller use is adopted at once.
+- A larger use is approached (geometrically) as more is seen, from at least half of it; with
+  ``learned_after`` it is learned. (One stage that is declared far too large makes all others small in
+  proportion; without that half its app was hardly served for minutes.)
+- A learned value grows at most ``max_growth_per_day`` times in a day. It falls at once: a profile that
+  falls slowly could be padded today and used tomorrow.
 
-What was declared counts no longer once it was learned, whatever is declared then. Times are seconds of
-the caller's clock; everything is a pure function.
+The declaration of a learned value no longer counts, whatever is declared later. Times are seconds of the
+caller's clock; everything is a pure function.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LEAST_SHARE = 0.5
 _LEAST_TOKENS = 1e-9
 """Tokens of a stage that is scaled to zero."""
 _ROUNDING = 1e-9
-"""Totals that differ by less are equal: what is scaled to another total misses it by so much."""
+"""Relative difference up to which totals are equal: scaling to another total is that inexact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +214,12 @@ def _grown(before: float | None, found: float | None, growth: float) -> float | 
 
 def _corrected(declared: AppProfile, figures: ProfileFigures) -> list[StageProfile]:
     """Return the declared stages in their proportion, scaled to the size of the calls seen."""
-    found = said = 0.0
+    found = stated = 0.0
     for number, stage in enumerate(figures.stages, start=1):
         found += stage.calls * stage.expected.total_tokens
-        said += stage.calls * declared.stage(number).total_tokens
+        stated += stage.calls * declared.stage(number).total_tokens
     number = max(len(declared.stages), len(figures.stages))
-    return [_scaled(declared.stage(stage), found / said) for stage in range(1, number + 1)]
+    return [_scaled(declared.stage(stage), found / stated) for stage in range(1, number + 1)]
 
 
 def _calls(
@@ -229,29 +229,29 @@ def _calls(
     growth: float,
     options: LearningOptions,
 ) -> tuple[float, bool]:
-    """Expected calls of an interaction, and whether that is learned."""
-    before, said = previous.profile.calls_per_interaction, declared.calls_per_interaction
+    """Return the expected calls of an interaction, and whether that is learned."""
+    before, stated = previous.profile.calls_per_interaction, declared.calls_per_interaction
     spread, ended = figures.calls_per_interaction, figures.interactions
     if spread is None or ended < options.min_samples:
         if previous.calls_learned:
             return before, True
-        return min(said, options.believed_calls), False
+        return min(stated, options.believed_calls), False
     found = max(1.0, spread.expected)
     if previous.calls_learned:
         return min(found, growth * before), True
     share = ended / options.learned_after
-    between = found if found <= said or share >= 1 else said ** (1 - share) * found**share
+    between = found if found <= stated or share >= 1 else stated ** (1 - share) * found**share
     return between, share >= 1
 
 
-def _towards(said: StageProfile, found: StageProfile, share: float) -> StageProfile:
-    """Between what was declared and what is used: the latter where it is less, or enough was seen."""
-    if share >= 1 or found.total_tokens <= said.total_tokens * (1 + _ROUNDING):
+def _towards(stated: StageProfile, found: StageProfile, share: float) -> StageProfile:
+    """Return the use if it is less or enough was seen, else a value between declaration and use."""
+    if share >= 1 or found.total_tokens <= stated.total_tokens * (1 + _ROUNDING):
         return found
-    if said.total_tokens < _LEAST_SHARE * found.total_tokens:
-        said = _scaled(found, _LEAST_SHARE)
+    if stated.total_tokens < _LEAST_SHARE * found.total_tokens:
+        stated = _scaled(found, _LEAST_SHARE)
     names = ("input_tokens", "system_tokens", "output_tokens")
-    pairs = ((getattr(said, name), getattr(found, name)) for name in names)
+    pairs = ((getattr(stated, name), getattr(found, name)) for name in names)
     inputs, system, output = (
         max(0.0, (a + _TOKEN) ** (1 - share) * (b + _TOKEN) ** share - _TOKEN) for a, b in pairs
     )

@@ -1,6 +1,6 @@
 """A declared program: the graph of calls that an app hands over as a whole, checked and immutable.
 
-:func:`parse_program` takes it as JSON gives it and refuses it with the path of what is wrong. A node's
+:func:`parse_program` parses it from JSON and rejects it with the path of the error. A node's
 parents are the nodes that its placeholders, ``map`` and ``when`` name, or those of an explicit
 ``parents``, and then the former may name any ancestor. Cheap limits come first (nodes, characters), then
 ids, then fields, references and edges node by node, then the graph.
@@ -201,7 +201,7 @@ def _ids(read: list[Fields]) -> dict[str, int]:
                 "id", f"is {shown(node_id)}; allowed: 1 to 64 letters, digits, '_' and '-'"
             )
         if node_id in RESERVED_IDS:
-            raise node.wrong("id", f"is {node_id!r}, which stands for something else in templates")
+            raise node.wrong("id", f"is {node_id!r}, which has another meaning in templates")
         if node_id in known:
             raise node.wrong("id", f"{node_id!r} is the id of nodes[{known[node_id]}] already")
         known[node_id] = number
@@ -305,7 +305,7 @@ def _parents(
 
 
 def _references(node: Node, at: Fields) -> Iterator[tuple[str, str]]:
-    """Path and id of every node that this one reads."""
+    """Return the path and id of every node that this one reads."""
     for slot, placeholder in node.body.placeholders:
         if placeholder.kind == "output":
             yield at.at(slot_path(slot)), placeholder.node

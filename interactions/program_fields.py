@@ -1,7 +1,7 @@
 """Reading a declared program field by field: what is wrong is named with its path and what is allowed.
 
 Before any field is read, :func:`require_bounded` walks the whole structure without recursion and stops
-at its limits, so that a huge or deep declaration costs no more than an allowed one to refuse.
+at its limits, so that a huge or deep declaration costs no more than an allowed one to reject.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def shown(value: object) -> str:
 
 
 def require_bounded(plain: object, max_chars: int, path: str) -> None:
-    """Refuse more text, or deeper nesting, than allowed. Keys count, and every value is one more."""
+    """Reject more text, or deeper nesting, than allowed. Keys count, and every value is one more."""
     used = 0
     level: list[object] = [plain]
     depth = 0

@@ -102,7 +102,7 @@ class ProgramRun:
                 run._output_bytes += sized(instance.output or "")[1]
         return run
 
-    # --- what it says -----------------------------------------------------------------------------
+    # --- state and results ------------------------------------------------------------------------
 
     @property
     def done(self) -> bool:
@@ -111,7 +111,7 @@ class ProgramRun:
 
     @property
     def state(self) -> ProgramState:
-        """Running until it is done; failed if any node failed."""
+        """Return whether it is running, done or failed; failed if any node failed."""
         if self._cancelled:
             return "cancelled"
         if not self.done:
@@ -134,7 +134,7 @@ class ProgramRun:
 
     @property
     def output_bytes(self) -> int:
-        """Kept of all outputs so far."""
+        """Return the bytes of all outputs kept so far."""
         return self._output_bytes
 
     def attempts(self, task: str) -> int:

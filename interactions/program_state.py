@@ -132,7 +132,7 @@ def runs_from_plain(program: Program, plain: Mapping[str, Any]) -> dict[str, Nod
 
 
 def _complete(runs: Mapping[str, NodeRun], run: NodeRun, stage: int) -> None:
-    """Derive what is not saved. The parents are complete."""
+    """Derive the fields that are not saved. The parents are complete."""
     run.instances.sort(key=lambda each: each.index or 0)
     indices = [each.index for each in run.instances]
     mapped = run.node.map is not None

@@ -1,8 +1,8 @@
-"""A task: one call that a run of a program wants made, and how its texts are filled.
+"""A task: one call that a run of a program requires, with the texts that fill it.
 
 A task id is the node's id, or ``node[3]`` for an instance of a mapped node; it is the same over retries
-and restarts, while ``attempt`` counts how often the task was handed out. The texts are found when the
-task is made and put together by :meth:`Task.body` when the call is sent.
+and restarts, while ``attempt`` counts the attempts. The texts are found when the task is made and
+joined by :meth:`Task.body` when the call is sent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Task:
     rendered: Body
 
     def body(self) -> dict[str, Any]:
-        """``{"messages": [...]}`` or ``{"prompt": ...}``, new each time."""
+        """Return ``{"messages": [...]}`` or ``{"prompt": ...}``, new each time."""
         return self.rendered.build()
 
     def request(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Filling:
         self._index, self._item = index, item
 
     def read_text(self, placeholder: Placeholder, room_bytes: int) -> tuple[str, int]:
-        """See template.ReadText."""
+        """Read a placeholder's text, as template.ReadText defines it."""
         if placeholder.kind == "index":
             return sized(str(self._index))
         if placeholder.kind == "item":
@@ -93,7 +93,7 @@ class Filling:
         if output.skipped:
             return "", 0
         if not placeholder.path and output.size_bytes > room_bytes:
-            # Not built only to be refused: a mapped node's texts together may be very many.
+            # Not built only to be rejected: a mapped node's texts together may be very many.
             raise TooLargeError(placeholder, output.size_bytes, room_bytes)
         if not placeholder.path and not output.mapped:
             return output.texts[0], output.size_bytes

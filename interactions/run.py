@@ -48,7 +48,7 @@ class RestoredCall(NamedTuple):
     tokens: int
     """Tokens used in all."""
     outcome: str = "completed"
-    """Outcome as in scheduling.events, never refused."""
+    """Outcome as in scheduling.events, never ``refused``."""
     ended_age_s: float = 0.0
     """Seconds since its end."""
 
@@ -73,7 +73,7 @@ class RestoredRun:
 
     @property
     def idle_age_s(self) -> float:
-        """Seconds since anything happened to the run."""
+        """Return the seconds since anything happened to the run."""
         ages = [self.opened_age_s, *(call.ended_age_s for call in self.calls)]
         return min(ages if self.refused_age_s is None else [*ages, self.refused_age_s])
 
@@ -107,7 +107,6 @@ class Run:
         "_keys",
         "_parents",
         "app",
-        "asks",
         "closing",
         "closing_final",
         "declared",
@@ -117,6 +116,7 @@ class Run:
         "live",
         "numbers",
         "opened_s",
+        "requested_tools",
         "single",
         "tenant",
         "tokens",
@@ -137,7 +137,7 @@ class Run:
         self.tokens = 0
         self.trouble: WasteCause = ""
         """Cause of the waste if the run ended now."""
-        self.asks = False
+        self.requested_tools = False
         """The call that ended last requested tools: a call with their results should follow."""
         self.closing: RunState | None = None
         """State with which the run ends when its last live call has ended."""
@@ -167,7 +167,7 @@ class Run:
 
     @property
     def owner(self) -> tuple[str, str, str]:
-        """Tenant, app and user."""
+        """Return the tenant, app and user."""
         return self.tenant, self.app, self.user
 
     @property
@@ -177,7 +177,7 @@ class Run:
 
     @property
     def live_calls(self) -> list[str]:
-        """Ids of the calls that have not ended, in the order of their acceptance. O(calls)."""
+        """Return the ids of the calls that have not ended, in order of acceptance. O(calls)."""
         return [
             name for name, entry in zip(self.numbers, self._calls, strict=False) if entry & _LIVE
         ]
@@ -195,7 +195,7 @@ class Run:
         calls = self._calls
         return self._parents[calls[number] >> _HALF : calls[number + 1] >> _HALF]
 
-    # --- where a call would stand -----------------------------------------------------------------
+    # --- the place of a call ----------------------------------------------------------------------
 
     def stage_after(self, parents: Iterable[int]) -> int:
         """Return the stage of a call with these parents."""
@@ -310,7 +310,7 @@ class Run:
             "declared": self.declared,
             "tokens": self.tokens,
             "trouble": self.trouble,
-            "asks": self.asks,
+            "requested_tools": self.requested_tools,
             "closing": self.closing,
             "closing_final": self.closing_final,
             "deepest": self.deepest,
@@ -327,7 +327,15 @@ class Run:
         """Return the run of plain JSON values, the inverse of :meth:`to_plain`."""
         run = cls(plain["id"], tuple(plain["owner"]), now_s - plain["opened_age_s"])
         run.last_active_s = now_s - plain["idle_age_s"]
-        for name in ("single", "tokens", "trouble", "asks", "closing", "closing_final", "deepest"):
+        for name in (
+            "single",
+            "tokens",
+            "trouble",
+            "requested_tools",
+            "closing",
+            "closing_final",
+            "deepest",
+        ):
             setattr(run, name, plain[name])
         run.declared = plain.get("declared", False)  # older states have no such runs
         for call_id, stage, parents in zip(

@@ -91,7 +91,7 @@ class Template:
         return tuple(part for part in self.parts if isinstance(part, Placeholder))
 
     def resolve(self, read_text: ReadText, max_bytes: int) -> Pieces:
-        """Fill the placeholders. Raises TemplateError, also if it comes to over ``max_bytes``."""
+        """Fill the placeholders. Raises TemplateError, also for a result over ``max_bytes``."""
         size_bytes = self.literal_bytes
         texts: list[str] = []
         for part in self.parts:

@@ -56,7 +56,7 @@ class TrackerLimits:
     user_share: float = 1 / 16
     """Share of ``live_runs`` that one user may have."""
     empty_idle_s: float = 60.0
-    """An open run without a call expires when it was idle for so long."""
+    """Idle time in seconds after which an open run without a call expires."""
     calls_per_run: int = 10_000
     remembered_runs: int = 20_000
     """Ended runs whose ids are still known."""
@@ -72,7 +72,7 @@ class TrackerLimits:
             raise ValueError(f"empty_idle_s is {self.empty_idle_s}; allowed: over 0")
 
     def share(self, of: str) -> int:
-        """Live runs that one tenant (``tenant``) or one user (``user``) may have; at least 1."""
+        """Return the most live runs of one tenant (``tenant``) or one user (``user``); at least 1."""
         share = self.tenant_share if of == "tenant" else self.user_share
         return max(1, int(self.live_runs * share))
 
@@ -256,15 +256,14 @@ class Tracker:
     ) -> RunEnd | None:
         """End an accepted call. ``outcome`` as in scheduling.events; ``tokens`` used in all.
 
-        ``continuation_keys`` are the keys of its answer; ``requested_tools`` is true if the answer
-        requested tools. Returns the end of the run if this ended it. Raises KeyError for a call that is
-        not live.
+        ``continuation_keys`` are the keys of its answer, ``requested_tools`` is true if it requested
+        tools. Returns the end of the run if this ended it. Raises KeyError for a call that is not live.
         """
         run = self._runs[call.interaction_id]
         run.end(call.call_id, continuation_keys)
         run.tokens += tokens
         run.last_active_s = now_s
-        run.asks = requested_tools
+        run.requested_tools = requested_tools
         if run.closing is not None:
             pass  # what ended it came before: calls that are cancelled with their run are no cause
         else:
@@ -328,7 +327,7 @@ class Tracker:
     def _idled(self, run: Run, now_s: float) -> RunEnd:
         if run.trouble:
             state: RunState = "aborted"
-        elif not len(run) or run.asks or run.closing_final is not None:
+        elif not len(run) or run.requested_tools or run.closing_final is not None:
             state = "expired"
         else:
             state = "complete"

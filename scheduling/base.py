@@ -65,7 +65,7 @@ class CacheListener(Protocol):
         ...
 
     def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
-        """Blocks are called otherwise: matches of up to so many tokens that ended at ``name``
+        """Handle renamed blocks: matches of at most ``up_to_tokens`` that ended at ``name``
         end at ``other`` now, and are as long as they were.
         """
         ...
@@ -192,7 +192,7 @@ class Feeder(Protocol):
         ...
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
-        """``(call id, output tokens so far)`` of calls that ``charge`` was called for before."""
+        """Charge ``(call id, output tokens so far)`` of calls that ``charge`` was called for before."""
         ...
 
     def finish(self, call_id: str, usage: TokenUsage) -> float | None:
@@ -234,7 +234,7 @@ class Feeder(Protocol):
     def served_elsewhere(
         self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
     ) -> None:
-        """Another feeder of this kind changed the counter of a client.
+        """Apply another feeder's change of a client's counter.
 
         ``served`` is received service, ``reserved`` is predicted for calls that run there; in the
         policy's own unit, and at each level of the path times its factor, outermost first. Negative
@@ -243,7 +243,7 @@ class Feeder(Protocol):
         ...
 
     def begun_elsewhere(self, interaction_id: str) -> None:
-        """Another feeder has dispatched a call of this interaction, or this service's last life did."""
+        """Record an interaction dispatched by another feeder, or by this service before a restart."""
         ...
 
     def waiting(self) -> Iterable[Call]:

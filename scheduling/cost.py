@@ -24,7 +24,7 @@ class Linear:
     wq: float = 2.0
 
     def __call__(self, usage: TokenUsage) -> float:
-        """Service of a usage."""
+        """Return the service of a usage."""
         return self.wp * usage.prompt_tokens + self.wq * usage.output_tokens
 
 
@@ -33,7 +33,7 @@ class Profiled:
     """VTC B.2: fitted to the time a request takes, quadratic in the output."""
 
     def __call__(self, usage: TokenUsage) -> float:
-        """Service of a usage; nothing used costs nothing."""
+        """Return the service of a usage; nothing used costs nothing."""
         prompt, output = usage.prompt_tokens, usage.output_tokens
         if prompt == 0 and output == 0:
             return 0.0
@@ -48,7 +48,7 @@ class Extend:
     wq: float = 2.0
 
     def __call__(self, usage: TokenUsage) -> float:
-        """Service of a usage."""
+        """Return the service of a usage."""
         return self.we * usage.extend_tokens + self.wq * usage.output_tokens
 
 
@@ -68,11 +68,13 @@ class SliceWeights:
             )
 
     def slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
-        """Weighted tokens, of which cached ones count ``cached_weight``, 0 to 1."""
+        """Return the weighted tokens, of which cached ones count ``cached_weight``, 0 to 1."""
         return self.prompt_slice(usage, cached_weight) + self.gamma * usage.output_tokens
 
     def prompt_slice(self, usage: TokenUsage, cached_weight: float = 1.0) -> float:
-        """Weighted tokens of the prompt. Cached tokens are the system tokens first: they lead it."""
+        """Return the weighted tokens of the prompt. Cached tokens are the system tokens first: they
+        lead it.
+        """
         text, system, cached, _ = usage
         return self._prompt(text, system, cached, cached_weight)
 

@@ -1,10 +1,9 @@
 """One node of the tree of virtual counters, and its children in lazy heaps.
 
-Three questions are asked about the children with something queued: which has the smallest counter,
-which counter is the smallest without predictions, and which call arrived first. Each has a heap whose
-entries are lower bounds: counters and arrivals grow in the ordinary course, so a stale entry is put
-right when it comes to the top, and only where one falls is a fresh entry pushed. The second and the
-third heap are made when they are first asked for.
+Three values of the children with something queued are needed: the smallest counter, the smallest counter
+without predictions, and the earliest arrival. Each has a heap whose entries are lower bounds: counters
+and arrivals normally grow, so a stale entry is corrected when it reaches the top, and only a fall pushes
+a fresh entry. The second and the third heap are made at their first use.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from fairserve.interactions.call import ClientPath
 
 _SLACK = 64
-"""A heap is made anew when it has so many more entries than twice the children that belong there."""
+"""Excess of entries over twice the children at which a heap is rebuilt."""
 
 
 Entry = tuple[float, int, str, "Node"]

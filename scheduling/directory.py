@@ -92,8 +92,8 @@ class Directory:
         )
 
     def weight(self, tenant: str, app: str, user: str) -> float:
-        """1 / E_i: calls of weight 2 are entitled to twice the service. The product of the weights of
-        tenant, app and user.
+        """Return 1 / E_i: calls of weight 2 are entitled to twice the service. The product of the
+        weights of tenant, app and user.
         """
         of_tenant, of_app, of_user = self.weights(tenant, app, user)
         return of_user * of_app * of_tenant
@@ -123,7 +123,7 @@ class Directory:
         return UNLIMITED if contract is None else contract.quota
 
     def quotas(self, tenant: str, app: str, user: str) -> list[tuple[Holder, Quota]]:
-        """Everybody whose contract limits a call of this user falls under.
+        """Return all holders whose contract limits a call of this user falls under.
 
         A user's own limit replaces that which its app sets for each user.
         """

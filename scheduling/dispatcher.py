@@ -4,13 +4,13 @@
 
 Tracker, admission and directory are common; queue, router and workers are those of the call's model
 (:mod:`fairserve.scheduling.model_pool`). Events in, commands out (:mod:`fairserve.scheduling.events`);
-the time comes with each event, so the live service and the simulator run this very code. ``snapshot``
-plus the later events gives the same state as never having stopped. An event that does not fit raises
-before anything has changed.
+each event carries the time, so the live service and the simulator run the same code. ``snapshot`` plus
+the later events gives the state of an uninterrupted run. An invalid event raises before anything has
+changed.
 
-Cost per call, whole life: one hash pass over the prompt, a few prefix matches, one feeder selection;
-nothing grows with the number of live interactions or of workers, and with that of the models only what
-they share: the charges of clients.
+Cost per call, from arrival to end: one hash pass over the prompt, a few prefix matches, one feeder
+selection; nothing grows with the number of live interactions or of workers, and with that of the models
+only what they share: the charges of clients.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Dispatcher:
         return any(each.overload.overloaded for each in self.pools.values())
 
     def load(self) -> tuple[int, int]:
-        """Demand and capacity in tokens, over the workers that take calls, of all models."""
+        """Return the demand and capacity in tokens, over the workers that take calls, of all models."""
         loads = [each.load() for each in self.pools.values()]
         return sum(demand for demand, _ in loads), sum(capacity for _, capacity in loads)
 
@@ -326,7 +326,7 @@ class Dispatcher:
         if live is None:
             raise UnknownCallError(f"call {call_id!r} is not live")
         commands: list[ev.Command] = [ev.CancelCall(call_id, live.worker_id, outcome)]
-        if live.worker_id is None:  # else CallEnded follows when the worker has let go
+        if live.worker_id is None:  # else CallEnded follows when the worker has released the call
             self._pool_of(live).feed.remove(live)
             self.admission.ended(live.call, outcome, NO_USAGE)
             commands += self._finish(live.call, outcome, NO_USAGE, now_s)

@@ -1,7 +1,7 @@
 """Events into the dispatcher and commands out of it: plain values, the whole interface.
 
 The live service (:mod:`fairserve.platform.control`) and the simulator drive the same dispatcher
-with these. Times are not part of them: ``Dispatcher.handle(event, now_s)`` gets the time beside.
+with these. Times are separate: ``Dispatcher.handle(event, now_s)``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ContractChanged:
     user: str = ""
     quota: Quota = UNLIMITED
     models: tuple[str, ...] | None = None
-    """Names that calls may ask for; None is any."""
+    """Model names that calls may request; None is any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer this call with a refusal; it never ran."""
+    """Answer this call with a rejection; it never ran."""
 
     call_id: str
     decision: Decision

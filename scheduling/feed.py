@@ -71,7 +71,9 @@ class Feed:
         return cached, holders
 
     def queued_of(self, whose: tuple[str, ...]) -> int:
-        """Queued calls of a tenant, ``(tenant,)``, or of one of its users, ``(tenant, user)``."""
+        """Return the queued calls of a tenant, ``(tenant,)``, or of one of its users, ``(tenant,
+        user)``.
+        """
         return self._queued_of[whose]
 
     def _enter(self, live: QueuedCall) -> None:

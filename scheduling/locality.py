@@ -45,7 +45,7 @@ class Locality:
         self.tree.remove_worker(worker_id)
 
     def keys(self, call_id: str) -> BlockKeys:
-        """Block keys of a registered call; none for others."""
+        """Return the block keys of a registered call; none for others."""
         return self._keys.get(call_id, ())
 
     def register(self, call: Call) -> None:

@@ -36,7 +36,7 @@ class Membership:
         self._homes = {worker_id: each for each in pools for worker_id in each.worker_table.workers}
 
     def lose_silent(self, silence_s: float, now_s: float) -> None:
-        """Workers that reported once, and not for so long, are lost."""
+        """Remove workers that reported once, and not for this long."""
         for worker_id, pool in list(self._homes.items()):
             last_s = pool.worker_table.workers[worker_id].last_report_s
             if last_s is not None and now_s - last_s > silence_s:

@@ -76,7 +76,7 @@ VTC_TABLES = Windows(first_s=58.5, last_s=571.5)
 
 
 def jain_index(values: Iterable[float]) -> float:
-    """``(sum x)^2 / (n * sum x^2)``: 1 when all are equal, 1/n when one has everything."""
+    """Return ``(sum x)^2 / (n * sum x^2)``: 1 when all are equal, 1/n when one has everything."""
     x = np.asarray(list(values), dtype=np.float64)
     square = float((x * x).sum())
     return 1.0 if len(x) == 0 or square == 0.0 else float(x.sum()) ** 2 / (len(x) * square)
@@ -106,7 +106,7 @@ def satisfied(served: Mapping[str, float], entitled: Mapping[str, float]) -> dic
 
 
 def distribution(values: Iterable[float]) -> dict[str, float | None]:
-    """Mean, median and 99th percentile (linear interpolation); None where there is no value."""
+    """Return mean, median and 99th percentile (linear interpolation); None without values."""
     x = np.asarray(list(values), dtype=np.float64)
     if len(x) == 0:
         return {"mean": None, "p50": None, "p99": None}
@@ -135,7 +135,7 @@ class Service:
         self._length_s = self._end_s - self._from_s
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """Service processed between two times. O(calls)."""
+        """Return the service processed between two times. O(calls)."""
         overlap = np.minimum(self._end_s, end_s) - np.maximum(self._from_s, begin_s)
         at_once = self._length_s <= 0
         length = np.where(at_once, 1.0, self._length_s)
@@ -153,7 +153,7 @@ class Demand:
         self._arrival_s, self._cost = table[:, 0], table[:, 1]
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """Demand that arrived between two times. O(calls)."""
+        """Return the demand that arrived between two times. O(calls)."""
         return float(self._cost[(begin_s <= self._arrival_s) & (self._arrival_s < end_s)].sum())
 
 
@@ -163,10 +163,10 @@ def service_difference(
     windows: Windows,
     demand_cost: Cost | None = None,
 ) -> dict[str, float]:
-    """VTC Table 2: at each centre the sum over clients of ``min(max - s, |demand - s|)``, per second.
+    """Return VTC Table 2: per centre the sum over clients of ``min(max - s, |demand - s|)`` per second.
 
-    ``max`` is the largest service of a client in the window. Refused calls are no demand. What was asked
-    for is measured as what was served, or by ``demand_cost``.
+    ``max`` is the largest service of a client in the window. Rejected calls are no demand. Demand is
+    measured as service is, or by ``demand_cost``.
     """
     ends = [call.end_s for calls in by_client.values() for call in calls]
     starts = [call.arrival_s for calls in by_client.values() for call in calls]
@@ -193,7 +193,7 @@ def service_difference(
 
 
 def service_rates(by_client: dict[str, list[CallSample]], cost: Cost) -> dict[str, float]:
-    """Service per second of each client on the interval in which all are active.
+    """Return each client's service per second on the interval in which all are active.
 
     A client is active from its first arrival to its last end; where the clients were never active
     together, the whole run counts.
@@ -259,7 +259,7 @@ def summarise(
     delayed_after_s: float = 1.0,
     groups: bool = True,
 ) -> dict[str, Any]:
-    """Everything that is reported of one system. A user is delayed if a call waited longer than
+    """Return all reported figures of one system. A user is delayed if a call waited longer than
     ``delayed_after_s``; a user or interaction is served if it was completed at least once. Where a
     group is called :data:`ABUSIVE`, ``throttling`` is the :func:`throttling_quality` by its clients.
     """

@@ -1,8 +1,8 @@
 """The workers of one model and the queue in front of them: one of the dispatcher's pools.
 
-What belongs to people (runs, limits, profiles) is the dispatcher's and common to all pools; a pool has
-its own queue, router with its deficits, believed caches, feed window and overload. What a client is
-served in one pool counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
+Runs, limits and profiles belong to the dispatcher and are common to all pools; a pool has its own queue,
+router with its deficits, believed caches, feed window and overload. A client's service in one pool
+counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ModelPool:
         self.feed = Feed(self.locality, feeder, router, self.worker_table, self._hit_share)
 
     def load(self) -> tuple[int, int]:
-        """Demand and capacity in tokens, over the workers that take calls."""
+        """Return the demand and capacity in tokens, over the workers that take calls."""
         return self.worker_table.load(self.feed.demand_tokens)
 
     def update_overload(self) -> bool:
@@ -122,9 +122,9 @@ class ModelPool:
             self.worker_table.add_demand(worker, tokens)
 
     def decoded(self, entries: Iterable[tuple[QueuedCall, int]]) -> None:
-        """Dispatched calls have generated so many tokens in all."""
+        """Charge dispatched calls for their output tokens so far."""
         charged = []
-        at, grown = None, 0  # a call of the worker whose calls come now, and the tokens of these
+        at, grown = None, 0  # a call of the present worker, and the tokens of its calls
         for live, tokens in entries:
             more = tokens - live.output_tokens
             if not live.started:

@@ -41,7 +41,7 @@ from fairserve.scheduling.system import SystemConfig
 MAX_USERS = 200_000
 """Users with a history, and on their way to one, of all tenants."""
 RETENTION_S = 30 * 86_400.0
-"""A history ends so long after the end of its user's last call."""
+"""Time in seconds after the end of a user's last call at which its history ends."""
 _ROOM = 1_000
 """Users forgotten at once when there are too many."""
 _MARK = "\0newcomers of "
@@ -81,7 +81,7 @@ class Newcomers:
         self._users = 0
 
     def __len__(self) -> int:
-        """Users that are kept."""
+        """Return the number of users that are kept."""
         return self._users
 
     def known(self, tenant: str, app: str, user: str, now_s: float) -> bool:

@@ -54,7 +54,7 @@ class Node:
 
     @property
     def end(self) -> int:
-        """Blocks of the path, this node included."""
+        """Return the blocks of the path, this node included."""
         return self.start + len(self.keys)
 
 
@@ -73,7 +73,7 @@ class Cache:
         self.edge = Link(root)
 
     def __iter__(self) -> Iterator[Link]:
-        """Links from the least to the most recently used; the present one may be unlinked."""
+        """Yield the links from the least to the most recently used; the present one may be unlinked."""
         link = self.edge.newer
         while link is not self.edge:
             following = link.newer

@@ -40,7 +40,7 @@ class PrefixTree:
         self._segments.follow(appeared, disappeared, renamed)
 
     def __len__(self) -> int:
-        """Distinct blocks that are cached somewhere."""
+        """Return the number of distinct blocks that are cached somewhere."""
         return self._segments.blocks
 
     # --- workers ----------------------------------------------------------------------------------
@@ -73,12 +73,12 @@ class PrefixTree:
         return self.workers.mask(workers)
 
     def locked_blocks(self, worker_id: str) -> int:
-        """Blocks that a worker holds and may not evict; 0 for an unknown one."""
+        """Return the blocks that a worker holds and may not evict; 0 for an unknown one."""
         cache = self._cache(worker_id)
         return 0 if cache is None else cache.locked
 
     def resize(self, worker_id: str, capacity_blocks: int) -> None:
-        """Change a worker's capacity; what is over it is evicted now, except what is locked."""
+        """Change a worker's capacity; evict now the unlocked blocks over it."""
         cache = self._cache(worker_id)
         assert cache is not None, f"unknown worker {worker_id!r}"
         cache.capacity = capacity_blocks
@@ -101,7 +101,9 @@ class PrefixTree:
         return self._segments.find(keys)
 
     def match(self, keys: BlockKeys, mask: int) -> tuple[int, int]:
-        """Blocks of the longest match at any worker of ``mask``, and the mask of those with it."""
+        """Return the blocks of the longest match at any worker of ``mask``, and the mask of those with
+        it.
+        """
         blocks, node = self._segments.find(keys)
         return self.match_at(node, blocks, mask)
 

@@ -22,7 +22,7 @@ Appeared = Callable[[int], None]
 """Is given the first key of a node whose blocks now have their first holder."""
 
 Disappeared = Callable[[Node, int], None]
-"""Is given a node that lost its last holder beyond its first ``kept`` blocks; 0: it is gone."""
+"""Listener for a node that lost its last holder beyond its first ``kept`` blocks; 0: all of it."""
 
 Renamed = Callable[[Node, Node, int], None]
 """Is given two nodes and a depth: paths that ended in the first node, at that depth at most, end in the
@@ -43,8 +43,8 @@ class Segments:
         """Blocks of all nodes."""
         self._block_map = BlockMap()
         self._found: tuple[BlockKeys | None, tuple[int, Node]] = (None, (0, self.root))
-        """The last answer of :meth:`find`, until a node changes: one call asks several times, and calls
-        that share a prefix one after another."""
+        """The last result of :meth:`find`, until a node changes: one call looks it up several times,
+        and calls that share a prefix one after another."""
         self._appeared: list[Appeared] = []
         self._disappeared: list[Disappeared] = []
         self._renamed: list[Renamed] = []
@@ -157,10 +157,11 @@ class Segments:
         return upper
 
     def merge_path(self, node: Node) -> None:
-        """Undo what splits have left on a path that was just used: branches that have gone since.
+        """Join nodes that splits have left on a path that was just used, where branches have been
+        removed.
 
         A node and its only child become one if the same workers hold and lock both, and one of the
-        two is short: long parts are left for the next branch to come.
+        two is short: long parts are left for the next branch.
         """
         upper = node.parent
         while upper is not None and upper.children is not None and upper.parent is not None:

@@ -1,4 +1,4 @@
-"""A system: which throttle, feeder, router and local scheduler, and their options, under one name.
+"""A system: the names and options of throttle, feeder, router and local scheduler, under one name.
 
 Every system of the papers is one :class:`SystemConfig` (ALGORITHMS section 7); the live server, the
 simulator and the workers build their parts from the same value.
@@ -50,11 +50,11 @@ class SystemConfig:
     high_watermark: float = 2.0
     low_watermark: float = 1.2
     immunity_factor: float = 2.0
-    """An interaction loses its immunity at so many times its app's longest usual run."""
+    """Multiple of its app's longest usual run at which an interaction loses its immunity."""
     immunity_rule: Literal["p99", "profile"] = "p99"
     """Definition of the longest usual run (:mod:`fairserve.interactions.immunity`)."""
     worker_silence_s: float = 15.0
-    """A worker that reported once and then not for so long is lost."""
+    """Seconds without a report after which a worker that reported before is lost."""
     levels: str = DEFAULT_LEVELS
     """Levels of the clients of the schedulers, one of ``LEVELS``."""
     newcomers: Literal["own", "shared"] = "own"

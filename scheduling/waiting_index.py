@@ -125,7 +125,7 @@ class WaitingIndex:
         self._depths, self._watchers = [], {}
 
     def longest_first(self, mask: int) -> Iterator[tuple[int, int, Group]]:
-        """``(depth, match, group)``: groups from the deepest down.
+        """Yield ``(depth, match, group)``: groups from the deepest down.
 
         ``match`` is in blocks, the longest at any worker of ``mask``, 1 to ``depth``. The order is
         by ``depth``, so a reader may stop at a depth below the best match that it has seen.
@@ -169,7 +169,7 @@ class WaitingIndex:
         self._match_again(self._watchers.get(key))
 
     def _disappeared(self, node: Node, kept: int) -> None:
-        """Blocks are nowhere any more: the calls that ended there match less."""
+        """Match the calls again that ended at blocks which are held nowhere any more."""
         for group in list(self._at.get(node, ())):
             if group.depth > node.start + kept:
                 self._match_again(call_id for own in group.calls.values() for _, call_id in own)

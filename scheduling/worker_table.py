@@ -173,11 +173,11 @@ class WorkerTable:
             self.hits_newly_admitted = True
 
     def serving(self) -> WorkerSet:
-        """Workers that take calls."""
+        """Return the workers that take calls."""
         return WorkerSet(self._numbers, self._serving)
 
     def open(self) -> WorkerSet:
-        """Workers that take calls and whose window is not full."""
+        """Return the workers that take calls and whose window is not full."""
         return WorkerSet(self._numbers, self._open)
 
     def admits_hits_only(self) -> int:
@@ -197,7 +197,7 @@ class WorkerTable:
         return self._open != 0
 
     def load(self, queued_tokens: int) -> tuple[int, int]:
-        """Demand and capacity over the workers that take calls, the queue's demand included."""
+        """Return demand and capacity over the workers that take calls, the queue's demand included."""
         return queued_tokens + self._demand_tokens, self._capacity_tokens
 
     def snapshot(self, now_s: float) -> dict[str, Any]:

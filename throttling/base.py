@@ -42,12 +42,12 @@ class Arrival(NamedTuple):
 
     @property
     def user_key(self) -> str:
-        """Identity of the end user across the tenant's apps, as the key of a count."""
+        """Return the identity of the end user across the tenant's apps, as the key of a count."""
         return f"user:{self.user}"
 
     @property
     def app_user_key(self) -> str:
-        """Identity of the end user within this app, as the key of a count.
+        """Return the identity of the end user within this app, as the key of a count.
 
         An app's limit per user is counted under this key, so that one app's log neither truncates
         nor fills another's.
@@ -56,7 +56,7 @@ class Arrival(NamedTuple):
 
     @property
     def app_key(self) -> str:
-        """Identity of the app, as the key of a count."""
+        """Return the identity of the app, as the key of a count."""
         return f"app:{self.app}"
 
 
@@ -78,7 +78,7 @@ class Decision:
 
     admitted: bool
     reason: str = ""
-    """Stable code of the refusal, for example ``overloaded_user_limit``."""
+    """Stable code of the rejection, for example ``overloaded_user_limit``."""
     scope: Scope | None = None
     limit: int | None = None
     window_s: float | None = None

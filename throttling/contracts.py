@@ -50,7 +50,7 @@ class Claim(NamedTuple):
     """Nanounits, at most."""
     at: float
     run_under_way: bool = False
-    """Rates do not refuse it, and neither does a soft end: its run is to be finished."""
+    """Neither rates nor a soft end reject it: its run may finish."""
 
 
 class BudgetUse(NamedTuple):

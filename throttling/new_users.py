@@ -23,7 +23,7 @@ from fairserve.throttling.window import SlidingLog
 
 MAX_USERS = 200_000
 RETENTION_S = 86_400.0
-"""A user is new again after so long without a call."""
+"""Time in seconds without a call after which a user is new again."""
 _ROOM = 1_000
 """Users forgotten at once when there are too many."""
 
@@ -44,7 +44,7 @@ class NewUsers:
 
     @property
     def window_s(self) -> float:
-        """Window of the bound."""
+        """Return the window of the bound."""
         return self._places.window_s
 
     def is_new(self, app: str, user: str, now_s: float) -> bool:
@@ -58,7 +58,7 @@ class NewUsers:
         return self._places.count(app, now_s)
 
     def free_after_s(self, app: str, limit: int, now_s: float) -> float:
-        """Seconds until one more user may become known."""
+        """Return the seconds until one more user may become known."""
         return self._places.free_after_s(app, limit, now_s, record_now=False)
 
     def called(self, app: str, user: str, limit: int, now_s: float, *, admitted: bool) -> None:

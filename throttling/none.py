@@ -11,7 +11,7 @@ class NoThrottle:
     """Admits everything and remembers nothing."""
 
     def check(self, arrival: Arrival, now_s: float) -> Decision:
-        """Admit."""
+        """Admit the call."""
         return ADMITTED
 
     def commit(self, arrival: Arrival, decision: Decision, now_s: float) -> None:
@@ -25,7 +25,7 @@ class NoThrottle:
         """Forget nothing: there is no state."""
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Empty."""
+        """Return an empty state."""
         return {}
 
     def restore(self, state: dict[str, Any], now_s: float) -> None:

@@ -26,7 +26,7 @@ class Period:
     unit: str
 
     def bounds(self, at: float) -> tuple[float, float]:
-        """Beginning and end of the period that holds a moment, all in UTC epoch seconds."""
+        """Return the beginning and end of the period that holds a moment, all in UTC epoch seconds."""
         return _bounds(self.count, self.unit, int(at // 3600))
 
 

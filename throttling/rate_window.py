@@ -45,7 +45,7 @@ class RateWindow:
             self.total += change
 
     def free_after_s(self, room: int, now_s: float) -> float:
-        """Seconds until the total is at most ``room``; 0 if it is. ``room`` is not negative."""
+        """Return the seconds until the total is at most ``room`` (not negative); 0 if it is now."""
         left = self.total
         if left <= room:
             return 0.0
@@ -56,7 +56,7 @@ class RateWindow:
         raise AssertionError("an empty window is at most any room")
 
     def snapshot(self, now_s: float) -> list[list[float]]:
-        """Ages of the seconds' beginnings, and amounts."""
+        """Return the ages of the seconds' beginnings, and amounts."""
         return [[now_s - second, amount] for second, amount in self._buckets.items()]
 
     def restore(self, state: list[Any], now_s: float) -> None:

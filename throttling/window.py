@@ -71,7 +71,7 @@ class SlidingLog:
             del times[:surplus]
 
     def free_after_s(self, key: str, limit: int, now_s: float, *, record_now: bool) -> float:
-        """Seconds until one more event would make the count at most ``limit``.
+        """Return the seconds until one more event would make the count at most ``limit``.
 
         With ``record_now`` an event at ``now_s`` is taken as recorded (a rejection that counts). At
         ``now_s`` plus the result the count is as low as that, whatever the sum is rounded to.
@@ -111,7 +111,7 @@ class SlidingLog:
             del self._older[key]
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """Ages of the remembered events, and numbers of older ones by age."""
+        """Return the ages of the remembered events, and numbers of older ones by age."""
         last_s = self._forgotten_s
         return {
             "forgotten_age_s": None if last_s is None else now_s - last_s,

@@ -52,7 +52,7 @@ def _refusals(default: Summary, others: Mapping[str, Summary]) -> str:
     for name, summary in others.items():
         if summary["refused_mid_run"]:
             text += (
-                f"; {name} cut {summary['refused_mid_run']} calls out of runs under way and so "
+                f"; {name} cut {summary['refused_mid_run']} calls out of runs in progress and so "
                 f"wasted {summary['wasted_tokens']['throttled']:,} tokens"
             )
     return text + "."

@@ -206,7 +206,7 @@ class KvSequence:
         self._ask()
 
     def _give_up(self, sequence: int | None) -> None:
-        """What is before this batch is missing; None: the next one that comes will do."""
+        """Give up the batches before this one; None: before the next one that arrives."""
         if sequence is not None:
             self.next = sequence
         self._last = None

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 from fairserve.platform.background.settings import JobSettings
 from fairserve.platform.background.webhooks.retention import delete_old as delete_webhooks_before
-from fairserve.platform.console.sessions import delete_over
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.reporting.usage.repository import delete_before
 from fairserve.platform.reporting.usage.retention import delete_rollups_before, raw_rows_from
 from fairserve.platform.serving.programs.repository import delete_before as delete_programs_before
+from fairserve.platform.tenancy.keys.sessions import delete_expired as delete_expired_sessions
 from fairserve.platform.tenancy.tenants.purge import purge
 
 
@@ -33,7 +33,7 @@ def delete_old(sessions: SessionFactory, settings: JobSettings) -> int:
         webhooks_before = now - timedelta(days=settings.background.webhook_retention_days)
         rows += delete_webhooks_before(session, webhooks_before)
     with sessions.begin() as session:
-        rows += delete_over(session, settings.tenancy, now)
+        rows += delete_expired_sessions(session, settings.tenancy, now)
     with sessions.begin() as session:
         programs_before = now - timedelta(days=settings.serving.program_retention_days)
         return rows + delete_programs_before(session, programs_before)

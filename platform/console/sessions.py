@@ -12,13 +12,14 @@ import secrets
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import ApiKey, Tenant
 from fairserve.platform.tenancy.auth import Principal
+from fairserve.platform.tenancy.keys.sessions import is_expired
 from fairserve.platform.tenancy.settings import TenancySettings
 
 MOST_PER_KEY = 100
@@ -53,7 +54,7 @@ def begin(session: Session, principal: Principal, settings: TenancySettings, now
     """Store a session for a key's principal; return the cookie's value. The caller commits."""
     token = secrets.token_urlsafe(32)
     session.execute(
-        delete(ConsoleSession).where(or_(*_over(settings, now))),
+        delete(ConsoleSession).where(is_expired(settings, now)),
         execution_options={"synchronize_session": False},
     )
     newest = (
@@ -112,12 +113,6 @@ def end(session: Session, session_id: str) -> None:
     session.execute(delete(ConsoleSession).where(ConsoleSession.id == session_id))
 
 
-def delete_over(session: Session, settings: TenancySettings, now: datetime) -> int:
-    """Delete sessions that have ended; return their number. The caller commits."""
-    result = session.execute(delete(ConsoleSession).where(or_(*_over(settings, now))))
-    return int(getattr(result, "rowcount", 0))
-
-
 def _open_session(
     sessions: SessionFactory, session_id: str, settings: TenancySettings, now: datetime
 ) -> tuple[ConsoleSession, ApiKey, Tenant | None] | None:
@@ -144,11 +139,6 @@ def _open_session(
                 .execution_options(synchronize_session=False)
             )
     return row[0], row[1], row[2]
-
-
-def _over(settings: TenancySettings, now: datetime) -> tuple[ColumnElement[bool], ...]:
-    idle = timedelta(minutes=settings.console_idle_minutes)
-    return (ConsoleSession.expires_at <= now, ConsoleSession.seen_at <= now - idle)
 
 
 def _holds(

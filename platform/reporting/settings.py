@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pydantic import Field
 
 from fairserve.platform.base.settings import RoomSettings
 from fairserve.platform.tenancy.settings import TenancySettings
-from fairserve.platform.tuning.settings import TuningSettings
+
+if TYPE_CHECKING:  # settings are read without the database's libraries
+    from sqlalchemy.orm import Session
+
+    from fairserve.scheduling.system import SystemConfig
 
 
 class ReportingSettings(RoomSettings):
@@ -88,7 +92,6 @@ class ReportSettings(Protocol):
         """Retention and bounds of exports."""
         ...
 
-    @property
-    def tuning(self) -> TuningSettings:
-        """The system whose fairness is reported."""
+    def system_in_force(self, session: Session) -> SystemConfig:
+        """Return the system whose fairness is reported."""
         ...

@@ -28,13 +28,13 @@ from fairserve.platform.fleet.supervisor import Supervisor, socket_folder
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.platform.monitoring.monitoring import Monitoring
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
+from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets, retry_openings
 from fairserve.platform.server import recovery, wiring
 from fairserve.platform.server.app import create_app
 from fairserve.platform.server.http_state import RunningState, put_on
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE
 from fairserve.platform.tenancy.profiles.news import ProfileNews
-from fairserve.platform.tenancy.quotas.spent import SpentBudgets, retry_openings
 from fairserve.scheduling.system import SystemConfig
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.fleet.fleet import StoredFleet
 from fairserve.platform.fleet.repository import load_stored
+from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
 from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.restoring import restore_interactions
 from fairserve.platform.tenancy.apps.control_events import load_control_events
 from fairserve.platform.tenancy.prices.book import PriceBook
 from fairserve.platform.tenancy.prices.repository import load_book
 from fairserve.platform.tenancy.profiles.news import profile_versions
-from fairserve.platform.tenancy.quotas.spent import SpentBudgets
 from fairserve.platform.tuning.service import load_system
 from fairserve.scheduling.events import Event
 from fairserve.scheduling.system import SystemConfig

@@ -39,6 +39,7 @@ from fairserve.platform.fleet.settings import FleetSettings
 from fairserve.platform.fleet.supervisor import Supervisor, worker_command
 from fairserve.platform.reporting.traffic.recorder import TrafficRecorder
 from fairserve.platform.reporting.traffic.segments import delete_recording, recording_folder
+from fairserve.platform.reporting.usage.spent_budgets import SpentBudgets
 from fairserve.platform.server.ledger_rows import LedgerRows
 from fairserve.platform.server.recovery import StoredState
 from fairserve.platform.server.settings import Settings
@@ -49,7 +50,6 @@ from fairserve.platform.serving.options import prepare_options, program_options
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.tenancy.auth import Authenticator
-from fairserve.platform.tenancy.quotas.spent import SpentBudgets
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.system import SystemConfig
 

@@ -13,8 +13,8 @@ from fairserve.platform.control.port import ControlPort
 from fairserve.platform.db.schemas import Page, Paging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
 from fairserve.platform.reporting.traffic.segments import recording_folder
-from fairserve.platform.reporting.usage.readers import Reader, asked_app
 from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
+from fairserve.platform.tenancy.readers import Reader, asked_app
 from fairserve.platform.tuning import events, repository, service
 from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
 from fairserve.platform.tuning.preview.service import Previews, PreviewWorld

@@ -102,7 +102,7 @@ class CentralDlpm:
         return -self._deficits.value(path)
 
     def least_counter(self, path: ClientPath = ()) -> float | None:
-        """``-q`` of those with most credit among the queued one level below."""
+        """Return ``-q`` of the queued account with most credit one level below."""
         depth = len(path)
         below = {
             client.path[: depth + 1]
@@ -161,12 +161,12 @@ class CentralDlpm:
         """Do nothing: this feeder does not use interactions."""
 
     def share(self, others: Sequence[Feeder]) -> None:
-        """Deficits are those of one model."""
+        """Do nothing: deficits are those of one model."""
 
     def served_elsewhere(
         self, client: ClientPath, served: float, reserved: float, factors: tuple[float, ...]
     ) -> None:
-        """Deficits are those of one model."""
+        """Do nothing: deficits are those of one model."""
 
     def begun_elsewhere(self, interaction_id: str) -> None:
         """Do nothing: this feeder does not use interactions."""
@@ -240,7 +240,7 @@ class CentralDlpm:
         return 1.0 / weight
 
     def _charge(self, record: _Dispatched, extend_tokens: int, output_tokens: int) -> None:
-        """Charge what goes beyond what was paid."""
+        """Charge the cost beyond the amount paid."""
         extend = max(0, extend_tokens - record.extend_tokens)
         output = max(0, output_tokens - record.output_tokens)
         if extend or output:
@@ -254,7 +254,7 @@ class CentralDlpm:
         self._charge(self._dispatched[call_id], usage.extend_tokens, usage.output_tokens)
 
     def decoded(self, totals: Iterable[tuple[str, int]]) -> None:
-        """Dispatched calls have generated so many tokens in all."""
+        """Charge dispatched calls for their output tokens so far."""
         for call_id, output_tokens in totals:
             record = self._dispatched[call_id]
             self._charge(record, record.extend_tokens, output_tokens)

@@ -92,7 +92,7 @@ class Account:
 
 
 class Deficits:
-    """Accounts of all levels. A subclass may have its own kind of account, and hear of credit."""
+    """Accounts of all levels. A subclass may have its own kind of account, and handle gained credit."""
 
     def __init__(self, quantum: float) -> None:
         self.quantum = quantum
@@ -103,24 +103,60 @@ class Deficits:
         self._outer: dict[ClientPath, Account] = {(): self.root}
         self._sweep_at = _SWEEP_MIN
 
-    def __len__(self) -> int:
-        """Known clients."""
-        return len(self._clients)
+    # --- CheckRefill (lines 3-7) ------------------------------------------------------------------
 
-    def _make(self, path: ClientPath, parent: Account | None) -> Account:
-        return Account(path, parent)
+    def check_refill(self) -> None:
+        """Lines 3-7: refill where calls wait and none is in credit, until one of them is in credit."""
+        while self.starved:
+            for parent in list(self.starved):
+                self.refill_to(parent, self.next_round(parent))
 
-    def _gained(self, parent: Account, accounts: list[Account]) -> None:
-        """Accounts below this one that have waiting calls are in credit now."""
+    def next_round(self, parent: Account) -> int:
+        """Return the round in which the first waiting account below, now out of credit, gains it."""
+        while True:
+            first = parent.parked_rounds[0]
+            there = parent.parked[first]
+            while there:
+                account = there[-1]
+                if account.waiting and not account.credit:
+                    ready = self._ready(account, parent)
+                    if ready <= first:
+                        return first
+                there.pop()
+                account.ticket = False
+                parent.tickets -= 1
+                if account.waiting and not account.credit:
+                    self._park(account, parent)
+            heapq.heappop(parent.parked_rounds)
+            del parent.parked[first]
 
-    def value(self, path: ClientPath) -> float:
-        """Return ``q`` of a client or an outer level; 0 if it is unknown. Changes nothing."""
-        account = self._clients.get(path) or self._outer.get(path)
-        if account is None or account.parent is None:
-            return 0.0
-        return account.in_round(account.parent.rounds, self.quantum)
+    def refill_to(self, parent: Account, round_number: int) -> None:
+        """Refill the accounts below up to a round; those that gain credit leave the lists."""
+        parent.rounds = max(parent.rounds, round_number)
+        while parent.parked_rounds and parent.parked_rounds[0] <= parent.rounds:
+            gained: list[Account] = []
+            there = parent.parked.pop(heapq.heappop(parent.parked_rounds))
+            parent.tickets -= len(there)
+            for account in there:
+                account.ticket = False
+                if account.waiting and not account.credit:
+                    if account.in_round(parent.rounds, self.quantum) > 0:
+                        gained.append(account)
+                    else:
+                        self._park(account, parent)
+            if gained:
+                self._enter_credit(parent, gained)
 
-    # --- calls ------------------------------------------------------------------------------------
+    def may_run(self, client: Account) -> bool:
+        """Return whether a waiting client is in credit at every level, after the refills due now."""
+        for account, parent in client.line:
+            if not account.credit and (
+                parent.in_credit or account.in_round(self.next_round(parent), self.quantum) <= 0
+            ):
+                return False
+        return True
+
+    # --- calls and charges (lines 11-13, 24 and 27) -----------------------------------------------
 
     def arrive(self, path: ClientPath) -> Account:
         """Add a waiting call of the client, and return the client's account."""
@@ -188,58 +224,7 @@ class Deficits:
                 self._park(account, parent)
                 self._leave_credit(account, parent)
 
-    # --- refills ----------------------------------------------------------------------------------
-
-    def check_refill(self) -> None:
-        """Lines 3-7: refill where calls wait and none is in credit, until one of them is in credit."""
-        while self.starved:
-            for parent in list(self.starved):
-                self.refill_to(parent, self.next_round(parent))
-
-    def next_round(self, parent: Account) -> int:
-        """Return the round in which the first waiting account below, now out of credit, gains it."""
-        while True:
-            first = parent.parked_rounds[0]
-            there = parent.parked[first]
-            while there:
-                account = there[-1]
-                if account.waiting and not account.credit:
-                    ready = self._ready(account, parent)
-                    if ready <= first:
-                        return first
-                there.pop()
-                account.ticket = False
-                parent.tickets -= 1
-                if account.waiting and not account.credit:
-                    self._park(account, parent)
-            heapq.heappop(parent.parked_rounds)
-            del parent.parked[first]
-
-    def refill_to(self, parent: Account, round_number: int) -> None:
-        """Refill the accounts below up to a round; those that gain credit leave the lists."""
-        parent.rounds = max(parent.rounds, round_number)
-        while parent.parked_rounds and parent.parked_rounds[0] <= parent.rounds:
-            gained: list[Account] = []
-            there = parent.parked.pop(heapq.heappop(parent.parked_rounds))
-            parent.tickets -= len(there)
-            for account in there:
-                account.ticket = False
-                if account.waiting and not account.credit:
-                    if account.in_round(parent.rounds, self.quantum) > 0:
-                        gained.append(account)
-                    else:
-                        self._park(account, parent)
-            if gained:
-                self._enter_credit(parent, gained)
-
-    def may_run(self, client: Account) -> bool:
-        """Return whether a waiting client is in credit at every level, after the refills due now."""
-        for account, parent in client.line:
-            if not account.credit and (
-                parent.in_credit or account.in_round(self.next_round(parent), self.quantum) <= 0
-            ):
-                return False
-        return True
+    # --- lists of accounts out of credit ----------------------------------------------------------
 
     def _enter_credit(self, parent: Account, accounts: list[Account]) -> None:
         for account in accounts:
@@ -254,13 +239,16 @@ class Deficits:
         if not parent.in_credit and parent.waiting:
             self.starved[parent] = None
 
+    def _gained(self, parent: Account, accounts: list[Account]) -> None:
+        """Handle that accounts below this one with waiting calls are in credit now."""
+
     def _ready(self, account: Account, parent: Account) -> int:
         """Return the round to wait for; never the present one, in case a division was rounded."""
         return max(account.ready(self.quantum), parent.rounds + 1)
 
     def _park(self, account: Account, parent: Account) -> None:
         if account.ticket:
-            return  # at an earlier round: that is put right when it comes
+            return  # at an earlier round: corrected when that round is reached
         account.ticket = True
         parent.tickets += 1
         ready = self._ready(account, parent)
@@ -273,7 +261,7 @@ class Deficits:
 
     @staticmethod
     def _drop_tickets(parent: Account) -> None:
-        """Most accounts in the lists are forgotten ones: keep those that wait."""
+        """Drop forgotten accounts from the lists, most of which they are; keep those that wait."""
         parked: dict[int, list[Account]] = {}
         for round_number, there in parent.parked.items():
             for account in there:
@@ -301,13 +289,27 @@ class Deficits:
             account, known = parent, self._outer
 
     def _sweep(self) -> None:
-        """Forget those who left in debt and have been refilled since, and those who left at 0."""
+        """Forget idle accounts that left in debt and were refilled since, and those that left at 0."""
         for account in [*self._clients.values(), *self._outer.values()]:
             if not account.busy and account.parent is not None:
                 self._forget(account, at_zero=True)
         self._sweep_at = 2 * (len(self._clients) + len(self._outer)) + _SWEEP_MIN
 
     # --- state ------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return the number of known clients."""
+        return len(self._clients)
+
+    def value(self, path: ClientPath) -> float:
+        """Return ``q`` of a client or an outer level; 0 if it is unknown. Changes nothing."""
+        account = self._clients.get(path) or self._outer.get(path)
+        if account is None or account.parent is None:
+            return 0.0
+        return account.in_round(account.parent.rounds, self.quantum)
+
+    def _make(self, path: ClientPath, parent: Account | None) -> Account:
+        return Account(path, parent)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as plain JSON values; the scheduler restores the calls."""

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 _SLACK = 64
-"""The heap is made anew when it has so many more entries than twice the calls."""
+"""Excess of entries over twice the calls at which the heap is rebuilt."""
 
 
 K = TypeVar("K")
@@ -58,7 +58,7 @@ class Earliest(Generic[Key]):
 
 
 def discard_from(sets: dict[K, Any], key: K, call_id: str) -> None:
-    """Take a call out of one of the sets; an empty set goes, too."""
+    """Remove a call from one of the sets; an empty set is removed, too."""
     found = sets.get(key)
     if found is not None:
         found.discard(call_id)

@@ -25,7 +25,7 @@ class Entry:
         self.waiting = True
         """True while it is in a queue, as opposed to running or ended."""
         self.cached_tokens = -1
-        """Prompt tokens from the cache when it was first selected, for who charges by them; else -1."""
+        """Cached prompt tokens at its first selection, for schedulers that charge by them; else -1."""
         self.cost = -1.0
         """Cost of its selection, if known before; else -1."""
         self.client: Any = None
@@ -45,7 +45,7 @@ class ClientQueue:
         self.fresh: deque[Entry] = deque()
         """Calls in order of arrival."""
         self.in_order = True
-        """All wait in ``fresh``: nothing was cancelled, nothing came back. Its front is the first."""
+        """True if all wait in ``fresh``: nothing was cancelled or requeued. Its front is the first."""
         self._returned: list[tuple[int, Entry]] = []
         self._gone = 0
         """Entries that do not wait any more."""

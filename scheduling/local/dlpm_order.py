@@ -21,7 +21,7 @@ from fairserve.scheduling.local.match_groups import MatchedCall
 from fairserve.scheduling.local.matched_places import Item
 
 _MANY = 16
-"""Members that come into credit at once are put into the heap together from this number on."""
+"""Members gaining credit at once from which they enter the heap together."""
 
 _Key = tuple[int, int]
 """Rank and arrival: the place of a call in the walk."""

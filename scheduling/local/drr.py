@@ -106,7 +106,7 @@ class _Ring:
         self.active = 0
         """Number of nodes with waiting calls."""
         self.heap: list[tuple[int, int, _Node]] = []
-        """``(ready, place, node)`` of those; an entry is replaced when it comes to the top too early."""
+        """Entries ``(ready, place, node)`` of those; replaced if they reach the top too early."""
 
     def choose(self) -> _Node:
         """Return the node whose turn it is; one of them has a waiting call."""

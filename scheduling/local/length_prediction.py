@@ -48,7 +48,7 @@ class MeanOfLast:
         self._outputs: dict[str, deque[int]] = {}
 
     def check(self, call: LocalCall) -> None:
-        """Any call will do."""
+        """Accept any call."""
 
     def predict(self, call: LocalCall) -> int:
         """Return the prediction; 0 for a client without an ended call."""
@@ -69,14 +69,14 @@ class ByProfile:
     """The prediction of the app's profile."""
 
     def check(self, call: LocalCall) -> None:
-        """Any call will do."""
+        """Accept any call."""
 
     def predict(self, call: LocalCall) -> int:
         """Return the profile's prediction; 0 if the call has none."""
         return min(call.expected_output_tokens, call.max_output_tokens)
 
     def ended(self, client_id: str, output_tokens: int) -> None:
-        """Profiles are learned elsewhere."""
+        """Do nothing: profiles are learned elsewhere."""
 
 
 class Oracle:

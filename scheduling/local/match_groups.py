@@ -131,10 +131,10 @@ class MatchGroups:
             self._join(call, *match(call.call))
         self._new.clear()
 
-    # --- news -------------------------------------------------------------------------------------
+    # --- cache events -----------------------------------------------------------------------------
 
     def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
-        """See :class:`~fairserve.scheduling.base.CacheListener`."""
+        """Handle a stored or evicted block (:class:`~fairserve.scheduling.base.CacheListener`)."""
         if name in self._awaiting:
             self._stored[name] = None
         groups = self._at.get(name)
@@ -145,7 +145,7 @@ class MatchGroups:
                 self._evicted.append(group)
 
     def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
-        """See :class:`~fairserve.scheduling.base.CacheListener`."""
+        """Handle renamed blocks (:class:`~fairserve.scheduling.base.CacheListener`)."""
         groups = self._at.get(name, {})
         for group in [group for group in groups.values() if group.tokens <= up_to_tokens]:
             self._drop(group)

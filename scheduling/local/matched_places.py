@@ -19,7 +19,7 @@ Item = tuple[int, int, MatchedCall]
 """``(rank, arrival, call)``: lists are in this order, and no two calls arrive at once."""
 
 Placement = Callable[[MatchedCall, int], tuple[list[Item], int]]
-"""The list and the rank of a call that matches so many tokens; the lowest rank is first."""
+"""Function of a call and its matched tokens: its list and its rank there; the lowest is first."""
 
 
 class MatchedPlaces:
@@ -66,7 +66,7 @@ class MatchedPlaces:
         self._groups.start_pass(cache)
         return fresh
 
-    # --- events of the groups ----------------------------------------------------------------------
+    # --- events of the groups ---------------------------------------------------------------------
 
     def joined(self, call: MatchedCall) -> None:
         """Place a call by the match of its group."""

@@ -71,7 +71,7 @@ class Credit:
         self._refill(quantum, _rounds_to_credit(best, quantum))
 
     def forgive(self, quantum: float) -> None:
-        """Rounds of one quantum for every worker at or below zero, until it is in credit."""
+        """Refill by rounds of one quantum every worker at or below zero, until it is in credit."""
         self._refill(quantum, None)
 
     def _refill(self, quantum: float, rounds: int | None) -> None:

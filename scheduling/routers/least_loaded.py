@@ -50,7 +50,7 @@ class LeastLoaded:
         return {}
 
     def snapshot(self) -> dict[str, Any]:
-        """Outstanding calls per worker."""
+        """Return the outstanding calls per worker."""
         return {"loads": self._loads.snapshot()}
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -82,7 +82,7 @@ class Preble:
     # --- time -------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
-        """Time has come to ``now_s`` (monotonic). After ``restore`` the first tick only sets it."""
+        """Advance the time to ``now_s`` (monotonic). After ``restore`` the first tick only sets it."""
         if self._ticked_s is not None:
             self._clock_s += max(0.0, now_s - self._ticked_s)
         self._ticked_s = now_s
@@ -122,7 +122,7 @@ class Preble:
     # --- selection --------------------------------------------------------------------------------
 
     def select(self, call: Call, open_workers: Collection[str]) -> str | None:
-        """E2 among open workers; ties by order of joining. Changes nothing."""
+        """Choose among open workers by E2; ties by order of joining. Changes nothing."""
         usable = [worker for worker in self._held if worker in open_workers]
         if len(usable) < 2:
             return usable[0] if usable else None
@@ -145,12 +145,12 @@ class Preble:
         return cost + (self._eviction_ns(worker_id, new_tokens) if self.options.eviction else 0.0)
 
     def _match(self, call: Call) -> tuple[int, Node]:
-        """Matched tokens, and the node where the match ends."""
+        """Return the matched tokens, and the node where the match ends."""
         blocks, node = self._tree.find(self._locality.keys(call.call_id))
         return min(blocks * self._locality.block_tokens, call.prompt_tokens), node
 
     def _eviction_ns(self, worker_id: str, new_tokens: int) -> float:
-        """Prefill of the nodes that so many tokens would push out: the cache counts as full."""
+        """Return the prefill time of the nodes that this many tokens would evict from a full cache."""
         cost, left = 0.0, new_tokens
         for serial in self._held[worker_id]:
             if left <= 0:
@@ -250,7 +250,7 @@ class Preble:
             del held[node.serial]
 
     def _on_split(self, upper: Node, lower: Node) -> None:
-        """Statistics go up with the importance; the upper part counts as used just now."""
+        """Pass statistics up with the importance; the upper part counts as used just now."""
         statistics = lower.statistics
         if statistics is not None:
             if upper.important and not lower.important:

@@ -3,9 +3,9 @@
     sum over important nodes at w: miss rate * calls * prefill time / workers of the node
                                    + running calls * median output * median time per token of w
 
-Each node remembers what it added, as integers (nanoseconds, thousandths of tokens), and takes exactly
-that away before it adds anew. So a load is O(1) to read, O(workers of the node) to change, and leaves no
-residue. The time per token multiplies when a load is read: it changes with every call that ends.
+Each node remembers its contribution, as integers (nanoseconds, thousandths of tokens), and subtracts
+exactly that before it adds the next. So a load is O(1) to read, O(workers of the node) to change, and
+leaves no residue. The time per token multiplies when a load is read: it changes with every ended call.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PrebleLoads:
         del self.token_s[worker_id], self._all[worker_id], self._shared[worker_id]
 
     def recount(self, node: Node) -> None:
-        """Bring the loads up to what the node's calls add to them now."""
+        """Update the loads by the present contribution of the node's calls."""
         statistics = node.statistics
         if statistics is None:
             return

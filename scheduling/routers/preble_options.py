@@ -49,7 +49,7 @@ class PrebleOptions:
                 raise ValueError(f"{name} is {value}; allowed: 0 or more")
 
     def prefill_ns(self, own_tokens: int, context_tokens: int) -> float:
-        """Nanoseconds to compute so many tokens at the end of such a context."""
+        """Return the nanoseconds to compute this many tokens at the end of such a context."""
         return 1e9 * (
             self.prefill_s
             + self.prefill_token_s * own_tokens

@@ -1,12 +1,12 @@
-"""Preble's tree of recent prompts: a radix tree over block keys, with who was sent where.
+"""Preble's tree of recent prompts: a radix tree over block keys, with the workers of each node.
 
 A node is the stretch of blocks between two branchings. Keys are chained hashes (equal key, equal whole
 prefix), so a stretch is compared by binary search. Inserting a prompt that leaves a node in its middle
 splits it: the new upper part takes over the allocation and the references, and the statistics if
 it is now the *important* one. A node is important when its own tokens outnumber the context before it.
 
-Bounded from outside: a node lives while it is pinned (by a call in the window, or one that runs) or has
-children that do.
+Bounded from outside: a node exists while it is pinned (by a call in the window, or one that runs) or has
+children that are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Statistics:
 
     @property
     def miss_rate(self) -> float:
-        """Prompt tokens that were not matched on arrival, over all."""
+        """Return the share of prompt tokens that were not matched on arrival."""
         return 1.0 - self.hit_tokens / self.prompt_tokens if self.prompt_tokens else 1.0
 
 
@@ -72,7 +72,7 @@ class Node:
 
     @property
     def important(self) -> bool:
-        """More own blocks than blocks before it; the root, where prompts without a block end, is."""
+        """Return whether it has more own blocks than blocks before it; the root counts as important."""
         return self.parent is None or len(self.keys) > self.depth - len(self.keys)
 
 
@@ -116,7 +116,7 @@ class RequestTree:
         """Nodes by serial number."""
 
     def find(self, keys: BlockKeys) -> tuple[int, Node]:
-        """Matched blocks, and the node in or at the end of which the match ends."""
+        """Return the matched blocks, and the node in or at the end of which the match ends."""
         node = self.root
         matched = 0
         while matched < len(keys):

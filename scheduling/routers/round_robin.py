@@ -4,10 +4,10 @@
 each client's calls are spread evenly, so a client that is backlogged is so at every worker, and local
 fairness adds up. Plain round robin over LPM workers is the paper's RR+LPM.
 
-A turn is an order of the workers, who was served longest ago first. A worker that is closed is passed
-over and keeps its place, so its turn comes as soon as it is open; one that joins or returns goes to the
-end. A new client begins one worker further than the client before it, so that clients of one call each
-are spread, too. Weakness: blind to load and to caches; the hit rate falls with each worker added.
+A turn is an order of the workers, the one served longest ago first. A closed worker is skipped and keeps
+its place, so it has its turn as soon as it is open; one that joins or returns goes to the end. A new
+client begins one worker further than the client before it, so that clients of one call each are spread,
+too. Weakness: blind to load and to caches; the hit rate falls with each worker added.
 """
 
 from __future__ import annotations

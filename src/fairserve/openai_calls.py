@@ -22,17 +22,17 @@ class Client(Protocol):
 
     @property
     def with_options(self) -> Callable[..., Any]:
-        """Makes a copy with other options."""
+        """Return a copy with other options."""
         ...
 
     @property
     def post(self) -> Callable[..., Any]:
-        """Sends a request with the client's key and retries."""
+        """Send a request with the client's key and retries."""
         ...
 
     @property
     def delete(self) -> Callable[..., Any]:
-        """Sends a request with the client's key and retries."""
+        """Send a request with the client's key and retries."""
         ...
 
 
@@ -90,8 +90,8 @@ def _amend(options: Any, here: Place) -> bool:
     if given.get(RUN_HEADER, here.run.id) != here.run.id:
         options.headers = given
         return False
-    said = {name.lower() for name in given}
-    ours = {name: value for name, value in here.headers().items() if name not in said}
+    given_names = {name.lower() for name in given}
+    ours = {name: value for name, value in here.headers().items() if name not in given_names}
     options.headers = {**ours, **given}
     extra = options.extra_json or {}
     if here.run.user is not None and {**(options.json_data or {}), **extra}.get("user") is None:

@@ -9,10 +9,11 @@ from sqlalchemy import func, select
 
 from fairserve.platform.background.retention import delete_old
 from fairserve.platform.console import sessions
-from fairserve.platform.console.sessions import MOST_PER_KEY, begin, delete_over, end, find
+from fairserve.platform.console.sessions import MOST_PER_KEY, begin, end, find
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.tenancy.keys.sessions import delete_expired
 
 
 class World:
@@ -141,7 +142,7 @@ def test_what_is_over_is_deleted(world):
     assert world.rows == 1, "by the next sign-in"
     world.later(hours=9)
     with world.sessions.begin() as session:
-        assert delete_over(session, world.settings.tenancy, world.now) == 1
+        assert delete_expired(session, world.settings.tenancy, world.now) == 1
     assert world.rows == 0
     world.now = utc_now() - timedelta(days=1)
     world.sign_in()

@@ -1,4 +1,4 @@
-"""The walk of DLPM over the waiting calls on one worker: its turns, its options, what it refuses."""
+"""The walk of DLPM over the waiting calls on one worker: its turns, its options, its rejections."""
 
 import itertools
 import random

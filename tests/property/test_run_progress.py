@@ -240,7 +240,7 @@ def test_a_run_that_is_not_active_is_not_near_its_end():
     [(0, 100, "cached"), (64, 100, "cached"), (96, 112, "cached"), (96, 110, "near")],
 )
 def test_a_run_takes_the_place_of_a_match_only_with_about_as_much_cached(cached, prompt, chosen):
-    """Of the match 0.96 is cached, of the others 0, 0.64, 0.857 and 0.873: a tenth less suffices."""
+    """The match has 0.96 cached, the others 0, 0.64, 0.857 and 0.873: a tenth less suffices."""
     runs = (("cached", 20, 0.0, 96, 100), ("near", 2, 0.5, cached, prompt))
     assert under_way(*runs) == chosen
     assert under_way(*runs, run_priority="arrival") == "cached"

@@ -81,7 +81,7 @@ def test_by_time_a_call_follows_all_that_has_ended(seed, calls):
 
 @given(st.integers(0, 2**32))
 def test_every_run_ends_once_and_leaves_nothing(seed):
-    """Random lives with refusals, cancels and expiries; a snapshot at any point changes nothing."""
+    """Random lives with rejections, cancels and expiries; a snapshot at any point changes nothing."""
     rng = random.Random(seed)
     options = {"reopen_grace_s": rng.choice([0, 5])}
     tracker = tr.Tracker(**options)
@@ -113,7 +113,11 @@ def test_every_run_ends_once_and_leaves_nothing(seed):
         elif action < 0.85 and live:
             call = live.pop(rng.randrange(len(live)))
             outcome = rng.choice(["completed", "completed", "failed", "cancelled", "expired"])
-            note(tracker.finish(call, outcome, 10, PROFILE, now_s, requested_tools=rng.random() < 0.2))
+            note(
+                tracker.finish(
+                    call, outcome, 10, PROFILE, now_s, requested_tools=rng.random() < 0.2
+                )
+            )
         elif action < 0.9:
             run = f"R{rng.randrange(8)}"
             with contextlib.suppress(errors.InteractionError):

@@ -42,7 +42,6 @@ class PageServer(LiveServer):
         super().__init__(folder)
         self.workers = [ScriptedWorker(kv_blocks, BUILTIN_MODEL_NAME) for _ in range(workers)]
         self.settings = Settings(
-            _env_file=None,
             data_dir=folder / "data",
             worker_urls=tuple(worker.url for worker in self.workers),
             admin_key=self.admin_key,

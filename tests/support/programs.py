@@ -1,4 +1,4 @@
-"""Declared programs for tests: small ones to make, to run and to be refused."""
+"""Declared programs for tests: small ones to make, to run and to reject."""
 
 import copy
 

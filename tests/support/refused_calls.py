@@ -1,4 +1,4 @@
-"""Records of refused calls, with what they were decided on."""
+"""Records of rejected calls, with the context of the decision."""
 
 from datetime import UTC, datetime
 

@@ -29,7 +29,7 @@ class Weight:
     def accept(self, call, attachment, now_s):
         self.kept.append(bytes(self.BYTES - sys.getsizeof(b"")))
 
-    def finish(self, call, outcome, tokens, profile, now_s, *, answers):
+    def finish(self, call, outcome, tokens, profile, now_s, *, continuation_keys):
         pass
 
 

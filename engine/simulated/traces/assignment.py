@@ -35,7 +35,7 @@ def assign_users(
     User i has a share in proportion to ``1 / i ** skew`` (0: all alike). With ``abusive`` users, the
     first ones have ``abusive_share`` of all interactions between them, alike, and the group
     ``abusive``; the others share the rest by their skew and are ``well-behaved``. Without, groups stay
-    as they are. Raises `TraceError` for less than 1 user, a negative skew, nobody left to behave well,
+    as they are. Raises `TraceError` for less than 1 user, a negative skew, no well-behaved user left,
     or an abusive share that is not between 0 and 1.
     """
     _require(users >= 1, "users", users, "1 or more")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -112,19 +112,6 @@ def test_event(tenant: str, endpoint_id: str, now: datetime) -> Event:
     """Return an event for testing an endpoint."""
     at = now.timestamp()
     return Event(new_id("evt"), tenant, TEST, "", at, at, {"webhook_id": endpoint_id})
-
-
-def anonymous_data(
-    data: Mapping[str, Any], pseudonym: str, run: Callable[[str, str], str]
-) -> dict[str, Any]:
-    """Return the data of an event about an erased user.
-
-    ``run`` returns the replacement of a run's id, by its app and id.
-    """
-    found = {**data, "user": pseudonym}
-    if data.get("interaction_id"):
-        found["interaction_id"] = run(data["app_id"], data["interaction_id"])
-    return found
 
 
 def time_text(epoch_s: float) -> str:

@@ -22,7 +22,6 @@ from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.session import ReadSession
 from fairserve.platform.reporting.usage import reports
 from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, document
-from fairserve.platform.reporting.usage.readers import refuse_tenant_groups
 from fairserve.platform.reporting.usage.schemas import (
     Group,
     UsageQuery,
@@ -31,6 +30,7 @@ from fairserve.platform.reporting.usage.schemas import (
     UsageRow,
 )
 from fairserve.platform.reporting.usage.slots import ReportSlots
+from fairserve.platform.tenancy.readers import knows_app
 
 router = APIRouter(prefix="/console/usage")
 
@@ -102,8 +102,8 @@ def _asked(request: Request, viewer: Viewer, session: Session) -> _Asked:
     if query.group_by:
         group = query.group_by[0]
     if tenant is not None:
-        refuse_tenant_groups(query)
-        if query.app is not None and not reports.knows_app(session, tenant, query.app):
+        reports.refuse_tenant_groups(query)
+        if query.app is not None and not knows_app(session, tenant, query.app):
             raise not_there(request)
     ask = reports.reporter(session, request.app.state.settings, tenant_id=tenant, app_id=query.app)
     return _Asked(query, ask, group)

@@ -17,8 +17,9 @@ from fairserve.platform.reporting.exports.content import file_name, media_type
 from fairserve.platform.reporting.exports.repository import Viewer
 from fairserve.platform.reporting.exports.schemas import ExportOut, ExportPage, ExportRequest
 from fairserve.platform.reporting.exports.service import Exports, describe
-from fairserve.platform.reporting.usage.readers import Reader, asked_app, refuse_tenant_groups
+from fairserve.platform.reporting.usage.reports import refuse_tenant_groups
 from fairserve.platform.tenancy.auth import AdminPrincipal
+from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter()
 

@@ -10,7 +10,6 @@ from fairserve.platform.db.session import ReadSession
 from fairserve.platform.reporting.settings import ReportSettings
 from fairserve.platform.reporting.usage import interactions, reports
 from fairserve.platform.reporting.usage.formats import MAX_ANSWERED_ROWS, MEDIA_TYPES, Ask, document
-from fairserve.platform.reporting.usage.readers import Reader, asked_app, refuse_tenant_groups
 from fairserve.platform.reporting.usage.schemas import (
     Group,
     InteractionPage,
@@ -20,6 +19,7 @@ from fairserve.platform.reporting.usage.schemas import (
 )
 from fairserve.platform.reporting.usage.slots import ReportSlots
 from fairserve.platform.tenancy.auth import require_admin
+from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter()
 
@@ -36,7 +36,7 @@ def read_usage(
     query: Annotated[UsageRequest, Query()],
 ) -> Response:
     """Return an app's usage to its key, and the usage of all its apps to a tenant key."""
-    refuse_tenant_groups(query)
+    reports.refuse_tenant_groups(query)
     app_id = asked_app(session, principal, query)
     settings: ReportSettings = request.app.state.settings
     ask = reports.reporter(session, settings, tenant_id=principal.tenant_id, app_id=app_id)

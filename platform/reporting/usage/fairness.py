@@ -33,7 +33,6 @@ from fairserve.platform.reporting.usage.levels import CALLS, Detail
 from fairserve.platform.reporting.usage.schemas import Fairness, Group, UsageRow
 from fairserve.platform.reporting.usage.selection import Selection
 from fairserve.platform.tenancy.profiles.repository import profiles_in_force
-from fairserve.platform.tuning.service import load_system
 from fairserve.scheduling.cost import SliceWeights
 from fairserve.scheduling.feeder.wsc_options import WscOptions
 from fairserve.scheduling.level_weights import Owner, Weights, entitled_shares
@@ -66,7 +65,7 @@ class Measure:
 
 def measure_of(session: Session, settings: ReportSettings) -> Measure:
     """Return the measure of the system that is in force."""
-    system = load_system(session, settings.tuning)
+    system = settings.system_in_force(session)
     wsc = WscOptions(**system.feeder_options) if system.feeder == "wsc" else None
     return Measure(system.levels, wsc, settings.tenancy.learning_options)
 

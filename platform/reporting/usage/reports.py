@@ -134,14 +134,10 @@ def check(session: Session, query: UsageQuery, *, tenant_id: str | None) -> None
     _selection(session, query, zone_named(query.zone), tenant_id, query.app)
 
 
-def knows_app(session: Session, tenant_id: str, app_id: str) -> bool:
-    """Return whether the tenant has this app, or had it according to the rollups."""
-    present = select(App.id).where(App.id == app_id, App.tenant_id == tenant_id)
-    column = CALLS.table.c
-    past = select(column.app_id).where(
-        column.level == "day_app", column.tenant_id == tenant_id, column.app_id == app_id
-    )
-    return session.scalar(present) is not None or session.scalar(past.limit(1)) is not None
+def refuse_tenant_groups(query: UsageQuery) -> None:
+    """Raise InvalidRequestError for groups by tenant, where a report is about one tenant."""
+    if "tenant" in query.group_by:
+        raise InvalidRequestError("allowed groups: app, user, model, day, hour", param="group_by")
 
 
 def _selection(

@@ -15,7 +15,6 @@ from typing import Any
 from sqlalchemy import Table, bindparam, delete, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from fairserve.platform.background.webhooks.events import anonymous_data
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import Base, utc_now
 from fairserve.platform.db.engine import SessionFactory
@@ -169,8 +168,7 @@ class Rewriting:
             {
                 "id": row.id,
                 "user_id": self._new.pseudonym,
-                "payload": row.payload
-                | {"data": anonymous_data(row.payload["data"], self._new.pseudonym, self._new.run)},
+                "payload": row.payload | {"data": self._new.event_data(row.payload["data"])},
             }
             for row in page
         ]

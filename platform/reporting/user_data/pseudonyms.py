@@ -55,6 +55,13 @@ class Replacement:
             "error": "",
         }
 
+    def event_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the data of a webhook event about the user, with the ids replaced."""
+        found = {**data, "user": self.pseudonym}
+        if data.get("interaction_id"):
+            found["interaction_id"] = self.run(data["app_id"], data["interaction_id"])
+        return found
+
     def _token(self, *parts: str) -> str:
         fitting = (fitting_text(part, WIDE_ID_CHARS) for part in parts)
         digest = hmac.new(bytes.fromhex(self.id_key), "\0".join(fitting).encode(), hashlib.sha256)

@@ -33,7 +33,7 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.serving.completions.prompt import Prompt, PromptTooLongError
+from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
     CompletionBody,
@@ -294,10 +294,10 @@ async def _read_prompt(
     try:
         if isinstance(body, ChatBody):
             messages = plain["messages"]
-            return await model.reader.chat(body, messages, tenant=tenant, max_tokens=most)
+            return await model.reader.chat(messages, body.tools, tenant=tenant, max_tokens=most)
         assert isinstance(body, TextBody)
         plain["prompt"] = body.only_prompt
-        return await model.reader.text(body, tenant=tenant, max_tokens=most)
+        return await model.reader.text(body.only_prompt, tenant=tenant, max_tokens=most)
     except PromptTooLongError as error:
         raise _too_long(body, str(error), model.context_tokens) from error
 

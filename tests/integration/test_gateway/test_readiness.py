@@ -10,8 +10,8 @@ from scripted_worker import ScriptedWorker
 
 from fairserve.platform.fleet import models
 from fairserve.platform.fleet.model_pools import ModelPools
+from fairserve.platform.fleet.prompt import BytesCounter, NoTokenizerError
 from fairserve.platform.server import wiring
-from fairserve.platform.serving.completions.prompt import BytesCounter, NoTokenizerError
 
 PATH = "/v1/chat/completions"
 WORKERS = "/admin/cluster/workers"

@@ -238,7 +238,7 @@ _WEBHOOKS = (
         "retry-after-of-the-receiver-is-ignored",
         "webhooks",
         "platform/background/webhooks/retries.py",
-        "return max(own_s, min(asked_s, DELAYS.delay_s(attempts + 1)))",
+        "return max(own_s, min(asked_s, _own_delay_s(attempts + 1)))",
         "return own_s",
         (*_WEBHOOK_UNITS, *_DELIVERY),
     ),

@@ -1,4 +1,4 @@
-"""From the prefix trie to KV events: names, runs, and what happens when nobody can keep up."""
+"""KV events of the prefix trie: names, runs, and overflows of a slow publisher."""
 
 import random
 
@@ -86,7 +86,7 @@ def test_pages_in_a_row_are_one_event_and_the_first_has_the_salt():
 
 
 def test_names_are_those_of_salt_and_whole_prefix():
-    """On every worker, in every life: so the first one is written down here."""
+    """Names are equal on every worker and after every restart, so the first one is fixed here."""
     published, other = Publishing(), Publishing()
     published.store("", 1, 2)
     other.store("", 5, 6)
@@ -118,7 +118,7 @@ def test_evictions_are_published_in_order():
 
 
 def test_a_reader_ends_with_what_is_cached(seed):
-    """Also one that was not listened to for a while."""
+    """A trie that was not followed for a while is published as a whole."""
     rng, published, held, overflows = random.Random(seed), Publishing(), {}, 0
     numbers = np.random.default_rng(seed).integers(0, 6, (400, 4)).tolist()
     for path in numbers:

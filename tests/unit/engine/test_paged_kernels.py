@@ -45,7 +45,7 @@ SHAPES = [
 
 
 def expected(query, keys, values, table, positions):
-    """Rows of one sequence at these positions."""
+    """Return the rows of one sequence at these positions."""
     tokens = int(positions[-1]) + 1
     group = query.shape[1] // keys.shape[2]
     k, v = (

@@ -12,7 +12,7 @@ from fairserve.scheduling.local.dlpm_options import DlpmOptions
 
 
 def test_the_scheduler_knows_every_match(make_bench, seed):
-    """Clients in turns with a prefix each, evictions, cancellations: no match is outdated."""
+    """No match is outdated with alternating clients, evictions and cancellations."""
     rng, steps = random.Random(seed), 4 * settings.default.max_examples
     scheduler = Dlpm(DlpmOptions(quantum=1))
     bench = make_bench(

@@ -1,4 +1,4 @@
-"""Events that arrive together are applied one by one, and a close cancels running samples."""
+"""A call's events are applied one by one, and its close cancels running samples."""
 
 from fairserve.engine.torch.events import Admitted, Failed, Generated
 from fairserve.engine.torch.openai_response import AnswerWriter

@@ -1,4 +1,4 @@
-"""The sampler against a plain re-statement in numpy, and what one sequence must not see of others."""
+"""The sampler against a plain version in numpy, and the independence of sequences in a batch."""
 
 from collections import Counter
 
@@ -255,7 +255,7 @@ def test_the_host_reads_from_the_device_once(monkeypatch):
 
 
 class Almost:
-    """The largest number that a generator gives."""
+    """A generator that returns the largest number below 1."""
 
     def random(self):
         return 1 - 2**-53

@@ -1,4 +1,4 @@
-"""A run of a program that is saved and restored: what is kept, what runs again, what is refused."""
+"""Saved and restored runs of programs: kept state, repeated tasks, and rejected states."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Placeholders: what they read, what is refused, what they cost, and that nothing is injected."""
+"""Placeholders: their values, their errors, their cost, and that nothing is injected."""
 
 import json
 

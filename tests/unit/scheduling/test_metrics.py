@@ -171,5 +171,5 @@ def test_throttling_is_reported_where_a_group_is_abusive():
 
 def test_a_call_cancelled_before_it_started_was_delayed():
     late = call("a", 0, 5, tokens=0, output=0, outcome="cancelled", first_token_s=None)
-    turned_away = call("b", 0, 5, tokens=0, output=0, outcome="refused", first_token_s=None)
-    assert summarise([late, turned_away], [])["delayed_users_share"] == 0.5
+    rejected = call("b", 0, 5, tokens=0, output=0, outcome="refused", first_token_s=None)
+    assert summarise([late, rejected], [])["delayed_users_share"] == 0.5

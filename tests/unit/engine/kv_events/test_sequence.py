@@ -1,4 +1,4 @@
-"""Gaps, replays and other lives of a worker, one situation a test; all of them mixed in test_kv_view."""
+"""Gaps, replays and restarts of a worker, one situation a test; all of them mixed in test_kv_view."""
 
 from fairserve.engine.kv_events.sequence import MAX_FRUITLESS, Ask, Begin, KvSequence, Take
 
@@ -86,7 +86,7 @@ def test_no_replays_at_all():
 
 
 def test_the_state_of_a_publisher_that_folds_what_is_old():
-    """Its number is that of the last batch in it, wherever the replay was to begin."""
+    """A folded batch has the number of the last batch in it, wherever the replay begins."""
     sequence = followed(3)
     assert live(sequence, 9) == [Ask(2)]
     steps = [*sequence.replayed(7, b"state"), *replay(sequence, 8, 9)]
@@ -137,7 +137,7 @@ def test_what_was_given_up_may_be_had_over_another_connection():
 
 
 def test_what_waited_at_an_earlier_connection_is_forgotten():
-    """It may be of another life, and its numbers follow those of this one by chance."""
+    """A restarted worker's numbers may follow those of this generation by chance."""
     sequence = followed(2)
     assert live(sequence, 3) == [Ask(1)]
     assert sequence.connected() == [Ask(1)]

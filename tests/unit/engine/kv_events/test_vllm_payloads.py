@@ -62,7 +62,7 @@ class AllBlocksCleared(KVCacheEvent):
 
 
 def names(count, form):
-    """Hashes: the low 64 bits as an integer, or the whole digest."""
+    """Return hashes: the low 64 bits as an integer, or the whole digest."""
     return [(1 << 63) + n if form is int else bytes([n]) * 32 for n in range(count)]
 
 

@@ -8,7 +8,7 @@ OPTIONS = CircuitOptions(calls=2, probes=3, first_pause_s=1.0, last_pause_s=4.0,
 
 
 def fail(circuit, now_s, generation=None):
-    """Calls fail until the circuit is open."""
+    """Fail calls until the circuit is open."""
     while circuit.state == "closed":
         circuit.call_failed(circuit.generation if generation is None else generation, "503", now_s)
 

@@ -17,7 +17,7 @@ from fairserve.engine.wire.watched_client import WatchedClient
 
 
 class Client:
-    """Plays a script; ``refuses`` is raised before."""
+    """A client that plays a script; ``refuses`` is raised before."""
 
     def __init__(self, *script, refuses=None):
         self.script, self.refuses = list(script), refuses

@@ -25,9 +25,8 @@ import numpy as np
 from fairserve.engine.torch.model_hub import ask_hub, is_here
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.completions.large_prompts import LargePrompts
-from fairserve.platform.serving.completions.schemas import ChatBody, TextBody
-from fairserve.platform.serving.completions.token_bound import chars_per_token
+from fairserve.platform.fleet.large_prompts import LargePrompts
+from fairserve.platform.fleet.token_bound import chars_per_token
 
 INLINE_CHARS = 2_000
 """Longer texts go to the threads; so many characters take about half a millisecond."""
@@ -203,25 +202,24 @@ class PromptReader:
 
     async def chat(
         self,
-        body: ChatBody,
         messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
         *,
         tenant: str = "",
         max_tokens: int | None = None,
     ) -> Prompt:
-        """The prompt of a chat request; ``messages`` are those of the original JSON.
+        """Return the prompt of a chat request; ``messages`` are those of the original JSON.
 
         Raises InvalidRequestError, or PromptTooLongError for more than ``max_tokens``.
         """
-        size = _chars([messages, body.tools])
-        count = partial(self._counter.chat, messages, body.tools, **_at_most(max_tokens))
+        size = _chars([messages, tools])
+        count = partial(self._counter.chat, messages, tools, **_at_most(max_tokens))
         return await self._count(size, tenant, count)
 
     async def text(
-        self, body: TextBody, *, tenant: str = "", max_tokens: int | None = None
+        self, prompt: str | list[int], *, tenant: str = "", max_tokens: int | None = None
     ) -> Prompt:
-        """The prompt of a completion request. Raises as :meth:`chat` does."""
-        prompt = body.only_prompt
+        """Return the prompt of a completion request: text, or token ids. Raises as :meth:`chat`."""
         if isinstance(prompt, list):
             return Prompt(np.asarray(prompt, dtype=np.uint32), 0)
         count = partial(self._counter.text, prompt, **_at_most(max_tokens))

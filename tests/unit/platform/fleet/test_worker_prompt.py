@@ -5,8 +5,7 @@ import pytest
 
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.completions.schemas import ChatBody, TextBody
-from fairserve.platform.serving.completions.worker_prompt import WorkerPromptReader
+from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 
 SYSTEM, USER = {"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}
 
@@ -40,7 +39,7 @@ def reader(**options):
 
 async def chat(reader, *messages, tools=None):
     messages = list(messages)
-    return await reader.chat(ChatBody(model="m", messages=messages, tools=tools), messages)
+    return await reader.chat(messages, tools)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +59,9 @@ async def test_tools_are_system_tokens():
 
 
 async def test_plain_prompts():
-    one = await reader().text(TextBody(model="m", prompt="hello"))
+    one = await reader().text("hello")
     assert (len(one.token_ids), one.system_tokens, one.exact) == (5, 0, True)
-    tokens = await reader(failure=AssertionError()).text(TextBody(model="m", prompt=[7, 8]))
+    tokens = await reader(failure=AssertionError()).text([7, 8])
     assert tokens.token_ids.tolist() == [7, 8]
 
 
@@ -72,12 +71,12 @@ async def test_what_the_worker_rejects_is_the_client_s_error():
         await chat(broken, USER)
     assert raised.value.param == "messages"
     with pytest.raises(InvalidRequestError) as raised:
-        await broken.text(TextBody(model="m", prompt="x"))
+        await broken.text("x")
     assert raised.value.param == "prompt"
 
 
 async def test_while_no_worker_answers_counts_are_estimates(caplog):
     away = reader(failure=WorkerUnavailableError("no connection"))
     assert not (await chat(away, USER)).exact
-    assert not (await away.text(TextBody(model="m", prompt="x" * 9))).exact
+    assert not (await away.text("x" * 9)).exact
     assert "no worker of m counts its prompts (no connection)" in caplog.text

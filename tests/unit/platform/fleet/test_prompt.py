@@ -9,7 +9,7 @@ import pytest
 
 from fairserve.engine.torch.builtin_model import ensure_builtin_model
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.completions.prompt import (
+from fairserve.platform.fleet.prompt import (
     BytesCounter,
     NoTokenizerError,
     Prompt,
@@ -17,7 +17,6 @@ from fairserve.platform.serving.completions.prompt import (
     TemplateCounter,
     load_counter,
 )
-from fairserve.platform.serving.completions.schemas import ChatBody
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +122,7 @@ async def test_long_prompts_are_tokenised_in_a_thread(size, inline):
     counter = SlowCounter()
     reader = PromptReader(counter)
     messages = [message("user", "x" * size)]
-    await reader.chat(ChatBody(model="m", messages=messages), messages)
+    await reader.chat(messages, None)
     here = threading.current_thread().name
     assert (counter.threads[0] == here) == inline
     reader.close()

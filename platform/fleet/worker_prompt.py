@@ -21,12 +21,11 @@ import numpy as np
 from fairserve.engine.wire.base import WorkerRejectedError, WorkerUnavailableError
 from fairserve.interactions.call import TokenIds
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.completions.prompt import (
+from fairserve.platform.fleet.prompt import (
     BytesCounter,
     Prompt,
     leading_system_messages,
 )
-from fairserve.platform.serving.completions.schemas import ChatBody, TextBody
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ Tokenize = Callable[[Mapping[str, Any]], Awaitable[TokenIds]]
 
 
 class WorkerPromptReader:
-    """The counterpart of :class:`~fairserve.platform.serving.completions.prompt.PromptReader`."""
+    """The counterpart of :class:`~fairserve.platform.fleet.prompt.PromptReader`."""
 
     exact = True
     source = "worker"
@@ -50,34 +49,33 @@ class WorkerPromptReader:
 
     async def chat(
         self,
-        body: ChatBody,
         messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
         *,
         tenant: str = "",
         max_tokens: int | None = None,
     ) -> Prompt:
-        """The prompt of a chat request; ``tenant`` and ``max_tokens`` change nothing here.
+        """Return the prompt of a chat request; ``tenant`` and ``max_tokens`` have no effect.
 
         Raises InvalidRequestError naming ``messages`` if the worker's template refuses them.
         """
         leading = leading_system_messages(messages)
         try:
             whole, system = await asyncio.gather(
-                self._chat_ids(messages, body.tools, complete=True),
-                self._system_ids(messages[:leading], body.tools),
+                self._chat_ids(messages, tools, complete=True),
+                self._system_ids(messages[:leading], tools),
             )
         except WorkerRejectedError as error:
             raise InvalidRequestError(f"messages: {error}", param="messages") from error
         except WorkerUnavailableError as error:
             self._warn(error)
-            return self._estimate.chat(messages, body.tools)
+            return self._estimate.chat(messages, tools)
         return Prompt(whole, _common_prefix(whole, system))
 
     async def text(
-        self, body: TextBody, *, tenant: str = "", max_tokens: int | None = None
+        self, prompt: str | list[int], *, tenant: str = "", max_tokens: int | None = None
     ) -> Prompt:
-        """The prompt of a completion request."""
-        prompt = body.only_prompt
+        """Return the prompt of a completion request: text, or token ids."""
         if isinstance(prompt, list):
             return Prompt(np.asarray(prompt, dtype=np.uint32), 0)
         try:

@@ -2,7 +2,7 @@
 
 Small prompts never wait behind a large one, and a tenant's large prompt waits for at most one of every
 other tenant, however many those have sent. How many wait is bounded by the memory for bodies
-(:mod:`fairserve.platform.server.http.bodies`). O(1) for each prompt.
+(:mod:`fairserve.platform.serving.bodies`). O(1) for each prompt.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fairserve.platform.serving.completions.large_prompts import LargePrompts
+from fairserve.platform.fleet.large_prompts import LargePrompts
 
 
 class Work:
