@@ -54,7 +54,7 @@ def client_address(scope: Mapping[str, Any], trusted_proxies: Collection[Network
 
 
 def is_trusted(address: str, trusted_proxies: Collection[Network]) -> bool:
-    """Whether the address is that of a trusted proxy; False for a text that is no address."""
+    """Return whether the address is a trusted proxy's; False for a text that is no address."""
     parsed = _parsed(address)
     return parsed is not None and _is_trusted(parsed, trusted_proxies)
 

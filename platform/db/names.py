@@ -1,4 +1,4 @@
-"""What people call tenants and apps."""
+"""Look-up of the names of tenants and apps."""
 
 from __future__ import annotations
 

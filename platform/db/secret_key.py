@@ -28,7 +28,7 @@ _FACT = "secret_id"
 
 
 class SecretKeyError(Exception):
-    """The secret key is not that of this database. The message says what to do."""
+    """The secret key is not that of this database. The message names the next step."""
 
 
 def check_secret_key(sessions: SessionFactory, settings: DbSettings) -> KeyHasher:
@@ -94,7 +94,7 @@ def _remember(session: Session, hasher: KeyHasher) -> None:
 
 
 def _key_file(settings: DbSettings) -> Path | None:
-    """Where the secret key is, if it is not a setting."""
+    """Return the file of the secret key, which is read if no setting has it."""
     return settings.data_dir / KEY_FILE if settings.secret_key is None else None
 
 

@@ -22,9 +22,9 @@ router = APIRouter()
 async def read_cluster(request: Request) -> dict[str, Any]:
     """Workers, models, queue and load, as control sees them now.
 
-    ``fleet_file`` says what is wrong with the file as it is now, if something is.
+    ``fleet_file`` names the error of the file as it is now, if it has one.
     ``state`` of a worker is joining, ready, draining or open circuit, ``reason`` why it is not ready;
-    ``reported`` is what it tells of itself; ``kv_events`` what was seen of them, null where it publishes
+    ``reported`` has the worker's figures; ``kv_events`` what was seen of them, null where it publishes
     none or nobody follows; ``cache_view`` whose view of its cache the router goes by.
     """
     control: ControlPort = request.app.state.control

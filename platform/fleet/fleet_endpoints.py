@@ -89,7 +89,7 @@ async def read_worker(worker_id: str, request: Request) -> WorkerOut:
 def join_worker(
     body: WorkerJoin, request: Request, session: WriteSession, fleet: Changes
 ) -> WorkerOut:
-    """Add a worker. It serves once it answers and says that it has the model."""
+    """Add a worker. It serves once it answers and reports the model."""
     row = fleet.join(body)
     _apply_after_commit(request, session)
     return worker_out(repository.spec_of(row), "api", "joining")
@@ -101,7 +101,7 @@ def drain_worker(
 ) -> WorkerOut:
     """Let a worker of any source finish its calls, and give it no more. It stays listed.
 
-    ``note`` says which models nobody serves then.
+    ``note`` names the models that no worker serves then.
     """
     worker, changed = fleet.drain(worker_id)
     _apply_after_commit(request, session)

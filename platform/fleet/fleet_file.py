@@ -1,6 +1,6 @@
 """The fleet file: workers, aliases and tokenizers as JSON, and the task that watches it.
 
-The file is looked at every second, off the event loop. What is new and right replaces this source's
+The file is checked every second, off the event loop. What is new and right replaces this source's
 part; what is wrong is logged once, shown on the cluster page, and the last good part stays. A file
 that is replaced by renaming another over it, as editors and Kubernetes do, is seen like any change.
 
@@ -43,11 +43,11 @@ _SHOWN = 3
 
 
 class FleetFileError(ValueError):
-    """The file cannot be used. The message says what is wrong and what is allowed."""
+    """The file cannot be used. The message names the error and the allowed values."""
 
 
 class ModelIn(Strict):
-    """What the platform must know of a model."""
+    """Settings of a model."""
 
     tokenizer: TokenizerName
     """Folder or hub id."""
@@ -123,12 +123,12 @@ class FleetFileWatch:
         self._digest = b""
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Watch the file until the task is cancelled."""
         while True:
             try:
                 await self.look()
             except Exception:
-                logger.exception("a look at the fleet file failed")
+                logger.exception("the check of the fleet file failed")
             await asyncio.sleep(self._poll_s)
 
     async def look(self) -> None:

@@ -62,7 +62,7 @@ def member_views(pool: WorkerPool, pools: ModelPools) -> list[dict[str, Any]]:
 
 
 def spec_of(fleet: RunningFleet, wanted: DesiredWorker) -> WorkerSpec:
-    """The worker as it was said to be; an embedded one as its process said."""
+    """Return the worker's specification; an embedded worker's as its process reported it."""
     there = fleet.present.get(wanted.spec.worker_id)
     return there.spec if wanted.source == "embedded" and there is not None else wanted.spec
 
@@ -80,7 +80,7 @@ def state_of(fleet: RunningFleet, pool: Container[str], worker_id: str) -> str:
 
 
 def drain_note(models: Models, worker_id: str) -> str | None:
-    """What it costs that this worker serves nothing; None: others do its work. From any thread."""
+    """Return the cost of draining this worker; None if others do its work. From any thread."""
     alone = models.models_without(worker_id)
     if alone:
         names = ", ".join(map(repr, alone))
@@ -101,7 +101,7 @@ def worker_out(
     drain: DrainNote | None = None,
     note: str | None = None,
 ) -> WorkerOut:
-    """One worker. ``model`` is what it told."""
+    """Return the view of one worker. ``model`` is the one that it reported."""
     return WorkerOut(
         id=spec.worker_id,
         source=source,

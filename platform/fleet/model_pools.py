@@ -1,4 +1,4 @@
-"""Which worker serves which model: a pool for every model, with its context and its tokenizer.
+"""Keeps a pool of workers for every model, with the model's context and tokenizer.
 
 A pool begins with its first worker. Its tokenizer is loaded in a thread, and the model is served once
 it is there; other models do not wait for it. The tokenizer is the one that the fleet names for the
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_CONTEXT = 1 << 31
 LOCAL_SOURCES = ("embedded", "settings")
-"""Whose models the setting ``model`` names."""
+"""Worker kinds whose model the setting ``model`` names."""
 MISSING_S = 600.0
 """A name that has no tokenizer is not looked up again for so long."""
 MAX_MISSING = 256
@@ -115,7 +115,7 @@ class ModelPools:
     # --- workers ----------------------------------------------------------------------------------
 
     def worker_joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
-        """A worker says what it has. Raises ValueError if it does not fit what was said of it."""
+        """Add a worker with its facts. Raises ValueError if they do not fit its specification."""
         try:
             model = self._model_of(spec, facts)
         except ValueError as error:
@@ -127,7 +127,7 @@ class ModelPools:
         known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
         pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
         pool.kinds[spec.worker_id] = facts.kind
-        self._leave(spec.worker_id, keep=model)  # it may have come back as another
+        self._leave(spec.worker_id, keep=model)  # it may have returned with another model
         pool.root = pool.root or facts.root
         if facts.tokenizes:
             pool.tokenizing.add(spec.worker_id)
@@ -179,7 +179,7 @@ class ModelPools:
                 self._publish(model)
 
     def _is_awaited(self, model: str) -> bool:
-        """Whether a worker is to come that serves the model, or may: it has not said what.
+        """Return whether an absent worker serves the model, or may: it has not reported its models.
 
         Calls wait for it, as they do for one that was lost.
         """
@@ -213,7 +213,7 @@ class ModelPools:
     # --- the fleet --------------------------------------------------------------------------------
 
     def set_fleet(self, desired: Desired) -> None:
-        """What holds from now on: aliases, tokenizers, and models that are to come."""
+        """Apply another fleet: aliases, tokenizers, and expected models."""
         self._desired = desired
         self._models.set_aliases({name: alias.targets for name, alias in desired.aliases.items()})
         for model in list(self._pools):
@@ -279,7 +279,7 @@ class ModelPools:
             )
         )
         if first and self._on_ready is not None:
-            # After the worker that just told its facts has joined.
+            # After the worker that just reported its facts has joined.
             asyncio.get_running_loop().call_soon(self._on_ready)
             self._on_ready = None
 

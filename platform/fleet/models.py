@@ -1,8 +1,8 @@
-"""The models that are served, as clients see them: names, aliases, splits, and what a name leads to.
+"""The models that are served, as clients see them: names, aliases, splits, and the resolution of names.
 
 A name is a served model's, or an alias that leads to one or, by weight, to several versions of one.
 An alias leads to models only, never to another alias. A run stays with its version (``splits``),
-unless that has no worker. Who serves what is told by :mod:`fairserve.platform.fleet.model_pools`.
+unless that has no worker. The workers of each are kept by :mod:`fairserve.platform.fleet.model_pools`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ BODY_BASE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model. ``names[0]`` is the name that ``/v1/models`` tells."""
+    """One model. ``names[0]`` is its name in ``/v1/models``."""
 
     names: tuple[str, ...]
     worker_name: str
-    """What the workers call it, and the name of their pool."""
+    """Name of the model at the workers, and of their pool."""
     context_tokens: int
     """Prompt and output together, within the KV cache of the smallest worker."""
     reader: PromptReader | WorkerPromptReader
@@ -65,15 +65,15 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a name led to."""
+    """The model that a name resolved to."""
 
     model: ServedModel
     answer_name: str
-    """The model's name in the answer: as ``/v1/models`` tells it."""
+    """The model's name in the answer, as in ``/v1/models``."""
 
 
 class Models:
-    """What is served now. Told on the event loop; may be asked from any thread."""
+    """The models served now. Updated on the event loop; may be read from any thread."""
 
     def __init__(
         self, is_up: Callable[[str], bool], absent_s: Callable[[str], float] = lambda _: 0.0
@@ -88,7 +88,7 @@ class Models:
         self._aliases: dict[str, Targets] = {}
         self._expected: frozenset[str] = frozenset()
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- updates ----------------------------------------------------------------------------------
 
     def serve(self, model: ServedModel) -> None:
         """Serve a model, or replace what is known of it."""
@@ -132,7 +132,7 @@ class Models:
         return set(self._names)
 
     def workers_up(self, worker_name: str) -> int:
-        """How many workers would begin with a call of this model."""
+        """Return the number of workers that would start a call of this model."""
         model = self._models.get(worker_name)
         return sum(map(self._is_up, model.workers)) if model is not None else 0
 
@@ -150,7 +150,7 @@ class Models:
         ]
 
     def resolve(self, requested: str, key: str) -> Resolved:
-        """What a name leads to, for the run that ``key`` stands for.
+        """Return the model that a name resolves to, for the run with this ``key``.
 
         Raises NotFoundError naming what is allowed, UnavailableError for what is not served yet.
         """
@@ -170,7 +170,7 @@ class Models:
     def max_body_bytes(self, is_allowed: Callable[[str], bool]) -> int | None:
         """The longest body that any of the models with an allowed name takes; None for no limit.
 
-        There is none while a model is to come, or where no model is allowed: the answer says so.
+        There is none while a model is expected, or where no model is allowed: the error says so.
         """
         if self._expected - self._models.keys():
             return None

@@ -1,7 +1,7 @@
-"""The workers that calls may be sent to: their clients, and the news of them for control.
+"""Pool of the workers that calls may be sent to, which reports their state to control.
 
-Each worker has a task that looks at it (:mod:`fairserve.platform.fleet.watch`). Well and unknown to
-control: it joins, with what it says of itself. Its circuit opens when calls do not begin there, or when
+Each worker has a task that probes it (:mod:`fairserve.platform.fleet.watch`). Well and unknown to
+control: it joins, with its reported facts. Its circuit opens when calls do not begin there, or when
 it does not answer: then it is lost to control, and joins again once it is well. The same loop serves
 supervised processes and servers anywhere. A worker that drains gets no calls and stays until it is
 removed: when its last call has ended is the fleet's affair
@@ -47,7 +47,7 @@ TOKENIZE_ATTEMPTS = 2
 class WorkerPool(Mapping[str, WorkerClient]):
     """Clients by worker id, of the workers that are there: a lost one is not in the mapping.
 
-    One that only its calls have shown to be sick is in it until a look fails, so that streams under way
+    One that only failed calls show to be sick is in it until a probe fails, so that streams in progress
     there can end; control gives it no more calls. A draining one is, too.
     """
 
@@ -63,7 +63,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         circuit: CircuitOptions = CircuitOptions(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker.
+        """``on_facts`` gets the facts of each worker that joins; its ValueError rejects the worker.
 
         Without ``kv_event_bridge`` no KV events are followed. ``local_scheduler`` orders the queues
         before workers of kind ``openai``.
@@ -89,7 +89,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return sum(member.there for member in self._members.values())
 
     def serves(self, worker_id: str) -> bool:
-        """Whether control sends new calls there. From any thread."""
+        """Return whether control sends new calls to the worker. From any thread."""
         member = self._members.get(worker_id)
         return member is not None and member.ready and not member.draining
 
@@ -153,7 +153,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return QueuedClient(client, queue, self._clock)
 
     def _calls_fail(self, member: Member) -> None:
-        """Calls have opened its circuit. Those under way there go on, if they can."""
+        """Handle a circuit that calls have opened. Calls in progress there continue if they can."""
         logger.warning("worker %s: %s", member.worker_id, member.circuit.reason)
         self._watch.lose(member, there=True)
 
@@ -181,7 +181,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return False
 
     def busy(self, worker_id: str) -> bool:
-        """Whether calls are under way at the worker, or wait in front of it."""
+        """Return whether calls are in progress at the worker, or wait in front of it."""
         member = self._members.get(worker_id)
         if member is None:
             return False

@@ -88,7 +88,7 @@ class WorkerIn(Strict):
     url: WorkerUrl
     kind: WorkerKind = "vllm"
     model: ModelName | None = None
-    """Empty: the first that the worker tells."""
+    """Model at the worker; empty for the first that it reports."""
     kv_events: Endpoint | None = None
     kv_replay: Endpoint | None = None
     kv_tokens: int | None = Field(None, ge=256, le=1 << 40)
@@ -133,14 +133,14 @@ class WorkerJoin(WorkerIn):
 
 
 class RemoveQuery(Strict):
-    """How to remove a worker."""
+    """Options for the removal of a worker."""
 
     force: bool = False
     """At once: answers that have begun there break off."""
 
 
 class AliasPut(Strict):
-    """What an alias leads to: a model's name, or several with their weights."""
+    """Target of an alias: a model's name, or several with their weights."""
 
     target: AliasTargets
 
@@ -169,7 +169,7 @@ class WorkerOut(BaseModel):
     """Visible prefix of the key that drained it, while it is drained."""
     drained_at: datetime | None = None
     note: str | None = None
-    """What its drain costs: models that no other worker serves."""
+    """Cost of its drain: models that no other worker serves."""
 
 
 class AliasOut(BaseModel):

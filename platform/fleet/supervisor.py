@@ -148,7 +148,7 @@ class Supervisor:
         self._children.clear()
 
     async def _keep(self, process: Process) -> None:
-        """One worker after the other in the same place, for ever."""
+        """Run one worker after the other in the same place until the task is cancelled."""
         failures = pauses = 0
         while True:
             began_s = time.monotonic()

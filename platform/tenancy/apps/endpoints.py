@@ -87,13 +87,13 @@ def read_app(app_id: str, apps: ReadableApps, _: Named) -> AppOut:
 
 @router.patch("/v1/apps/{app_id}")
 def change_app(app_id: str, body: AppPatch, apps: WritableApps, _: Named) -> AppOut:
-    """Change name, profile or limits, suspend, or take back; holds for the next call."""
+    """Change name, profile or limits, suspend, or resume; takes effect with the next call."""
     return apps.describe(apps.change(app_id, body))
 
 
 @router.delete("/v1/apps/{app_id}")
 def delete_app(app_id: str, apps: WritableApps, _: Named) -> AppOut:
-    """Delete: its keys stop working, and ``purge_after`` says until when it can be restored."""
+    """Delete: its keys stop working, and ``purge_after`` is the time until which it can be restored."""
     return apps.describe(apps.delete(app_id))
 
 

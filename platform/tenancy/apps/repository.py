@@ -15,7 +15,7 @@ from fairserve.platform.db.schemas import NamedPaging
 
 
 def tenant_exists(session: Session, tenant_id: str) -> bool:
-    """Whether there is such a tenant, suspended or not, and not deleted."""
+    """Return whether the tenant exists and is not deleted; it may be suspended."""
     tenant = session.get(Tenant, tenant_id)
     return tenant is not None and tenant.deleted_at is None
 
@@ -51,7 +51,7 @@ def by_name(session: Session, tenant_id: str, name: str) -> App | None:
 
 
 def count(session: Session, tenant_id: str | None, *, deleted: bool, name: str = "") -> int:
-    """How many apps of a tenant, or of all, are there or are deleted; ``name`` is a part of theirs."""
+    """Return the number of live or deleted apps, of a tenant or of all; ``name`` is a part of theirs."""
     which = _which(tenant_id, deleted, name)
     return session.scalar(select(func.count(App.id)).join(App.tenant).where(*which)) or 0
 

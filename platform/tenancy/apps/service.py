@@ -1,6 +1,6 @@
-"""What can be done with apps: register, change, suspend, delete, restore, and give them keys.
+"""Operations on apps: register, change, suspend, delete, restore, and issue keys.
 
-Functions take the request's session and leave the commit to it. What they change is audited, and
+Functions take the request's session and leave the commit to it. Changes are audited, and
 reaches control and the key cache after the commit.
 """
 
@@ -219,7 +219,7 @@ class Apps:
         return KeyRing(self._session, self._principal, self._authenticator, owner)
 
     def _declared(self, app: App) -> None:
-        """Its owner says what its calls use; what was learned of them stands."""
+        """Store the declared profile; the learned one stays."""
         app.profile_looked_at = None
         before = latest(self._session, [app]).get(app.id)
         if before is not None and before.source != "declared":

@@ -34,7 +34,7 @@ def page(
 
 
 def count(session: Session, model: str | None = None) -> int:
-    """How many prices there are, of one model or of all."""
+    """Return the number of prices, of one model or of all."""
     conditions = [] if model is None else [Price.model == model]
     return session.scalar(select(func.count(Price.id)).where(*conditions)) or 0
 

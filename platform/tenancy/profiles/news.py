@@ -31,7 +31,7 @@ _APPS = 500
 
 
 class ProfileNews:
-    """What control knows of profiles, and what is new."""
+    """Sends changed profiles to control."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ProfileNews:
         learning: LearningOptions | None,
         known: Mapping[str, int],
     ) -> None:
-        """``known``: the versions of apps that control was told of."""
+        """``known`` has the profile version of each app that control has already."""
         self._sessions, self._control, self._learning = sessions, control, learning
         self._known = known
 

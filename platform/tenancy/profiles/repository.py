@@ -24,7 +24,7 @@ from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
 from fairserve.platform.db.usage import UsageCalls
 
 KEPT_VERSIONS = 1000
-"""Of one app; the oldest go."""
+"""Stored versions of one app; the oldest are deleted."""
 
 
 def declared_profile(app: App) -> AppProfile:
@@ -40,7 +40,7 @@ def declared_profile(app: App) -> AppProfile:
 
 
 def in_force(app: App, version: ProfileVersion | None, options: LearningOptions | None) -> InForce:
-    """What holds for an app; ``options`` None: nothing is learned, and owners' words are taken."""
+    """Return the profile in force; without ``options`` nothing is learned and the declared one holds."""
     declared = declared_profile(app)
     pinned = app.profile_mode == "pinned" and version is not None
     if version is None or not (pinned or (options is not None and app.profile_mode == "learned")):
@@ -162,7 +162,7 @@ def believed(
 def seen(
     session: Session, app_id: str, now: datetime, options: LearningOptions
 ) -> tuple[list[CallSeen], list[RunSeen]]:
-    """What of an app was served within the window: the newest calls, and their interactions.
+    """Return an app's newest calls within the window, and their interactions.
 
     Those that began before the oldest of these calls do not count as ended: not all of their calls are
     among them.

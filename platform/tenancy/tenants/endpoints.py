@@ -83,7 +83,7 @@ def change_tenant(tenant_id: str, body: TenantPatch, tenants: WritableTenants) -
 
 @router.delete("/{tenant_id}")
 def delete_tenant(tenant_id: str, tenants: WritableTenants) -> TenantOut:
-    """Delete: its keys stop working, and ``purge_after`` says until when it can be restored."""
+    """Delete: its keys stop working, and ``purge_after`` is the time until which it can be restored."""
     return tenants.describe(tenants.delete(tenant_id))
 
 
