@@ -78,7 +78,7 @@ def address_block(address: str) -> str:
 
 
 def _values(scope: Mapping[str, Any], name: bytes) -> list[str]:
-    """The comma separated values of a header in order, however many lines it has."""
+    """Return the comma separated values of a header in order, however many lines it has."""
     lines = (value.decode("latin-1") for key, value in scope["headers"] if key == name)
     return [part.strip() for line in lines for part in line.split(",")]
 
@@ -90,7 +90,7 @@ def _without_port(text: str) -> str:
 
 
 def _parsed(text: str) -> Address | None:
-    """The address; None for a text that is none. An IPv4 address mapped into IPv6 is IPv4."""
+    """Return the address; None for a text that is none. An IPv4 address mapped into IPv6 is IPv4."""
     try:
         address = ip_address(text)
     except ValueError:

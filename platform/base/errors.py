@@ -35,7 +35,7 @@ class FairServeError(Exception):
         """Fields that OpenAI's error object lacks."""
 
     def body(self) -> dict[str, Any]:
-        """The JSON body of the answer."""
+        """Return the JSON body of the answer."""
         error: dict[str, Any] = {
             "message": self.message,
             "type": self.type,

@@ -87,7 +87,7 @@ def issue(
 
 
 def find(session: Session, hasher: KeyHasher, plain: str) -> ApiKey | None:
-    """The row of a key, under whichever secret it is stored."""
+    """Return the row of a key, under whichever secret it is stored."""
     statement = select(ApiKey).where(ApiKey.key_hash.in_(hasher.candidates(plain)))
     return session.scalars(statement).first()
 
@@ -98,7 +98,7 @@ def owner_of(row: ApiKey) -> KeyOwner:
 
 
 def page(session: Session, owner: KeyOwner, *, limit: int, offset: int) -> Sequence[ApiKey]:
-    """An owner's keys, revoked ones included, oldest first."""
+    """Return an owner's keys, revoked ones included, oldest first."""
     statement = (
         select(ApiKey)
         .where(*_of(owner))

@@ -39,13 +39,13 @@ def alembic_config() -> Config:
 
 
 def required_revision() -> int:
-    """The newest revision that this server has a migration for, and the oldest that it accepts."""
+    """Return the newest revision that this server has a migration for, and the oldest accepted."""
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     return int(head or 0)
 
 
 def current_revision(engine: Engine) -> int:
-    """The revision of the database; 0 if it has none."""
+    """Return the revision of the database; 0 if it has none."""
     with engine.connect() as connection:
         return _revision(connection)
 

@@ -20,7 +20,7 @@ router = APIRouter()
 
 @router.get("/admin/cluster", dependencies=[Depends(require_admin)])
 async def read_cluster(request: Request) -> dict[str, Any]:
-    """Workers, models, queue and load, as control sees them now.
+    """Return workers, models, queue and load, as control sees them now.
 
     ``fleet_file`` names the error of the file as it is now, if it has one.
     ``state`` of a worker is joining, ready, draining or open circuit, ``reason`` why it is not ready;
@@ -49,7 +49,7 @@ async def read_cluster(request: Request) -> dict[str, Any]:
 
 @router.get("/health/liveliness")
 async def liveliness() -> dict[str, str]:
-    """The process answers."""
+    """Answer that the process lives."""
     return {"status": "alive"}
 
 

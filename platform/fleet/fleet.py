@@ -72,7 +72,7 @@ class DesiredWorker:
 
     @property
     def drained(self) -> bool:
-        """It is listed, but does not serve."""
+        """Return whether the worker is listed, but does not serve."""
         return self.drain is not None
 
 
@@ -98,7 +98,7 @@ class Desired:
 
 
 def merge(parts: Mapping[Source, FleetPart], drains: Mapping[str, DrainNote] = {}) -> Desired:
-    """The parts together; never fails. Tokenizers of the fleet file hold before others.
+    """Return the parts together; never fails. Tokenizers of the fleet file hold before others.
 
     ``drains`` of ids that no part names are left aside.
     """
@@ -214,7 +214,7 @@ Change = Join | Drain | Undrain | Remove
 
 
 def changes(desired: Desired, present: Mapping[str, Present]) -> list[Change]:
-    """The steps that can be taken now; ask again when a draining worker has become idle.
+    """Return the steps that can be taken now; call again when a draining worker is idle.
 
     Embedded workers are added and removed by their supervisor: they are only drained and undrained.
     """

@@ -62,7 +62,7 @@ class FleetFileBody(Strict):
 
 
 def parse_fleet(content: bytes) -> FleetPart:
-    """A file's content. Raises FleetFileError."""
+    """Parse the content of a file. Raises FleetFileError."""
     if len(content) > MAX_FILE_BYTES:
         raise FleetFileError(f"it is larger than {MAX_FILE_BYTES} bytes")
     try:
@@ -154,7 +154,7 @@ class FleetFileWatch:
         self._apply(part)
 
     def _read(self) -> FleetPart | None:
-        """The part, None if nothing has changed. Blocks."""
+        """Return the part; None if nothing has changed. Blocks."""
         status = self.path.stat()
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
         settled = time.time() - status.st_mtime > SETTLED_S
@@ -191,7 +191,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _problem(error: Any) -> str:
-    """A sentence of pydantic's, with the place; an unknown field with those that are known."""
+    """Return an error of pydantic with its place; for an unknown field also the known ones."""
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         depth = error["loc"][0] if len(error["loc"]) > 1 else ""

@@ -64,7 +64,7 @@ class Member:
 
     @property
     def state(self) -> MemberState:
-        """As status pages show it."""
+        """Return the state that status pages show."""
         if self.draining:
             return "draining"
         if self.ready:
@@ -72,7 +72,7 @@ class Member:
         return "joining" if self.circuit.state == "closed" else "open circuit"
 
     def view(self, now_s: float) -> dict[str, Any]:
-        """As plain JSON values, without secrets."""
+        """Return the member as plain JSON values, without secrets."""
         facts, circuit, queue = self.facts, self.circuit, self.queue
         closed = circuit.state == "closed"
         return {

@@ -53,7 +53,7 @@ class Load(Protocol):
     """Loads a tokenizer; see :func:`~fairserve.platform.fleet.prompt.load_counter`."""
 
     def __call__(self, name: str, *, fetch: bool) -> PromptCounter:
-        """Raises NoTokenizerError."""
+        """Return the counter of a tokenizer. Raises NoTokenizerError."""
         ...
 
 
@@ -150,19 +150,19 @@ class ModelPools:
         return model
 
     def worker_drains(self, worker_id: str) -> None:
-        """The worker begins with no more calls."""
+        """Stop new calls to the worker."""
         self._draining.add(worker_id)
         for model in self.models_of(worker_id):
             self._publish(model)
 
     def worker_undrains(self, worker_id: str) -> None:
-        """A worker that drained takes calls again."""
+        """Let a drained worker take calls again."""
         self._draining.discard(worker_id)
         for model in self.models_of(worker_id):
             self._publish(model)
 
     def worker_left(self, worker_id: str) -> None:
-        """The worker has gone. With its last worker a model is gone, too, unless one is to come."""
+        """Remove a worker. Its model is dropped with its last one, unless another is expected."""
         self._draining.discard(worker_id)
         self._problems.pop(worker_id, None)
         self._leave(worker_id)
@@ -191,7 +191,7 @@ class ModelPools:
         )
 
     def models_of(self, worker_id: str) -> list[str]:
-        """The model that a worker serves, if it has joined once."""
+        """Return the model that a worker serves, if it has joined once."""
         return [name for name, pool in self._pools.items() if worker_id in pool.context_tokens]
 
     def problem_of(self, worker_id: str) -> str:
@@ -207,7 +207,7 @@ class ModelPools:
         return ""
 
     def workers(self) -> Mapping[str, Collection[str]]:
-        """All workers of each model, draining ones included."""
+        """Return all workers of each model, draining ones included."""
         return {name: tuple(pool.context_tokens) for name, pool in self._pools.items()}
 
     # --- the fleet --------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class ModelPools:
             self._publish(model)
 
     async def _fetch(self, names: tuple[str, ...]) -> PromptReader | None:
-        """The reader of the first tokenizer that is here, or else at the hub."""
+        """Return the reader of the first tokenizer that is here, or else at the hub."""
         here = await self._first(names, fetch=False)
         return here or await self._first(names, fetch=True)
 

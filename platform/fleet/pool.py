@@ -101,7 +101,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return self._clock() - member.lost_s
 
     async def tokenize(self, worker_ids: Collection[str], body: Mapping[str, Any]) -> TokenIds:
-        """The token ids of a prompt, from the least busy of these workers that answers.
+        """Return the token ids of a prompt, from the least busy of these workers that answers.
 
         Raises WorkerUnavailableError, and WorkerRejectedError for a prompt that is refused.
         """
@@ -116,11 +116,11 @@ class WorkerPool(Mapping[str, WorkerClient]):
         raise failure
 
     def members(self) -> list[Member]:
-        """All members, to be read only."""
+        """Return all members, to be read only."""
         return list(self._members.values())
 
     def views(self) -> list[dict[str, Any]]:
-        """All members as status pages show them."""
+        """Return all members as status pages show them."""
         now_s = self._clock()
         return [member.view(now_s) for member in self._members.values()]
 
@@ -158,7 +158,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         self._watch.lose(member, there=True)
 
     def drain(self, worker_id: str) -> None:
-        """The worker gets no new calls; it stays until :meth:`remove`. Unknown ids are ignored."""
+        """Stop new calls to the worker; it stays until :meth:`remove`. Unknown ids are ignored."""
         member = self._members.get(worker_id)
         if member is None or member.draining:
             return
@@ -167,7 +167,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
             self._control.post(ev.WorkerDraining(worker_id))
 
     def undrain(self, worker_id: str) -> bool:
-        """The worker gets calls again; False if it has to join first. Unknown ids are ignored."""
+        """Let the worker take calls again; False if it has to join first. Unknown ids are ignored."""
         member = self._members.get(worker_id)
         if member is None or not member.draining:
             return False
@@ -189,7 +189,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return member.watched.sequences + waiting > 0
 
     def remove(self, worker_id: str) -> None:
-        """The worker is gone: control hears it at once. Unknown ids are ignored."""
+        """Remove the worker and notify control at once. Unknown ids are ignored."""
         member = self._members.pop(worker_id, None)
         if member is None:
             return

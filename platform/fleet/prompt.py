@@ -79,11 +79,11 @@ class PromptCounter(Protocol):
         tools: list[dict[str, Any]] | None,
         max_tokens: int | None = None,
     ) -> Prompt:
-        """Raises InvalidRequestError naming ``messages`` if the template refuses them."""
+        """Return the prompt of a chat; InvalidRequestError if the template rejects ``messages``."""
         ...
 
     def text(self, text: str, max_tokens: int | None = None) -> Prompt:
-        """A plain prompt."""
+        """Return the prompt of a plain text."""
         ...
 
 
@@ -242,7 +242,7 @@ class NoTokenizerError(Exception):
 
 
 def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
-    """The counter of a checkpoint folder or hub id. Raises NoTokenizerError.
+    """Load the counter of a checkpoint folder or hub id. Raises NoTokenizerError.
 
     Without ``fetch`` only folders and the hub's local cache are searched. Slow (seconds, it imports
     transformers): call it in a thread.
@@ -281,7 +281,7 @@ def leading_system_messages(messages: list[dict[str, Any]]) -> int:
 
 
 def _flat(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose text parts are one string, as templates of text models expect it."""
+    """Return a message whose text parts are one string, as templates of text models expect it."""
     content = message.get("content")
     if not isinstance(content, list):
         return message

@@ -15,13 +15,13 @@ from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
 
 
 def load_stored(session: Session) -> StoredFleet:
-    """All of it."""
+    """Return the whole stored fleet."""
     drains = session.scalars(select(FleetDrain).order_by(FleetDrain.worker_id))
     return StoredFleet(load_part(session), {row.worker_id: note_of(row) for row in drains})
 
 
 def load_part(session: Session) -> FleetPart:
-    """Workers, in the order in which they joined, and aliases."""
+    """Return workers, in the order in which they joined, and aliases."""
     rows = session.scalars(select(FleetWorker).order_by(FleetWorker.created_at, FleetWorker.id))
     workers = list(rows)
     aliases = session.scalars(select(FleetAlias).order_by(FleetAlias.name))
@@ -33,7 +33,7 @@ def load_part(session: Session) -> FleetPart:
 
 
 def spec_of(row: FleetWorker) -> WorkerSpec:
-    """A stored worker for the pool."""
+    """Return a stored worker for the pool."""
     kind: WorkerKind = "openai" if row.kind == "openai" else "vllm"
     endpoints = KvEndpoints(row.kv_events, row.kv_replay or "") if row.kv_events else None
     return WorkerSpec(

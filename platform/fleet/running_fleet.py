@@ -48,7 +48,7 @@ class FleetPool(Protocol):
         ...
 
     def drain(self, worker_id: str) -> None:
-        """No new calls for it."""
+        """Stop new calls to the worker."""
         ...
 
     def undrain(self, worker_id: str) -> bool:
@@ -60,7 +60,7 @@ class FleetPool(Protocol):
         ...
 
     def remove(self, worker_id: str) -> None:
-        """It is gone."""
+        """Remove the worker."""
         ...
 
 
@@ -72,15 +72,15 @@ class FleetModels(Protocol):
         ...
 
     def worker_drains(self, worker_id: str) -> None:
-        """It begins with no more calls."""
+        """Record that the worker starts no more calls."""
         ...
 
     def worker_undrains(self, worker_id: str) -> None:
-        """It takes calls again."""
+        """Record that the worker takes calls again."""
         ...
 
     def worker_left(self, worker_id: str) -> None:
-        """It is no longer one of the fleet."""
+        """Record that the worker has left the fleet."""
         ...
 
 
@@ -160,14 +160,14 @@ class RunningFleet:
             done.result(APPLY_TIMEOUT_S)
 
     def embedded_ready(self, worker_id: str, url: str) -> None:
-        """The process of an embedded worker has started. It does not join while it is drained."""
+        """Join an embedded worker whose process has started, unless it is drained."""
         spec = WorkerSpec(worker_id, url)
         self.present = {**self.present, worker_id: Present(spec, "embedded")}
         self._add(spec)
         self._step()
 
     def embedded_lost(self, worker_id: str) -> None:
-        """The process of an embedded worker has ended."""
+        """Handle the end of an embedded worker's process."""
         self.present = {name: there for name, there in self.present.items() if name != worker_id}
         self._pool.remove(worker_id)
 

@@ -36,7 +36,7 @@ _PRINTABLE = r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
 
 
 def _url(value: str) -> str:
-    """A base URL without a trailing slash or ``/v1``."""
+    """Return a base URL without a trailing slash or ``/v1``."""
     problem = "a worker URL is http:// or https:// with a host, without user, query or fragment"
     try:
         parts = urlsplit(value.strip())
@@ -102,7 +102,7 @@ class WorkerIn(Strict):
         return self
 
     def spec(self) -> WorkerSpec:
-        """The same for the pool."""
+        """Return the worker's specification for the pool."""
         endpoints = KvEndpoints(self.kv_events, self.kv_replay or "") if self.kv_events else None
         return WorkerSpec(
             worker_id=self.id,

@@ -84,7 +84,7 @@ class Watch:
         self.forget(member)
 
     def forget(self, member: Member) -> None:
-        """Control is to know nothing of it any more, until it joins again."""
+        """Remove the worker from control until it joins again."""
         member.unfollow()
         member.metrics, member.foreign_tokens = None, 0
         if member.ready:
@@ -126,7 +126,7 @@ class Watch:
         member.circuit.probe_passed(self._clock())
 
     async def _report(self, member: Member) -> bool:
-        """It is still there; False if control has forgotten it."""
+        """Report that the worker is still there; False if control has forgotten it."""
         member.circuit.probe_passed(self._clock())
         member.metrics = await member.http.metrics()
         known = {worker.worker_id: worker for worker in (await self._control.cluster()).workers}

@@ -94,7 +94,7 @@ class Authenticator:
         self._generation = 0
 
     async def authenticate(self, key: str) -> Principal:
-        """The principal of a key. Raises AuthenticationError, or UnavailableError.
+        """Return the principal of a key. Raises AuthenticationError, or UnavailableError.
 
         Waits for the database in a thread, and only if the cache does not know.
         """
@@ -215,7 +215,7 @@ class Authenticator:
                     self._confirmed.popitem(last=False)
 
     def _working_key(self, which: ColumnElement[bool]) -> ApiKey | None:
-        """The key, unless it is revoked or its tenant or app is suspended or deleted."""
+        """Return the key, unless it is revoked or its tenant or app is suspended or deleted."""
         with self._sessions() as session:
             row = (
                 read_only(session)

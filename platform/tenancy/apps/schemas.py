@@ -40,7 +40,7 @@ class ProfileBody(Strict):
         return self
 
     def profile(self, default_idle_timeout_s: float) -> AppProfile:
-        """The profile as the core knows it."""
+        """Return the profile as the core knows it."""
         return AppProfile(
             stages=tuple(StageProfile(**stage.model_dump()) for stage in self.stages),
             calls_per_interaction=self.calls_per_interaction,

@@ -91,7 +91,7 @@ class ProfileNews:
 
 
 def profile_versions(sessions: SessionFactory) -> dict[str, int]:
-    """The version of each app's profile."""
+    """Return the version of each app's profile."""
     with sessions() as session:
         rows = read_only(session).execute(select(App.id, App.profile_version)).all()
     return {row.id: row.profile_version for row in rows}

@@ -22,7 +22,7 @@ class Holder(NamedTuple):
 
 
 def get(session: Session, holder: Holder) -> Contract | None:
-    """The contract of a holder; None if nothing is limited."""
+    """Return the quotas of a subject; None if nothing is limited."""
     return session.get(Contract, tuple(holder))
 
 

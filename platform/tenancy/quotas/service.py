@@ -29,7 +29,7 @@ _AMOUNTS = ("max_budget", "soft_budget")
 
 
 def shown(contract: Contract | None) -> ContractOut:
-    """The limits as the API shows them."""
+    """Return the limits as the API shows them."""
     if contract is None:
         return NOTHING
     values = {name: getattr(contract, name) for name in ContractOut.model_fields}
