@@ -1,4 +1,4 @@
-"""What a call is called by its client, and which calls it follows"""
+"""Names that clients give calls, and the calls that they follow"""
 
 from __future__ import annotations
 

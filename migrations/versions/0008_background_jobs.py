@@ -1,4 +1,4 @@
-"""How background jobs fare"""
+"""State of the background jobs"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What refusals were decided on: the load, the state of the run, and money"""
+"""Inputs of rejections: the load, the state of the run, and money"""
 
 from __future__ import annotations
 

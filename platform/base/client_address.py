@@ -54,7 +54,7 @@ def client_address(scope: Mapping[str, Any], trusted_proxies: Collection[Network
 
 
 def is_trusted(address: str, trusted_proxies: Collection[Network]) -> bool:
-    """Whether the address is that of a trusted proxy; False for a text that is no address."""
+    """Return whether the address is a trusted proxy's; False for a text that is no address."""
     parsed = _parsed(address)
     return parsed is not None and _is_trusted(parsed, trusted_proxies)
 
@@ -78,7 +78,7 @@ def address_block(address: str) -> str:
 
 
 def _values(scope: Mapping[str, Any], name: bytes) -> list[str]:
-    """The comma separated values of a header in order, however many lines it has."""
+    """Return the comma separated values of a header in order, however many lines it has."""
     lines = (value.decode("latin-1") for key, value in scope["headers"] if key == name)
     return [part.strip() for line in lines for part in line.split(",")]
 
@@ -90,7 +90,7 @@ def _without_port(text: str) -> str:
 
 
 def _parsed(text: str) -> Address | None:
-    """The address; None for a text that is none. An IPv4 address mapped into IPv6 is IPv4."""
+    """Return the address; None for a text that is none. An IPv4 address mapped into IPv6 is IPv4."""
     try:
         address = ip_address(text)
     except ValueError:

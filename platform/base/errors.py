@@ -32,10 +32,10 @@ class FairServeError(Exception):
         self.code = code or self.code
         self.headers = headers or {}
         self.details = details
-        """What OpenAI's shape has no field for."""
+        """Fields that OpenAI's error object lacks."""
 
     def body(self) -> dict[str, Any]:
-        """The JSON body of the answer."""
+        """Return the JSON body of the answer."""
         error: dict[str, Any] = {
             "message": self.message,
             "type": self.type,

@@ -18,17 +18,17 @@ def amount_text(nano: int) -> str:
 
 
 def nano_of(amount: Decimal) -> int:
-    """An amount of the currency in nanounits, a half rounded up."""
+    """Return an amount of the currency in nanounits, a half rounded up."""
     return int((amount * NANO).to_integral_value(ROUND_HALF_UP))
 
 
 def micro_of(price: Decimal) -> int:
-    """A price for a million tokens in micro-units, a half rounded up."""
+    """Return a price for a million tokens in micro-units, a half rounded up."""
     return int((price * MICRO).to_integral_value(ROUND_HALF_UP))
 
 
 def price_of(micro: int) -> Decimal:
-    """The inverse of :func:`micro_of`."""
+    """Return the inverse of :func:`micro_of`."""
     return Decimal(micro) / MICRO
 
 

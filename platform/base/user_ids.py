@@ -1,6 +1,6 @@
-"""The one spelling of an end user's id, wherever it enters: calls, the management API, the console.
+"""Normalises the ids of end users, wherever they enter: calls, the management API, the console.
 
-Ids that look the same must be the same user, or a blocked user comes back with a space behind its name.
+Ids that look the same must be the same user, or a blocked user returns with a space behind its name.
 So an id is in Unicode's normal form C and without surrounding white space, and characters that nobody
 sees are rejected. Letters stay as they are: ids differ by case.
 
@@ -34,7 +34,7 @@ def normal_user_id(text: str) -> str:
     """Return an id in its one spelling.
 
     Raises ValueError, with what is wrong and what is allowed, for an id that is blank or too long, or
-    that has a character that nobody sees.
+    that has an invisible character.
     """
     if not (text.isascii() and text.isprintable()):
         text = unicodedata.normalize("NFC", text)

@@ -1,4 +1,4 @@
-"""The audit log: who changed what. Callers pass only what may be read by every operator."""
+"""Writes the audit log. Callers pass only values that every operator may read."""
 
 from __future__ import annotations
 

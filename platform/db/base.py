@@ -1,4 +1,4 @@
-"""What all tables share: the declarative base, UTC timestamps, names of constraints, random ids.
+"""Common parts of all tables: the declarative base, UTC timestamps, constraint names, random ids.
 
 Every string column has a bound, so that PostgreSQL and SQLite agree on what fits
 (:data:`NAME_CHARS` and the like are also the limits of the API's schemas).
@@ -17,21 +17,21 @@ from sqlalchemy.types import TypeDecorator
 from fairserve.platform.base.user_ids import USER_ID_CHARS
 
 ID_CHARS = 64
-"""Ids that we choose: tenants, apps, keys, calls, interactions."""
+"""Characters of generated ids: tenants, apps, keys, calls, interactions."""
 NAME_CHARS = USER_ID_CHARS
-"""Names that people choose, and end users' ids."""
+"""Characters of names that people choose, and of end users' ids."""
 TEXT_CHARS = 1000
-"""Error texts."""
+"""Characters of error texts."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime in UTC. SQLite stores none of the zone, so it is put back on reading."""
+    """An aware datetime in UTC. SQLite stores no zone, so reading adds it."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse naive times, and convert the rest to UTC."""
+        """Convert an aware time to UTC. Raises ValueError for a naive one."""
         if value is None:
             return None
         if value.tzinfo is None:
@@ -39,7 +39,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Make what was read aware, in UTC."""
+        """Return a stored time as an aware one in UTC."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -61,10 +61,10 @@ class Base(DeclarativeBase):
 
 
 def utc_now() -> datetime:
-    """The time, aware, in UTC."""
+    """Return the current time, aware, in UTC."""
     return datetime.now(UTC)
 
 
 def new_id(prefix: str) -> str:
-    """A random URL-safe id such as ``tn_4f0c...``, with 128 random bits."""
+    """Return a random URL-safe id such as ``tn_4f0c...``, with 128 random bits."""
     return f"{prefix}_{secrets.token_hex(16)}"

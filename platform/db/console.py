@@ -1,4 +1,4 @@
-"""Who is signed in to the console."""
+"""Sessions of the console, one row per sign-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was agreed: limits and budgets of tenants, apps and users, and what tokens cost.
+"""Tables of quotas and prices: limits and budgets of tenants, apps and users, and token prices.
 
 Money is kept in whole numbers: amounts in nanounits (1e-9 of the deployment's currency), prices in
 micro-units per million tokens, so that sums are exact on every database.
@@ -44,14 +44,14 @@ class Contract(Base):
 
 
 class Price(Base):
-    """What the tokens of a model cost from a time on, until its next price. Never changed."""
+    """Token prices of a model from a time on, until its next price. A row is never changed."""
 
     __tablename__ = "prices"
     __table_args__ = (Index(None, "model", "valid_from", unique=True),)
 
     id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     model: Mapped[str] = mapped_column(String(WIDE_ID_CHARS))
-    """The served model; ``*`` stands for those without a price of their own."""
+    """The served model; ``*`` is for those without a price of their own."""
     valid_from: Mapped[datetime]
     input_tokens: Mapped[int] = mapped_column(BigInteger)
     """Micro-units of the currency for a million prompt tokens that had to be computed."""

@@ -30,7 +30,7 @@ SessionFactory = sessionmaker[Session]
 
 
 def normalise_url(url: str) -> URL:
-    """The URL with its driver. Raises ValueError, without the URL's password, if it is no use."""
+    """Return the URL with its driver. Raises ValueError, without the URL's password, if it is no use."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -48,7 +48,7 @@ def normalise_url(url: str) -> URL:
 
 
 def connect(url: str, *, pool_size: int = 10, create: bool = True) -> Engine:
-    """An engine for the database; opens no connection yet.
+    """Return an engine for the database; opens no connection yet.
 
     ``create`` makes the folder of a SQLite file, and the first connection its file. Without it the
     file must be there. Raises ValueError for a URL of no use, for a SQLite file that is not there, or

@@ -1,7 +1,7 @@
-"""Whose data was erased: what the journal still tells of these users gets their pseudonyms.
+"""Table of erased users: records of theirs that are still in the journal get their pseudonyms.
 
 The user's id is kept nowhere. Retention deletes a row with the last of the ledger that it is about;
-from then on nobody can tell which pseudonym was whose.
+from then on no pseudonym can be traced to its user.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Erasure(Base):
         ForeignKey("tenants.id", ondelete="CASCADE"), primary_key=True
     )
     user_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    """Of the user's id, under the server's secret key."""
+    """Hash of the user's id, under the server's secret key."""
     pseudonym: Mapped[str] = mapped_column(String(ID_CHARS))
     id_key: Mapped[str] = mapped_column(String(64))
     """Random; with it ids that clients chose are replaced, each by the same one at every time."""
     erased_at: Mapped[datetime]
-    """What was accepted until then is erased."""
+    """Calls accepted until this time are erased."""

@@ -16,7 +16,7 @@ from fairserve.platform.db.base import ID_CHARS, NAME_CHARS, TEXT_CHARS, Base
 
 
 class ReportExport(Base):
-    """What was asked for, by whom, and how far it has come."""
+    """A requested report: its query, its owner, and its progress."""
 
     __tablename__ = "report_exports"
     __table_args__ = (
@@ -29,13 +29,13 @@ class ReportExport(Base):
     asked_by: Mapped[str] = mapped_column(String(16))
     """``app``, ``tenant`` or ``operator``: who may see it."""
     tenant_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
-    """Whose usage is in it; null: that of all tenants."""
+    """Tenant whose usage it holds; null for all tenants."""
     app_id: Mapped[str | None] = mapped_column(String(ID_CHARS))
     """Null: of all apps."""
     user_id: Mapped[str | None] = mapped_column(String(NAME_CHARS))
     """Null: of all users."""
     names_users: Mapped[bool]
-    """Whether the file may hold ids of users, or is about one."""
+    """True if the file may hold ids of users, or is about one."""
     kind: Mapped[str] = mapped_column(String(16))
     format: Mapped[str] = mapped_column(String(16))
     query: Mapped[dict[str, Any]] = mapped_column(JSON)
@@ -51,9 +51,9 @@ class ReportExport(Base):
     progress: Mapped[float | None]
     """Between 0 and 1 where it is known."""
     size_bytes: Mapped[int] = mapped_column(BigInteger)
-    """Of what is kept of the file, also while it is made."""
+    """Bytes kept of the file, also while it is made."""
     sha256: Mapped[str | None] = mapped_column(String(64))
-    """Of the whole file, hexadecimal."""
+    """Digest of the whole file, hexadecimal."""
     error: Mapped[str] = mapped_column(String(TEXT_CHARS))
     """Why it failed."""
     created_at: Mapped[datetime]

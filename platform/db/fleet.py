@@ -1,4 +1,4 @@
-"""What operators said of the fleet through the API: workers, aliases, and who is drained."""
+"""Tables of the fleet's API: registered workers, aliases, and drained workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FleetWorker(Base):
     api_key_env: Mapped[str | None] = mapped_column(String(NAME_CHARS))
     """The name of a variable, never a key."""
     drained: Mapped[bool]
-    """Whether it has a :class:`FleetDrain`: written for servers before revision 13, and not read."""
+    """True if it has a :class:`FleetDrain`. Written for servers before revision 13, and not read."""
     created_at: Mapped[datetime]
 
 

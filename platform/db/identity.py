@@ -1,6 +1,6 @@
-"""Who may call, and how their calls are weighed: tenants, apps, keys, profiles, users, limits.
+"""Tables of callers and the weights of their calls: tenants, apps, keys, profiles, users, limits.
 
-What is deleted is marked first, and its keys stop; the rows go when the ledger's retention is over,
+A deleted row is marked first, and its keys stop; it is purged when the ledger's retention is over,
 so that reports can name what they count. Ledger rows hold plain ids without foreign keys, because
 they are written behind a journal, maybe long after.
 """
@@ -23,13 +23,13 @@ operator has set."""
 
 
 def _unique_while_present(*columns: str) -> Index:
-    """What is deleted leaves its name to others."""
+    """Return an index that frees the names of deleted rows for others."""
     present = text("deleted_at IS NULL")
     return Index(None, *columns, unique=True, postgresql_where=present, sqlite_where=present)
 
 
 class Tenant(Base):
-    """Who pays. While ``suspended_at`` or ``deleted_at`` is set, none of its keys works."""
+    """A customer. While ``suspended_at`` or ``deleted_at`` is set, none of its keys works."""
 
     __tablename__ = "tenants"
     __table_args__ = (_unique_while_present("name"),)
@@ -37,7 +37,7 @@ class Tenant(Base):
     id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     name: Mapped[str] = mapped_column(String(NAME_CHARS))
     weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
-    """Of its calls: 2 is entitled to twice the service of 1."""
+    """Weight of its calls: 2 is entitled to twice the service of 1."""
     levels: Mapped[TenantLevels | None] = mapped_column(String(32))
     """Levels of its clients; null: those of the system."""
     created_at: Mapped[datetime]
@@ -57,14 +57,14 @@ class App(Base):
     calls_per_interaction: Mapped[float]
     idle_timeout_s: Mapped[float]
     weight: Mapped[float] = mapped_column(default=1.0, server_default="1")
-    """Of its calls, times those of its tenant and of the user."""
+    """Weight of its calls, multiplied by those of its tenant and of the user."""
     profile_mode: Mapped[ProfileMode] = mapped_column(
         String(16), default="learned", server_default="learned"
     )
     profile_version: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Of ``profile_versions``, the highest; 0: there is none yet."""
+    """Highest version in ``profile_versions``; 0 while there is none."""
     profile_looked_at: Mapped[datetime | None]
-    """When its calls were looked at last, to learn from them."""
+    """Time of the last evaluation of its calls for learning."""
     created_at: Mapped[datetime]
     suspended_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
@@ -124,7 +124,7 @@ class ApiKey(Base):
     """Which secret key the hash was made with."""
     prefix: Mapped[str] = mapped_column(String(16))
     name: Mapped[str] = mapped_column(String(NAME_CHARS), default="", server_default="")
-    """What people call it."""
+    """Display name of the key."""
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]

@@ -1,4 +1,4 @@
-"""How each background job fares: one row each."""
+"""State of the background jobs, one row each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class JobState(Base):
     succeeded_at: Mapped[datetime | None]
     """When its last pass that did not fail ended."""
     took_s: Mapped[float | None]
-    """That pass."""
+    """Duration of that pass, in seconds."""
     done: Mapped[int] = mapped_column(BigInteger)
-    """What that pass did: rows, profiles, deliveries, files; the rollup does not count."""
+    """Number of rows, profiles, deliveries or files of that pass; the rollup does not count."""
     failures: Mapped[int]
     """Passes in a row that failed."""
     failed_at: Mapped[datetime | None]

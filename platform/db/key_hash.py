@@ -37,7 +37,7 @@ class KeyHasher:
         return self._digest(self._secrets[0], key)
 
     def candidates(self, key: str) -> list[str]:
-        """The hashes under which the key may be stored, the present secret's first."""
+        """Return the hashes under which the key may be stored, the present secret's first."""
         return [self._digest(secret, key) for secret in self._secrets]
 
     def subkey(self, label: str, secret_id: str) -> bytes | None:
@@ -60,7 +60,7 @@ class KeyHasher:
 
 
 def key_hasher(settings: DbSettings) -> KeyHasher:
-    """The hasher for these settings; generates ``data_dir/secret.key`` for an embedded database.
+    """Return the hasher for these settings; generates ``data_dir/secret.key`` for an embedded database.
 
     Raises ValueError if a shared database is used without ``secret_key``, or the file is unusable.
     """

@@ -1,7 +1,7 @@
 """API keys in the database: making, listing, revoking, and the first admin key.
 
 The plain key leaves :func:`issue` once and is stored nowhere; what remains is its keyed hash and a
-visible prefix that tells keys apart without telling anything else.
+visible prefix that identifies a key and reveals nothing else.
 """
 
 from __future__ import annotations
@@ -87,18 +87,18 @@ def issue(
 
 
 def find(session: Session, hasher: KeyHasher, plain: str) -> ApiKey | None:
-    """The row of a key, under whichever secret it is stored."""
+    """Return the row of a key, under whichever secret it is stored."""
     statement = select(ApiKey).where(ApiKey.key_hash.in_(hasher.candidates(plain)))
     return session.scalars(statement).first()
 
 
 def owner_of(row: ApiKey) -> KeyOwner:
-    """Whose key it is."""
+    """Return the owner of a key."""
     return KeyOwner(row.tenant_id, row.app_id)
 
 
 def page(session: Session, owner: KeyOwner, *, limit: int, offset: int) -> Sequence[ApiKey]:
-    """An owner's keys, revoked ones included, oldest first."""
+    """Return an owner's keys, revoked ones included, oldest first."""
     statement = (
         select(ApiKey)
         .where(*_of(owner))
@@ -110,12 +110,12 @@ def page(session: Session, owner: KeyOwner, *, limit: int, offset: int) -> Seque
 
 
 def count(session: Session, owner: KeyOwner) -> int:
-    """How many keys an owner has, revoked ones included."""
+    """Return the number of an owner's keys, revoked ones included."""
     return session.scalar(select(func.count(ApiKey.id)).where(*_of(owner))) or 0
 
 
 def count_valid(session: Session, owner: KeyOwner, now: datetime) -> int:
-    """How many keys of an owner are neither revoked nor expired."""
+    """Return the number of an owner's keys that are neither revoked nor expired."""
     unexpired = or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > now)
     statement = select(func.count(ApiKey.id)).where(
         *_of(owner), ApiKey.revoked_at.is_(None), unexpired

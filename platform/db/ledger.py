@@ -93,13 +93,13 @@ class LedgerCall(Base):
     output_tokens: Mapped[int] = mapped_column(BigInteger)
     service: Mapped[float]
     expected_output_tokens: Mapped[int | None] = mapped_column(BigInteger)
-    """What it was expected to generate when it was admitted; null before revision 7."""
+    """Output tokens predicted when the call was admitted; null before revision 7."""
     queue_delay_s: Mapped[float | None]
     ttft_s: Mapped[float | None]
     duration_s: Mapped[float | None]
     worker: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
     served_model: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
-    """What ``model``, the name that was asked for, led to; null before revision 2."""
+    """Model that the requested name, ``model``, resolved to; null before revision 2."""
     name: Mapped[str | None] = mapped_column(String(WIDE_ID_CHARS))
     """The client's id of the call; null before revision 3, as ``parents``."""
     parents: Mapped[list[str] | None] = mapped_column(JSON)
@@ -114,7 +114,7 @@ class LedgerCall(Base):
 
 
 class ThrottlingEvent(Base):
-    """A refusal: why, which limit, how full, and what the caller was told. One per refused call.
+    """A rejection: its reason, the limit and its use, and the answer. One row per rejected call.
 
     The columns from ``system`` to ``immune`` are the fields of ``RejectionContext``, and then comes its
     budget; they are null before revision 12, and where a refusal does not have them.
@@ -160,4 +160,4 @@ class ThrottlingEvent(Base):
     budget_spent: Mapped[int | None] = mapped_column(BigInteger)
     budget_held: Mapped[int | None] = mapped_column(BigInteger)
     call_cost: Mapped[int | None] = mapped_column(BigInteger)
-    """What the call might have cost, at most."""
+    """Highest possible cost of the call."""

@@ -1,4 +1,4 @@
-"""What people call tenants and apps."""
+"""Look-up of the names of tenants and apps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairserve.platform.db.identity import App, Tenant
 
 
 def named(column: InstrumentedAttribute[str], part: str) -> list[ColumnElement[bool]]:
-    """The condition that a name contains ``part``, in whatever case; none if that is empty.
+    """Return the condition that a name contains ``part``, in whatever case; none if that is empty.
 
     SQLite knows the case of ASCII letters only.
     """
@@ -21,7 +21,7 @@ def named(column: InstrumentedAttribute[str], part: str) -> list[ColumnElement[b
 def names_of(
     session: Session, *, tenants: Collection[str] = (), apps: Collection[str] = ()
 ) -> dict[str, str]:
-    """By id, of those that there are."""
+    """Return the names by id, of the rows that exist."""
     names: dict[str, str] = {}
     for kind, ids in ((Tenant, tenants), (App, apps)):
         if ids:

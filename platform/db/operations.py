@@ -24,7 +24,7 @@ class ThrottlingSetting(Base):
 
 
 class AuditEntry(Base):
-    """Who changed what. ``before`` and ``after`` hold no secrets: keys appear by id and prefix."""
+    """An entry of the audit log. It holds no secrets: keys appear by id and prefix."""
 
     __tablename__ = "audit_log"
     __table_args__ = (Index(None, "at"), Index(None, "tenant_id", "at"))
@@ -61,7 +61,7 @@ class SchemaInfo(Base):
     min_reader: Mapped[int]
     """The oldest schema revision whose server may still use this database."""
     compatible: Mapped[bool]
-    """False while a contracting migration is under way."""
+    """False while a contracting migration runs."""
 
 
 class ServerLease(Base):
@@ -80,6 +80,6 @@ class ServerLease(Base):
     guard: Mapped[str] = mapped_column(String(NAME_CHARS))
     """The lock that the holder's process has while it lives."""
     lease_s: Mapped[float]
-    """How long the holder may serve after a renewal."""
+    """Seconds for which the holder may serve after a renewal."""
     renewed_at: Mapped[datetime]
     """By the holder's wall clock; for people, and for the ages of what is restored."""

@@ -1,4 +1,4 @@
-"""Declared programs and how far their runs have come, so that a restart goes on with them.
+"""Tables of declared programs and the progress of their runs, which a restart continues.
 
 A step is the record of a node or of a task (:mod:`fairserve.interactions.program_state`), with the texts
 that calls answered; they are JSON, because that holds any text. Programs have a retention of their own,
@@ -34,13 +34,13 @@ class Program(Base):
     state: Mapped[str] = mapped_column(String(16))
     """``running``, ``complete``, ``failed`` or ``cancelled``."""
     reason: Mapped[str] = mapped_column(String(TEXT_CHARS))
-    """Why it was cancelled, or could not go on."""
+    """Reason for which it was cancelled, or could not continue."""
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
 
 
 class ProgramStep(Base):
-    """Where one node or one task of a program stands."""
+    """State of one node or one task of a program."""
 
     __tablename__ = "program_steps"
     __table_args__ = (

@@ -3,7 +3,7 @@
 A revision is a number. Migrations expand first, so a server can work with a newer schema than its own,
 unless a contracting migration raised ``schema_info.min_reader`` beyond it or marked the schema as
 incompatible. It starts on a newer one only where the operator allows it (``accept_newer_schema``),
-because what it does not know of is then not written; a server that is running goes on. Upgrades of
+because what it does not know of is then not written; a running server continues. Upgrades of
 several processes at once are put in order by a lock that the transaction holds: the write lock on
 SQLite, an advisory lock on PostgreSQL.
 """
@@ -22,11 +22,11 @@ from fairserve.platform.db.operations import SchemaInfo
 
 UPGRADE_COMMAND = "fairserve db upgrade"
 _LOCK_ID = 0x66616972
-"""Of PostgreSQL's advisory lock; any number that nothing else uses."""
+"""Key of PostgreSQL's advisory lock; any number that nothing else uses."""
 
 
 class SchemaError(Exception):
-    """The database's schema does not fit this server. The message says what to do."""
+    """The database's schema does not fit this server. The message names the next step."""
 
 
 def alembic_config() -> Config:
@@ -39,13 +39,13 @@ def alembic_config() -> Config:
 
 
 def required_revision() -> int:
-    """The newest revision that this server has a migration for, and the oldest that it accepts."""
+    """Return the newest revision that this server has a migration for, and the oldest accepted."""
     head = ScriptDirectory.from_config(alembic_config()).get_current_head()
     return int(head or 0)
 
 
 def current_revision(engine: Engine) -> int:
-    """The revision of the database; 0 if it has none."""
+    """Return the revision of the database; 0 if it has none."""
     with engine.connect() as connection:
         return _revision(connection)
 
@@ -131,7 +131,7 @@ def check(engine: Engine, *, accept_newer: bool) -> None:
         ).one_or_none()
     if info is None or not info.compatible:
         raise SchemaError(
-            "the database's schema is marked as incompatible, because an upgrade is under way or"
+            "the database's schema is marked as incompatible, because an upgrade is running or"
             f" was interrupted: run `{UPGRADE_COMMAND}` of the newest version"
         )
     if info.min_reader > required:

@@ -1,4 +1,4 @@
-"""What the schemas of all management endpoints share: strict bodies, names, and pages of lists."""
+"""Common parts of the management endpoints' schemas: strict bodies, names, and pages of lists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Name = Annotated[
 """A name that people choose."""
 
 NamePart = Annotated[str, StringConstraints(max_length=NAME_CHARS, pattern=NO_CONTROL_CHARACTERS)]
-"""What is looked for in names; empty: nothing."""
+"""Text to search for in names; empty for all names."""
 
 UserId = Annotated[
     str,
@@ -104,7 +104,7 @@ class Page(BaseModel, Generic[Item]):
 
 
 class KeyOut(BaseModel):
-    """What may be known of a key after its creation."""
+    """A key as it is shown after its creation, without the secret."""
 
     model_config = ConfigDict(from_attributes=True)
 

@@ -28,11 +28,11 @@ _FACT = "secret_id"
 
 
 class SecretKeyError(Exception):
-    """The secret key is not that of this database. The message says what to do."""
+    """The secret key is not that of this database. The message names the next step."""
 
 
 def check_secret_key(sessions: SessionFactory, settings: DbSettings) -> KeyHasher:
-    """The hasher of the secret key, which the database knows from now on.
+    """Return the hasher of the secret key, after recording the key's id in the database.
 
     Makes the key of an embedded database that has none. Raises SecretKeyError, and ValueError as
     :func:`~fairserve.platform.db.key_hash.key_hasher` does.
@@ -76,7 +76,7 @@ def replace_secret_key(sessions: SessionFactory, settings: DbSettings) -> tuple[
 
 
 def _known_ids(session: Session) -> set[str]:
-    """The id of the secret key, or those of the valid API keys where it is not recorded yet."""
+    """Return the id of the secret key, or those of the valid API keys where it is not recorded yet."""
     fact = session.get(InstallationFact, _FACT)
     if fact is not None:
         return {fact.value}
@@ -94,7 +94,7 @@ def _remember(session: Session, hasher: KeyHasher) -> None:
 
 
 def _key_file(settings: DbSettings) -> Path | None:
-    """Where the secret key is, if it is not a setting."""
+    """Return the file of the secret key, which is read if no setting has it."""
     return settings.data_dir / KEY_FILE if settings.secret_key is None else None
 
 

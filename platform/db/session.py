@@ -56,7 +56,7 @@ def read_session(request: Request) -> Iterator[Session]:
 
 
 def unavailable() -> UnavailableError:
-    """The answer while the database is away."""
+    """Return the answer while the database is away."""
     return UnavailableError("the database does not answer", headers={"Retry-After": "5"})
 
 

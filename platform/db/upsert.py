@@ -41,13 +41,13 @@ def upsert(session: Session, model: type[Base], rows: Iterable[dict[str, Any]]) 
 
 
 def fitting_text(text: str, chars: int | None) -> str:
-    """A text as a column of so many characters holds it."""
+    """Return a text as it fits a column of so many characters."""
     # PostgreSQL stores neither NUL nor half a surrogate pair.
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")[:chars]
 
 
 def fitting(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its texts as their columns hold them."""
+    """Return a row with its texts as they fit their columns."""
     fit = dict(row)
     for name, value in row.items():
         column = table.columns[name]

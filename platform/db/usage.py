@@ -94,7 +94,7 @@ class UsageRefusals(Base):
     reason: Mapped[str] = mapped_column(String(64), primary_key=True)
     count: Mapped[int] = mapped_column(BigInteger)
     mid_run: Mapped[int] = mapped_column(BigInteger)
-    """Of these, refusals of calls whose run was under way."""
+    """Rejections among these whose run was in progress."""
 
 
 class UsageDirty(Base):
@@ -106,7 +106,7 @@ class UsageDirty(Base):
     app_id: Mapped[str] = mapped_column(String(ID_CHARS), primary_key=True)
     start_s: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     marks: Mapped[int] = mapped_column(BigInteger)
-    """How often it was marked since."""
+    """Number of marks since it was rolled up last."""
 
 
 class UsageState(Base):
@@ -116,6 +116,6 @@ class UsageState(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     rolled_up_s: Mapped[float]
-    """What was committed before this UTC epoch second is in the rollups."""
+    """UTC epoch second; rows committed before it are in the rollups."""
     raw_from_s: Mapped[int] = mapped_column(BigInteger)
     """The day from which on all raw rows are kept; rollups before it never change."""

@@ -1,4 +1,4 @@
-"""Webhooks: where tenants want to be told of events, the events, and what has become of telling them.
+"""Tables of webhooks: the tenants' endpoints, the events, and the state of their deliveries.
 
 An event is written in the transaction that writes the ledger's rows, with a delivery for each endpoint
 that it is for. Its payload may name a user, so erasures reach it.
@@ -32,8 +32,8 @@ class WebhookEndpoint(Base):
     url: Mapped[str] = mapped_column(String(URL_CHARS))
     description: Mapped[str] = mapped_column(String(NAME_CHARS))
     since: Mapped[dict[str, float]] = mapped_column(JSON)
-    """The types that it is told of, each with the UTC epoch second from which on: a journal that is read
-    again tells nobody of what came before."""
+    """Subscribed event types, each with the UTC epoch second of its beginning: a journal that is read
+    again sends no earlier event."""
     enabled: Mapped[bool]
     disabled_reason: Mapped[str] = mapped_column(String(ERROR_CHARS))
     """Why the platform disabled it; empty if it did not."""
@@ -62,9 +62,9 @@ class WebhookEvent(Base):
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id", ondelete="CASCADE"))
     type: Mapped[str] = mapped_column(String(TYPE_CHARS))
     user_id: Mapped[str] = mapped_column(String(NAME_CHARS))
-    """Whom the payload names; empty for nobody."""
+    """User that the payload names; empty for none."""
     origin_at: Mapped[datetime]
-    """When the run or call that it tells of began: an erasure reaches what began before it."""
+    """Time at which its run or call began: an erasure applies to events that began before it."""
     payload: Mapped[dict[str, Any]] = mapped_column(JSON)
     created_at: Mapped[datetime]
 
@@ -91,7 +91,7 @@ class WebhookDelivery(Base):
     """Begun since it was queued."""
     next_attempt_at: Mapped[datetime]
     lease_until: Mapped[datetime | None]
-    """A process sends it, and has until then to say how it went."""
+    """Time until which a process that sends it must store the outcome."""
     last_status: Mapped[int | None]
     last_error: Mapped[str] = mapped_column(String(ERROR_CHARS))
     created_at: Mapped[datetime]

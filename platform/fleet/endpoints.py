@@ -20,11 +20,11 @@ router = APIRouter()
 
 @router.get("/admin/cluster", dependencies=[Depends(require_admin)])
 async def read_cluster(request: Request) -> dict[str, Any]:
-    """Workers, models, queue and load, as control sees them now.
+    """Return workers, models, queue and load, as control sees them now.
 
-    ``fleet_file`` says what is wrong with the file as it is now, if something is.
+    ``fleet_file`` names the error of the file as it is now, if it has one.
     ``state`` of a worker is joining, ready, draining or open circuit, ``reason`` why it is not ready;
-    ``reported`` is what it tells of itself; ``kv_events`` what was seen of them, null where it publishes
+    ``reported`` has the worker's figures; ``kv_events`` what was seen of them, null where it publishes
     none or nobody follows; ``cache_view`` whose view of its cache the router goes by.
     """
     control: ControlPort = request.app.state.control
@@ -49,7 +49,7 @@ async def read_cluster(request: Request) -> dict[str, Any]:
 
 @router.get("/health/liveliness")
 async def liveliness() -> dict[str, str]:
-    """The process answers."""
+    """Answer that the process lives."""
     return {"status": "alive"}
 
 

@@ -1,7 +1,7 @@
-"""The fleet as it shall be: what settings, API and fleet file say together, and the way there.
+"""The desired fleet, of settings, API and fleet file together, and the steps towards it.
 
-Each source says its part: workers, aliases, tokenizers. Operators drain workers of any source, by
-id. :func:`merge` puts all of it together, :func:`clashes` says what does not fit, and :func:`changes`
+Each source has its part: workers, aliases, tokenizers. Operators drain workers of any source, by
+id. :func:`merge` joins the parts, :func:`clashes` names conflicts, and :func:`changes`
 compares the result with what is there and returns the next steps: join, drain, undrain, remove. All
 of it is pure; ``running_fleet`` carries it out.
 
@@ -24,7 +24,7 @@ from fairserve.platform.fleet.worker_spec import WorkerSpec
 Source = Literal["embedded", "settings", "api", "file"]
 
 SOURCES: tuple[Source, ...] = ("embedded", "settings", "api", "file")
-"""Where two say the same id or alias, the first holds."""
+"""Sources in order: of two with the same id or alias, the first holds."""
 
 PLACES: Mapping[str, str] = {
     "embedded": "the embedded workers",
@@ -36,7 +36,7 @@ PLACES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class FleetPart:
-    """What one source says."""
+    """Workers, aliases and tokenizers of one source."""
 
     workers: tuple[WorkerSpec, ...] = ()
     aliases: Mapping[str, Targets] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class DrainNote:
 
 @dataclass(frozen=True, slots=True)
 class StoredFleet:
-    """What the database says: the part of the API, and who is drained, of whatever source."""
+    """Fleet of the database: the API's workers and aliases, and the drained workers of all sources."""
 
     part: FleetPart = FleetPart()
     drains: Mapping[str, DrainNote] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class DesiredWorker:
 
     @property
     def drained(self) -> bool:
-        """It is listed, but does not serve."""
+        """Return whether the worker is listed, but does not serve."""
         return self.drain is not None
 
 
@@ -93,12 +93,12 @@ class Desired:
     tokenizers: Mapping[str, str] = field(default_factory=dict)
 
     def declared_models(self) -> set[str]:
-        """Models that workers are said to serve."""
+        """Return the models that workers are configured to serve."""
         return {worker.spec.model for worker in self.workers.values()} - {""}
 
 
 def merge(parts: Mapping[Source, FleetPart], drains: Mapping[str, DrainNote] = {}) -> Desired:
-    """The parts together; never fails. Tokenizers of the fleet file hold before others.
+    """Return the parts together; never fails. Tokenizers of the fleet file hold before others.
 
     ``drains`` of ids that no part names are left aside.
     """
@@ -173,7 +173,7 @@ def _alias_clashes(part: FleetPart, others: Desired, served: Collection[str]) ->
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A worker that is there because the fleet, or the supervisor of embedded ones, said so."""
+    """A worker that the fleet, or the supervisor of embedded workers, has added."""
 
     spec: WorkerSpec
     source: Source
@@ -214,9 +214,9 @@ Change = Join | Drain | Undrain | Remove
 
 
 def changes(desired: Desired, present: Mapping[str, Present]) -> list[Change]:
-    """The steps that can be taken now; ask again when a draining worker has become idle.
+    """Return the steps that can be taken now; call again when a draining worker is idle.
 
-    Embedded workers come and go as their supervisor says: they are only drained and undrained.
+    Embedded workers are added and removed by their supervisor: they are only drained and undrained.
     """
     wanted = {name: worker for name, worker in desired.workers.items() if not worker.drained}
     steps: list[Change] = []
@@ -236,14 +236,14 @@ def changes(desired: Desired, present: Mapping[str, Present]) -> list[Change]:
 
 
 def _is(there: Present, wanted: DesiredWorker) -> bool:
-    """Whether the worker that is there is the one that is wanted."""
+    """Return whether the present worker is the wanted one."""
     if "embedded" in (there.source, wanted.source):
         return there.source == wanted.source  # its supervisor chose the URL
     return there.spec == wanted.spec
 
 
 def after(present: Mapping[str, Present], steps: Iterable[Change]) -> dict[str, Present]:
-    """What is there once the steps are taken."""
+    """Return the fleet after the steps."""
     result = dict(present)
     for step in steps:
         match step:

@@ -66,7 +66,7 @@ def _apply_after_commit(request: Request, session: WriteSession, drop: str = "")
 
 @router.get("/workers", dependencies=[Depends(require_admin)])
 async def list_workers(request: Request, query: Annotated[Paging, Query()]) -> Page[WorkerOut]:
-    """Workers of all sources, by id."""
+    """Return workers of all sources, by id."""
     found = await workers_out(request.app.state)
     return Page(
         items=found[query.offset : query.offset + query.limit],
@@ -78,7 +78,7 @@ async def list_workers(request: Request, query: Annotated[Paging, Query()]) -> P
 
 @router.get("/workers/{worker_id}", dependencies=[Depends(require_admin)])
 async def read_worker(worker_id: str, request: Request) -> WorkerOut:
-    """One worker."""
+    """Return one worker."""
     for worker in await workers_out(request.app.state):
         if worker.id == worker_id:
             return worker
@@ -89,7 +89,7 @@ async def read_worker(worker_id: str, request: Request) -> WorkerOut:
 def join_worker(
     body: WorkerJoin, request: Request, session: WriteSession, fleet: Changes
 ) -> WorkerOut:
-    """Add a worker. It serves once it answers and says that it has the model."""
+    """Add a worker. It serves once it answers and reports the model."""
     row = fleet.join(body)
     _apply_after_commit(request, session)
     return worker_out(repository.spec_of(row), "api", "joining")
@@ -101,7 +101,7 @@ def drain_worker(
 ) -> WorkerOut:
     """Let a worker of any source finish its calls, and give it no more. It stays listed.
 
-    ``note`` says which models nobody serves then.
+    ``note`` names the models that no worker serves then.
     """
     worker, changed = fleet.drain(worker_id)
     _apply_after_commit(request, session)
@@ -119,7 +119,7 @@ def undrain_worker(
 
 
 def _changed_out(request: Request, worker: DesiredWorker, state: str) -> WorkerOut:
-    """A worker that gets to ``state``; empty: where it is."""
+    """Return a worker that changes to ``state``; empty for its present one."""
     here = request.app.state
     running: RunningFleet = here.fleet
     worker_id = worker.spec.worker_id

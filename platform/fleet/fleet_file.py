@@ -1,6 +1,6 @@
 """The fleet file: workers, aliases and tokenizers as JSON, and the task that watches it.
 
-The file is looked at every second, off the event loop. What is new and right replaces this source's
+The file is checked every second, off the event loop. What is new and right replaces this source's
 part; what is wrong is logged once, shown on the cluster page, and the last good part stays. A file
 that is replaced by renaming another over it, as editors and Kubernetes do, is seen like any change.
 
@@ -43,11 +43,11 @@ _SHOWN = 3
 
 
 class FleetFileError(ValueError):
-    """The file cannot be used. The message says what is wrong and what is allowed."""
+    """The file cannot be used. The message names the error and the allowed values."""
 
 
 class ModelIn(Strict):
-    """What the platform must know of a model."""
+    """Settings of a model."""
 
     tokenizer: TokenizerName
     """Folder or hub id."""
@@ -62,7 +62,7 @@ class FleetFileBody(Strict):
 
 
 def parse_fleet(content: bytes) -> FleetPart:
-    """A file's content. Raises FleetFileError."""
+    """Parse the content of a file. Raises FleetFileError."""
     if len(content) > MAX_FILE_BYTES:
         raise FleetFileError(f"it is larger than {MAX_FILE_BYTES} bytes")
     try:
@@ -123,12 +123,12 @@ class FleetFileWatch:
         self._digest = b""
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Watch the file until the task is cancelled."""
         while True:
             try:
                 await self.look()
             except Exception:
-                logger.exception("a look at the fleet file failed")
+                logger.exception("the check of the fleet file failed")
             await asyncio.sleep(self._poll_s)
 
     async def look(self) -> None:
@@ -154,7 +154,7 @@ class FleetFileWatch:
         self._apply(part)
 
     def _read(self) -> FleetPart | None:
-        """The part, None if nothing has changed. Blocks."""
+        """Return the part; None if nothing has changed. Blocks."""
         status = self.path.stat()
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
         settled = time.time() - status.st_mtime > SETTLED_S
@@ -191,7 +191,7 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _problem(error: Any) -> str:
-    """A sentence of pydantic's, with the place; an unknown field with those that are known."""
+    """Return an error of pydantic with its place; for an unknown field also the known ones."""
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         depth = error["loc"][0] if len(error["loc"]) > 1 else ""

@@ -16,7 +16,7 @@ from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 
 async def workers_out(state: Any) -> list[WorkerOut]:
-    """All workers by id, those that are leaving included. On the event loop."""
+    """Return all workers by id, those that are leaving included. On the event loop."""
     fleet: RunningFleet = state.fleet
     pool: WorkerPool = state.pool
     pools: ModelPools = state.model_pools
@@ -53,7 +53,7 @@ async def workers_out(state: Any) -> list[WorkerOut]:
 
 
 def member_views(pool: WorkerPool, pools: ModelPools) -> list[dict[str, Any]]:
-    """The members of the pool; one whose model is not served yet is joining."""
+    """Return the members of the pool; one whose model is not served yet is joining."""
     views = pool.views()
     for view in views:
         if view["state"] == "ready" and (loading := pools.loading_of(view["worker_id"])):
@@ -62,13 +62,13 @@ def member_views(pool: WorkerPool, pools: ModelPools) -> list[dict[str, Any]]:
 
 
 def spec_of(fleet: RunningFleet, wanted: DesiredWorker) -> WorkerSpec:
-    """The worker as it was said to be; an embedded one as its process said."""
+    """Return the worker's specification; an embedded worker's as its process reported it."""
     there = fleet.present.get(wanted.spec.worker_id)
     return there.spec if wanted.source == "embedded" and there is not None else wanted.spec
 
 
 def state_of(fleet: RunningFleet, pool: Container[str], worker_id: str) -> str:
-    """As in :class:`~fairserve.platform.fleet.schemas.WorkerOut`. From any thread."""
+    """Return the state of :class:`~fairserve.platform.fleet.schemas.WorkerOut`. From any thread."""
     wanted, there = fleet.desired.workers.get(worker_id), fleet.present.get(worker_id)
     if wanted is None:
         return "leaving"
@@ -80,7 +80,7 @@ def state_of(fleet: RunningFleet, pool: Container[str], worker_id: str) -> str:
 
 
 def drain_note(models: Models, worker_id: str) -> str | None:
-    """What it costs that this worker serves nothing; None: others do its work. From any thread."""
+    """Return the cost of draining this worker; None if others do its work. From any thread."""
     alone = models.models_without(worker_id)
     if alone:
         names = ", ".join(map(repr, alone))
@@ -101,7 +101,7 @@ def worker_out(
     drain: DrainNote | None = None,
     note: str | None = None,
 ) -> WorkerOut:
-    """One worker. ``model`` is what it told."""
+    """Return the view of one worker. ``model`` is the one that it reported."""
     return WorkerOut(
         id=spec.worker_id,
         source=source,
@@ -123,7 +123,7 @@ def worker_out(
 
 
 def alias_out(name: str, targets: Targets, source: Source, ready: set[str]) -> AliasOut:
-    """One alias; ``ready`` are the models that have a worker."""
+    """Return one alias; ``ready`` are the models that have a worker."""
     serving = [target for target in targets if target in ready]
     return AliasOut(name=name, source=source, target=dict(targets), serving=serving)
 
@@ -131,7 +131,7 @@ def alias_out(name: str, targets: Targets, source: Source, ready: set[str]) -> A
 def models_out(
     models: Models, pools: ModelPools, seen: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Every model with its workers; ``seen`` is what control knows of each.
+    """Return every model with its workers; ``seen`` is what control knows of each.
 
     ``ready`` is false for one without a worker, and while its tokenizer is being loaded.
     """

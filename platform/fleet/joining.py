@@ -1,4 +1,4 @@
-"""What is checked before a worker joins: its token, its model, its version."""
+"""Checks of a worker before it joins: its token, its model, its version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def authorize(
 ) -> None:
     """Give the client its token, as the environment has it now.
 
-    Raises ValueError if there is none; neither that nor a log says the token.
+    Raises ValueError if there is none; neither that nor a log contains the token.
     """
     name = spec.api_key_env
     if not name:
@@ -33,7 +33,7 @@ def authorize(
 
 
 async def facts_of(spec: WorkerSpec, client: HttpWorkerClient) -> WorkerFacts:
-    """What the worker says of itself, checked.
+    """Return the facts that the worker reports, checked.
 
     Raises WorkerUnavailableError, or ValueError if it does not serve its model. A version that may lack
     something is logged, and the worker taken.

@@ -33,13 +33,13 @@ class Member:
     circuit: Circuit
     watch: asyncio.Task[None] | None = None
     facts: WorkerFacts | None = None
-    """Of its last joining."""
+    """Facts that it reported when it joined last."""
     capacity_tokens: int = 0
-    """Of its KV cache, as control was told."""
+    """Size of its KV cache, as it was reported to control."""
     ready: bool = False
     """Control knows it."""
     there: bool = False
-    """Calls that it has can go on: it was well when it was last looked at."""
+    """Calls that it has can continue: its last probe succeeded."""
     lost_s: float | None = None
     """When it was lost after it had served, by the pool's clock."""
     draining: bool = False
@@ -59,12 +59,12 @@ class Member:
 
     @property
     def client(self) -> WorkerClient:
-        """Where its calls are sent."""
+        """Return the client to which its calls are sent."""
         return self.queue or self.watched
 
     @property
     def state(self) -> MemberState:
-        """As status pages show it."""
+        """Return the state that status pages show."""
         if self.draining:
             return "draining"
         if self.ready:
@@ -72,7 +72,7 @@ class Member:
         return "joining" if self.circuit.state == "closed" else "open circuit"
 
     def view(self, now_s: float) -> dict[str, Any]:
-        """As plain JSON values, without secrets."""
+        """Return the member as plain JSON values, without secrets."""
         facts, circuit, queue = self.facts, self.circuit, self.queue
         closed = circuit.state == "closed"
         return {
@@ -107,9 +107,9 @@ class Member:
         }
 
     def _cache_view(self) -> str:
-        """What the router goes by: the worker's news, or what the router sent there itself."""
-        told = self.follower is not None and self.follower.stats.complete
-        return "worker" if told else "router"
+        """Return the source of the router's view of its cache: the worker or the router."""
+        complete = self.follower is not None and self.follower.stats.complete
+        return "worker" if complete else "router"
 
     def unfollow(self) -> None:
         """Hear no more of its cache."""

@@ -1,4 +1,4 @@
-"""Which worker serves which model: a pool for every model, with its context and its tokenizer.
+"""Keeps a pool of workers for every model, with the model's context and tokenizer.
 
 A pool begins with its first worker. Its tokenizer is loaded in a thread, and the model is served once
 it is there; other models do not wait for it. The tokenizer is the one that the fleet names for the
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 UNKNOWN_CONTEXT = 1 << 31
 LOCAL_SOURCES = ("embedded", "settings")
-"""Whose models the setting ``model`` names."""
+"""Worker kinds whose model the setting ``model`` names."""
 MISSING_S = 600.0
 """A name that has no tokenizer is not looked up again for so long."""
 MAX_MISSING = 256
@@ -53,7 +53,7 @@ class Load(Protocol):
     """Loads a tokenizer; see :func:`~fairserve.platform.fleet.prompt.load_counter`."""
 
     def __call__(self, name: str, *, fetch: bool) -> PromptCounter:
-        """Raises NoTokenizerError."""
+        """Return the counter of a tokenizer. Raises NoTokenizerError."""
         ...
 
 
@@ -115,7 +115,7 @@ class ModelPools:
     # --- workers ----------------------------------------------------------------------------------
 
     def worker_joins(self, spec: WorkerSpec, facts: WorkerFacts) -> None:
-        """A worker says what it has. Raises ValueError if it does not fit what was said of it."""
+        """Add a worker with its facts. Raises ValueError if they do not fit its specification."""
         try:
             model = self._model_of(spec, facts)
         except ValueError as error:
@@ -127,7 +127,7 @@ class ModelPools:
         known = [n for n in (facts.context_tokens, facts.kv_capacity_tokens or spec.kv_tokens) if n]
         pool.context_tokens[spec.worker_id] = min(known, default=UNKNOWN_CONTEXT)
         pool.kinds[spec.worker_id] = facts.kind
-        self._leave(spec.worker_id, keep=model)  # it may have come back as another
+        self._leave(spec.worker_id, keep=model)  # it may have returned with another model
         pool.root = pool.root or facts.root
         if facts.tokenizes:
             pool.tokenizing.add(spec.worker_id)
@@ -150,19 +150,19 @@ class ModelPools:
         return model
 
     def worker_drains(self, worker_id: str) -> None:
-        """The worker begins with no more calls."""
+        """Stop new calls to the worker."""
         self._draining.add(worker_id)
         for model in self.models_of(worker_id):
             self._publish(model)
 
     def worker_undrains(self, worker_id: str) -> None:
-        """A worker that drained takes calls again."""
+        """Let a drained worker take calls again."""
         self._draining.discard(worker_id)
         for model in self.models_of(worker_id):
             self._publish(model)
 
     def worker_left(self, worker_id: str) -> None:
-        """The worker has gone. With its last worker a model is gone, too, unless one is to come."""
+        """Remove a worker. Its model is dropped with its last one, unless another is expected."""
         self._draining.discard(worker_id)
         self._problems.pop(worker_id, None)
         self._leave(worker_id)
@@ -179,7 +179,7 @@ class ModelPools:
                 self._publish(model)
 
     def _is_awaited(self, model: str) -> bool:
-        """Whether a worker is to come that serves the model, or may: it has not said what.
+        """Return whether an absent worker serves the model, or may: it has not reported its models.
 
         Calls wait for it, as they do for one that was lost.
         """
@@ -191,7 +191,7 @@ class ModelPools:
         )
 
     def models_of(self, worker_id: str) -> list[str]:
-        """The model that a worker serves, if it has joined once."""
+        """Return the model that a worker serves, if it has joined once."""
         return [name for name, pool in self._pools.items() if worker_id in pool.context_tokens]
 
     def problem_of(self, worker_id: str) -> str:
@@ -207,13 +207,13 @@ class ModelPools:
         return ""
 
     def workers(self) -> Mapping[str, Collection[str]]:
-        """All workers of each model, draining ones included."""
+        """Return all workers of each model, draining ones included."""
         return {name: tuple(pool.context_tokens) for name, pool in self._pools.items()}
 
     # --- the fleet --------------------------------------------------------------------------------
 
     def set_fleet(self, desired: Desired) -> None:
-        """What holds from now on: aliases, tokenizers, and models that are to come."""
+        """Apply another fleet: aliases, tokenizers, and expected models."""
         self._desired = desired
         self._models.set_aliases({name: alias.targets for name, alias in desired.aliases.items()})
         for model in list(self._pools):
@@ -279,7 +279,7 @@ class ModelPools:
             )
         )
         if first and self._on_ready is not None:
-            # After the worker that just told its facts has joined.
+            # After the worker that just reported its facts has joined.
             asyncio.get_running_loop().call_soon(self._on_ready)
             self._on_ready = None
 
@@ -312,7 +312,7 @@ class ModelPools:
             self._publish(model)
 
     async def _fetch(self, names: tuple[str, ...]) -> PromptReader | None:
-        """The reader of the first tokenizer that is here, or else at the hub."""
+        """Return the reader of the first tokenizer that is here, or else at the hub."""
         here = await self._first(names, fetch=False)
         return here or await self._first(names, fetch=True)
 

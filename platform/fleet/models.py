@@ -1,8 +1,8 @@
-"""The models that are served, as clients see them: names, aliases, splits, and what a name leads to.
+"""The models that are served, as clients see them: names, aliases, splits, and the resolution of names.
 
 A name is a served model's, or an alias that leads to one or, by weight, to several versions of one.
 An alias leads to models only, never to another alias. A run stays with its version (``splits``),
-unless that has no worker. Who serves what is told by :mod:`fairserve.platform.fleet.model_pools`.
+unless that has no worker. The workers of each are kept by :mod:`fairserve.platform.fleet.model_pools`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ BODY_BASE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One model. ``names[0]`` is the name that ``/v1/models`` tells."""
+    """One model. ``names[0]`` is its name in ``/v1/models``."""
 
     names: tuple[str, ...]
     worker_name: str
-    """What the workers call it, and the name of their pool."""
+    """Name of the model at the workers, and of their pool."""
     context_tokens: int
     """Prompt and output together, within the KV cache of the smallest worker."""
     reader: PromptReader | WorkerPromptReader
@@ -47,13 +47,13 @@ class ServedModel:
 
     @property
     def max_body_bytes(self) -> int | None:
-        """The longest body of a prompt that may fit the context; None for a model that takes images."""
+        """Return the longest body whose prompt may fit the context; None for models with images."""
         if self.reader.takes_media:
             return None
         return BODY_BASE_BYTES + BODY_BYTES_PER_TOKEN * self.context_tokens
 
     def listing(self, name: str = "") -> dict[str, Any]:
-        """The entry of ``/v1/models``, under this name or under an alias."""
+        """Return the entry of ``/v1/models``, under this name or under an alias."""
         return {
             "id": name or self.names[0],
             "object": "model",
@@ -65,15 +65,15 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a name led to."""
+    """The model that a name resolved to."""
 
     model: ServedModel
     answer_name: str
-    """The model's name in the answer: as ``/v1/models`` tells it."""
+    """The model's name in the answer, as in ``/v1/models``."""
 
 
 class Models:
-    """What is served now. Told on the event loop; may be asked from any thread."""
+    """The models served now. Updated on the event loop; may be read from any thread."""
 
     def __init__(
         self, is_up: Callable[[str], bool], absent_s: Callable[[str], float] = lambda _: 0.0
@@ -88,7 +88,7 @@ class Models:
         self._aliases: dict[str, Targets] = {}
         self._expected: frozenset[str] = frozenset()
 
-    # --- what is told -----------------------------------------------------------------------------
+    # --- updates ----------------------------------------------------------------------------------
 
     def serve(self, model: ServedModel) -> None:
         """Serve a model, or replace what is known of it."""
@@ -96,13 +96,13 @@ class Models:
         self._index()
 
     def drop(self, worker_name: str) -> None:
-        """The model is no longer served. Unknown ones are ignored."""
+        """Stop serving the model. Unknown ones are ignored."""
         kept = {name: model for name, model in self._models.items() if name != worker_name}
         self._models = kept
         self._index()
 
     def set_aliases(self, aliases: Mapping[str, Targets]) -> None:
-        """The aliases that hold from now on."""
+        """Set the aliases."""
         self._aliases = dict(aliases)
 
     def set_expected(self, names: Collection[str]) -> None:
@@ -124,24 +124,24 @@ class Models:
         return len(self._models)
 
     def served(self) -> list[ServedModel]:
-        """All models, the first served first."""
+        """Return all models, the first served first."""
         return list(self._models.values())
 
     def names(self) -> set[str]:
-        """Every name of a served model; aliases are none."""
+        """Return every name of a served model, without aliases."""
         return set(self._names)
 
     def workers_up(self, worker_name: str) -> int:
-        """How many workers would begin with a call of this model."""
+        """Return the number of workers that would start a call of this model."""
         model = self._models.get(worker_name)
         return sum(map(self._is_up, model.workers)) if model is not None else 0
 
     def ready(self) -> list[str]:
-        """The models that have a worker now."""
+        """Return the models that have a worker now."""
         return [name for name, model in self._models.items() if self._has_worker(model)]
 
     def models_without(self, worker_id: str) -> list[str]:
-        """The models of this worker, drained or not, that no other worker serves now."""
+        """Return the models of this worker, drained or not, that no other worker serves now."""
         return [
             name
             for name, model in self._models.items()
@@ -150,7 +150,7 @@ class Models:
         ]
 
     def resolve(self, requested: str, key: str) -> Resolved:
-        """What a name leads to, for the run that ``key`` stands for.
+        """Return the model that a name resolves to, for the run with this ``key``.
 
         Raises NotFoundError naming what is allowed, UnavailableError for what is not served yet.
         """
@@ -168,9 +168,9 @@ class Models:
         raise self._unknown(requested)
 
     def max_body_bytes(self, is_allowed: Callable[[str], bool]) -> int | None:
-        """The longest body that any of the models with an allowed name takes; None for no limit.
+        """Return the longest body that any of the models with an allowed name takes; None for no limit.
 
-        There is none while a model is to come, or where no model is allowed: the answer says so.
+        There is none while a model is expected, or where no model is allowed: the error says so.
         """
         if self._expected - self._models.keys():
             return None
@@ -180,7 +180,7 @@ class Models:
         return max(known) if known and len(known) == len(limits) else None
 
     def max_body_bytes_of(self, name: str) -> int | None:
-        """The longest body of a call to this name; None for no limit, or if there is no such name."""
+        """Return the longest body of a call to this name; None for no limit or no such name."""
         model = self._names.get(name)
         models = [model] if model is not None else self._known(self._aliases.get(name, {}))
         limits = [each.max_body_bytes for each in models]
@@ -188,7 +188,7 @@ class Models:
         return max(known) if known and len(known) == len(limits) else None
 
     def listings(self) -> list[dict[str, Any]]:
-        """The entries of ``/v1/models``; an alias is there once one of its models is."""
+        """Return the entries of ``/v1/models``; an alias is there once one of its models is."""
         if not self._models:
             raise _starting("no worker is ready yet")
         entries = [model.listing() for model in self._models.values()]
@@ -199,7 +199,7 @@ class Models:
         ]
 
     def listing(self, name: str) -> dict[str, Any]:
-        """The entry of one name. Raises as :meth:`resolve` does."""
+        """Return the entry of one name. Raises as :meth:`resolve` does."""
         targets = self._aliases.get(name)
         known = self._known(targets) if targets is not None and name not in self._names else []
         if known:

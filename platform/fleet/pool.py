@@ -1,7 +1,7 @@
-"""The workers that calls may be sent to: their clients, and the news of them for control.
+"""Pool of the workers that calls may be sent to, which reports their state to control.
 
-Each worker has a task that looks at it (:mod:`fairserve.platform.fleet.watch`). Well and unknown to
-control: it joins, with what it says of itself. Its circuit opens when calls do not begin there, or when
+Each worker has a task that probes it (:mod:`fairserve.platform.fleet.watch`). Well and unknown to
+control: it joins, with its reported facts. Its circuit opens when calls do not begin there, or when
 it does not answer: then it is lost to control, and joins again once it is well. The same loop serves
 supervised processes and servers anywhere. A worker that drains gets no calls and stays until it is
 removed: when its last call has ended is the fleet's affair
@@ -47,7 +47,7 @@ TOKENIZE_ATTEMPTS = 2
 class WorkerPool(Mapping[str, WorkerClient]):
     """Clients by worker id, of the workers that are there: a lost one is not in the mapping.
 
-    One that only its calls have shown to be sick is in it until a look fails, so that streams under way
+    One that only failed calls show to be sick is in it until a probe fails, so that streams in progress
     there can end; control gives it no more calls. A draining one is, too.
     """
 
@@ -63,7 +63,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         circuit: CircuitOptions = CircuitOptions(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker.
+        """``on_facts`` gets the facts of each worker that joins; its ValueError rejects the worker.
 
         Without ``kv_event_bridge`` no KV events are followed. ``local_scheduler`` orders the queues
         before workers of kind ``openai``.
@@ -89,7 +89,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return sum(member.there for member in self._members.values())
 
     def serves(self, worker_id: str) -> bool:
-        """Whether control sends new calls there. From any thread."""
+        """Return whether control sends new calls to the worker. From any thread."""
         member = self._members.get(worker_id)
         return member is not None and member.ready and not member.draining
 
@@ -101,7 +101,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return self._clock() - member.lost_s
 
     async def tokenize(self, worker_ids: Collection[str], body: Mapping[str, Any]) -> TokenIds:
-        """The token ids of a prompt, from the least busy of these workers that answers.
+        """Return the token ids of a prompt, from the least busy of these workers that answers.
 
         Raises WorkerUnavailableError, and WorkerRejectedError for a prompt that is refused.
         """
@@ -116,11 +116,11 @@ class WorkerPool(Mapping[str, WorkerClient]):
         raise failure
 
     def members(self) -> list[Member]:
-        """All members, to be read only."""
+        """Return all members, to be read only."""
         return list(self._members.values())
 
     def views(self) -> list[dict[str, Any]]:
-        """All members as status pages show them."""
+        """Return all members as status pages show them."""
         now_s = self._clock()
         return [member.view(now_s) for member in self._members.values()]
 
@@ -153,12 +153,12 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return QueuedClient(client, queue, self._clock)
 
     def _calls_fail(self, member: Member) -> None:
-        """Calls have opened its circuit. Those under way there go on, if they can."""
+        """Handle a circuit that calls have opened. Calls in progress there continue if they can."""
         logger.warning("worker %s: %s", member.worker_id, member.circuit.reason)
         self._watch.lose(member, there=True)
 
     def drain(self, worker_id: str) -> None:
-        """The worker gets no new calls; it stays until :meth:`remove`. Unknown ids are ignored."""
+        """Stop new calls to the worker; it stays until :meth:`remove`. Unknown ids are ignored."""
         member = self._members.get(worker_id)
         if member is None or member.draining:
             return
@@ -167,7 +167,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
             self._control.post(ev.WorkerDraining(worker_id))
 
     def undrain(self, worker_id: str) -> bool:
-        """The worker gets calls again; False if it has to join first. Unknown ids are ignored."""
+        """Let the worker take calls again; False if it has to join first. Unknown ids are ignored."""
         member = self._members.get(worker_id)
         if member is None or not member.draining:
             return False
@@ -181,7 +181,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return False
 
     def busy(self, worker_id: str) -> bool:
-        """Whether calls are under way at the worker, or wait in front of it."""
+        """Return whether calls are in progress at the worker, or wait in front of it."""
         member = self._members.get(worker_id)
         if member is None:
             return False
@@ -189,7 +189,7 @@ class WorkerPool(Mapping[str, WorkerClient]):
         return member.watched.sequences + waiting > 0
 
     def remove(self, worker_id: str) -> None:
-        """The worker is gone: control hears it at once. Unknown ids are ignored."""
+        """Remove the worker and notify control at once. Unknown ids are ignored."""
         member = self._members.pop(worker_id, None)
         if member is None:
             return

@@ -59,7 +59,7 @@ class Prompt:
     token_ids: TokenIds
     system_tokens: int
     exact: bool = True
-    """Whether the count is that of the model. An estimate rejects nothing."""
+    """True if the count is that of the model. An estimate rejects nothing."""
 
     @property
     def input_tokens(self) -> int:
@@ -79,11 +79,11 @@ class PromptCounter(Protocol):
         tools: list[dict[str, Any]] | None,
         max_tokens: int | None = None,
     ) -> Prompt:
-        """Raises InvalidRequestError naming ``messages`` if the template refuses them."""
+        """Return the prompt of a chat; InvalidRequestError if the template rejects ``messages``."""
         ...
 
     def text(self, text: str, max_tokens: int | None = None) -> Prompt:
-        """A plain prompt."""
+        """Return the prompt of a plain text."""
         ...
 
 
@@ -93,7 +93,7 @@ class TemplateCounter:
     def __init__(self, tokenizer: Any, *, takes_media: bool = False) -> None:
         self._tokenizer = tokenizer
         self.takes_media = takes_media
-        """Whether the model takes images or sound, which make bodies long and no tokens here."""
+        """True if the model takes images or sound, which make bodies long and no tokens here."""
         self._chars_per_token = chars_per_token(tokenizer.backend_tokenizer)
 
     def chat(
@@ -148,7 +148,7 @@ class TemplateCounter:
     def _system_chars(
         self, text: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> int:
-        """How much of the rendered prompt comes from system messages and tools alone."""
+        """Return the number of rendered characters that are of system messages and tools alone."""
         leading = leading_system_messages(messages)
         if not leading and not tools:
             return 0
@@ -191,11 +191,11 @@ class PromptReader:
     ) -> None:
         """``large`` has the threads for large prompts; without it, they share those of others."""
         self.exact = not isinstance(counter, BytesCounter)
-        """Whether counts are those of the model. If not, they reject nothing."""
+        """True if counts are those of the model. Estimates reject nothing."""
         self.source = source
         """Folder or hub id of the tokenizer, or ``estimate``."""
         self.takes_media = bool(getattr(counter, "takes_media", not self.exact))
-        """Whether the model takes images or sound; also where nobody knows."""
+        """True if the model takes images or sound, or if that is unknown."""
         self._counter = counter
         self._large = large
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenizer")
@@ -242,9 +242,9 @@ class NoTokenizerError(Exception):
 
 
 def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
-    """The counter of a checkpoint folder or hub id. Raises NoTokenizerError.
+    """Load the counter of a checkpoint folder or hub id. Raises NoTokenizerError.
 
-    Without ``fetch`` only folders and the hub's local cache are looked at. Slow (seconds, it imports
+    Without ``fetch`` only folders and the hub's local cache are searched. Slow (seconds, it imports
     transformers): call it in a thread.
     """
     # A prompt is tokenised by the thread that asks for it and by no others: the pools are the bound.
@@ -273,7 +273,7 @@ def load_counter(name: str | Path, *, fetch: bool = False) -> PromptCounter:
 
 
 def leading_system_messages(messages: list[dict[str, Any]]) -> int:
-    """How many messages at the beginning are from the system or the developer."""
+    """Return the number of leading messages from the system or the developer."""
     leading = 0
     while leading < len(messages) and messages[leading].get("role") in SYSTEM_ROLES:
         leading += 1
@@ -281,7 +281,7 @@ def leading_system_messages(messages: list[dict[str, Any]]) -> int:
 
 
 def _flat(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose text parts are one string, as templates of text models expect it."""
+    """Return a message whose text parts are one string, as templates of text models expect it."""
     content = message.get("content")
     if not isinstance(content, list):
         return message

@@ -1,4 +1,4 @@
-"""Queries on what the database says of the fleet: workers and aliases of the API, and drains."""
+"""Queries on the fleet in the database: workers and aliases of the API, and drains."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec
 
 
 def load_stored(session: Session) -> StoredFleet:
-    """All of it."""
+    """Return the whole stored fleet."""
     drains = session.scalars(select(FleetDrain).order_by(FleetDrain.worker_id))
     return StoredFleet(load_part(session), {row.worker_id: note_of(row) for row in drains})
 
 
 def load_part(session: Session) -> FleetPart:
-    """Workers, in the order in which they joined, and aliases."""
+    """Return workers, in the order in which they joined, and aliases."""
     rows = session.scalars(select(FleetWorker).order_by(FleetWorker.created_at, FleetWorker.id))
     workers = list(rows)
     aliases = session.scalars(select(FleetAlias).order_by(FleetAlias.name))
@@ -33,7 +33,7 @@ def load_part(session: Session) -> FleetPart:
 
 
 def spec_of(row: FleetWorker) -> WorkerSpec:
-    """A stored worker for the pool."""
+    """Return a stored worker for the pool."""
     kind: WorkerKind = "openai" if row.kind == "openai" else "vllm"
     endpoints = KvEndpoints(row.kv_events, row.kv_replay or "") if row.kv_events else None
     return WorkerSpec(
@@ -49,12 +49,12 @@ def spec_of(row: FleetWorker) -> WorkerSpec:
 
 
 def note_of(row: FleetDrain) -> DrainNote:
-    """Who drained a worker, and when."""
+    """Return the drain of a worker: its author and time."""
     return DrainNote(row.drained_by, row.drained_at)
 
 
 def count_drains(session: Session) -> int:
-    """How many drains are stored."""
+    """Return the number of stored drains."""
     return session.scalar(select(func.count(FleetDrain.worker_id))) or 0
 
 
@@ -66,10 +66,10 @@ def forget_drains(session: Session, but: Collection[str]) -> None:
 
 
 def count_workers(session: Session) -> int:
-    """How many workers are stored."""
+    """Return the number of stored workers."""
     return session.scalar(select(func.count(FleetWorker.id))) or 0
 
 
 def count_aliases(session: Session) -> int:
-    """How many aliases are stored."""
+    """Return the number of stored aliases."""
     return session.scalar(select(func.count(FleetAlias.name))) or 0

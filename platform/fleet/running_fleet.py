@@ -1,7 +1,7 @@
 """Carries out what the fleet shall be: joins, drains and removes workers as the sources change.
 
 Belongs to the event loop; what it shows may be read from any thread, because it is replaced whole.
-Draining workers are looked at twice a second until they have no call: then they are removed, but for
+Draining workers are checked twice a second until they have no call: then they are removed, but for
 embedded ones, whose processes stay. A drained worker is still one of its model's, so that the model
 stays known and its calls wait, until no source names the worker any more.
 """
@@ -41,14 +41,14 @@ APPLY_TIMEOUT_S = 30.0
 
 
 class FleetPool(Protocol):
-    """What the fleet needs of the worker pool."""
+    """The part of the worker pool that the fleet uses."""
 
     def add(self, spec: WorkerSpec) -> None:
         """Watch a worker; it joins when it is healthy."""
         ...
 
     def drain(self, worker_id: str) -> None:
-        """No new calls for it."""
+        """Stop new calls to the worker."""
         ...
 
     def undrain(self, worker_id: str) -> bool:
@@ -56,31 +56,31 @@ class FleetPool(Protocol):
         ...
 
     def busy(self, worker_id: str) -> bool:
-        """Whether calls are under way there."""
+        """Return whether calls are in progress at the worker."""
         ...
 
     def remove(self, worker_id: str) -> None:
-        """It is gone."""
+        """Remove the worker."""
         ...
 
 
 class FleetModels(Protocol):
-    """What the fleet tells the models' pools."""
+    """The part of the models' pools that the fleet notifies."""
 
     def set_fleet(self, desired: Desired) -> None:
-        """What holds from now on."""
+        """Apply another fleet."""
         ...
 
     def worker_drains(self, worker_id: str) -> None:
-        """It begins with no more calls."""
+        """Record that the worker starts no more calls."""
         ...
 
     def worker_undrains(self, worker_id: str) -> None:
-        """It takes calls again."""
+        """Record that the worker takes calls again."""
         ...
 
     def worker_left(self, worker_id: str) -> None:
-        """It is no longer one of the fleet."""
+        """Record that the worker has left the fleet."""
         ...
 
 
@@ -111,20 +111,20 @@ class RunningFleet:
         self.desired = Desired()
         """To be read only, from any thread."""
         self.present: Mapping[str, Present] = {}
-        """What is there; to be read only, from any thread."""
+        """Workers in the pool, by id; to be read only, from any thread."""
 
     def without(self, source: Source) -> Desired:
-        """What the other sources say."""
+        """Return the parts of the other sources."""
         others = {name: part for name, part in self._parts.items() if name != source}
         return merge(others, self._drains)
 
     def set_part(self, source: Source, part: FleetPart) -> None:
-        """One source says something new."""
+        """Apply a changed part of one source."""
         self._parts[source] = part
         self._take()
 
     def set_stored(self, stored: StoredFleet, drop: str = "") -> None:
-        """The database says something new. ``drop``: a worker that is removed without draining."""
+        """Apply a changed fleet of the database. ``drop``: a worker that is removed without draining."""
         self._parts["api"] = stored.part
         self._drains = dict(stored.drains)
         if drop in self.present:
@@ -160,26 +160,26 @@ class RunningFleet:
             done.result(APPLY_TIMEOUT_S)
 
     def embedded_ready(self, worker_id: str, url: str) -> None:
-        """The process of an embedded worker has started. It does not join while it is drained."""
+        """Join an embedded worker whose process has started, unless it is drained."""
         spec = WorkerSpec(worker_id, url)
         self.present = {**self.present, worker_id: Present(spec, "embedded")}
         self._add(spec)
         self._step()
 
     def embedded_lost(self, worker_id: str) -> None:
-        """The process of an embedded worker has ended."""
+        """Handle the end of an embedded worker's process."""
         self.present = {name: there for name, there in self.present.items() if name != worker_id}
         self._pool.remove(worker_id)
 
     async def run(self) -> None:
-        """Remove workers that have drained, for ever."""
+        """Remove drained workers until the task is cancelled."""
         while True:
             await self._draining.wait()
             draining = [worker_id for worker_id, each in self.present.items() if each.draining]
             try:
                 self._look(draining, await self._cluster())
             except Exception:
-                logger.exception("a look at the draining workers failed")
+                logger.exception("the check of the draining workers failed")
             await asyncio.sleep(self._look_s)
 
     def _look(self, draining: Collection[str], view: ClusterView) -> None:

@@ -36,7 +36,7 @@ _PRINTABLE = r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
 
 
 def _url(value: str) -> str:
-    """A base URL without a trailing slash or ``/v1``."""
+    """Return a base URL without a trailing slash or ``/v1``."""
     problem = "a worker URL is http:// or https:// with a host, without user, query or fragment"
     try:
         parts = urlsplit(value.strip())
@@ -88,7 +88,7 @@ class WorkerIn(Strict):
     url: WorkerUrl
     kind: WorkerKind = "vllm"
     model: ModelName | None = None
-    """Empty: the first that the worker tells."""
+    """Model at the worker; empty for the first that it reports."""
     kv_events: Endpoint | None = None
     kv_replay: Endpoint | None = None
     kv_tokens: int | None = Field(None, ge=256, le=1 << 40)
@@ -102,7 +102,7 @@ class WorkerIn(Strict):
         return self
 
     def spec(self) -> WorkerSpec:
-        """The same for the pool."""
+        """Return the worker's specification for the pool."""
         endpoints = KvEndpoints(self.kv_events, self.kv_replay or "") if self.kv_events else None
         return WorkerSpec(
             worker_id=self.id,
@@ -133,14 +133,14 @@ class WorkerJoin(WorkerIn):
 
 
 class RemoveQuery(Strict):
-    """How to remove a worker."""
+    """Options for the removal of a worker."""
 
     force: bool = False
     """At once: answers that have begun there break off."""
 
 
 class AliasPut(Strict):
-    """What an alias leads to: a model's name, or several with their weights."""
+    """Target of an alias: a model's name, or several with their weights."""
 
     target: AliasTargets
 
@@ -169,7 +169,7 @@ class WorkerOut(BaseModel):
     """Visible prefix of the key that drained it, while it is drained."""
     drained_at: datetime | None = None
     note: str | None = None
-    """What its drain costs: models that no other worker serves."""
+    """Cost of its drain: models that no other worker serves."""
 
 
 class AliasOut(BaseModel):

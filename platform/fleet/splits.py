@@ -21,14 +21,14 @@ Targets = Mapping[str, float]
 
 
 def pick_version(split: str, targets: Targets, key: str) -> str:
-    """The version for a run. Raises ValueError if there is none."""
+    """Return the version for a run. Raises ValueError if there is none."""
     if len(targets) == 1:
         return next(iter(targets))
     return min(targets, key=lambda version: (_draw(split, version, key, targets[version]), version))
 
 
 def pick_available(split: str, targets: Targets, key: str, available: Collection[str]) -> str:
-    """The version for a run among those that are available; among all if none is.
+    """Return the version for a run among those that are available; among all if none is.
 
     Runs of the others keep theirs: only the runs of a missing version go elsewhere, by weight.
     """

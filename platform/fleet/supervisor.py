@@ -61,7 +61,7 @@ def worker_command(
     scheduler_options: Sequence[str] = (),
     socket_folder: Path | None = None,
 ) -> list[str]:
-    """The command line of one embedded worker; it publishes KV events in ``socket_folder``."""
+    """Return the command line of one embedded worker; it publishes KV events in ``socket_folder``."""
     command = [sys.executable, "-m", "fairserve.platform.server.cli", "worker", "--port", "0"]
     if model:
         command += ["--model", model]
@@ -76,7 +76,7 @@ def worker_command(
 
 
 def socket_folder(data_dir: Path) -> Path:
-    """For the workers' sockets: prompts go over them, so nobody but this user may listen.
+    """Return a folder for the workers' sockets, which carry prompts: only this user may read it.
 
     In ``data_dir``, or elsewhere if its path is too long for a socket or its disk takes none.
     """
@@ -120,7 +120,7 @@ class Supervisor:
         """Gets a WorkersFailedError if no worker ever becomes ready."""
 
     def processes(self) -> list[Process]:
-        """The workers, to be read only."""
+        """Return the workers, to be read only."""
         return list(self._processes)
 
     def start(self) -> None:
@@ -148,7 +148,7 @@ class Supervisor:
         self._children.clear()
 
     async def _keep(self, process: Process) -> None:
-        """One worker after the other in the same place, for ever."""
+        """Run one worker after the other in the same place until the task is cancelled."""
         failures = pauses = 0
         while True:
             began_s = time.monotonic()

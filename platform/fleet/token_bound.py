@@ -1,6 +1,6 @@
 """A lower bound of a prompt's tokens that needs no tokenising, for tokenizers that allow one.
 
-No token stands for more characters than the longest text of the vocabulary, if every byte of a text
+No token represents more characters than the longest text of the vocabulary, if every byte of a text
 ends up in some token. That is so for byte-level BPE and for BPE with byte fallback, as long as their
 normalizers do not shorten a text; canonical composition (NFC) shortens it to a quarter at most. For all
 others there is no bound: some drop white space, or make one unknown token of many characters.
@@ -19,7 +19,7 @@ Step = Mapping[str, Any]
 
 
 def chars_per_token(tokenizer: Any) -> int | None:
-    """Return how many characters a token stands for at most; None where there is no bound.
+    """Return the most characters that a token represents; None where there is no bound.
 
     ``tokenizer`` is a ``tokenizers.Tokenizer``. Slow: reads its whole vocabulary.
     """
@@ -57,14 +57,14 @@ def _steps(stage: Any, name: str) -> Iterator[Step]:
 
 
 def _keeps_all(step: Step) -> bool:
-    """Whether a pre-tokenizer drops nothing of a text."""
+    """Return whether a pre-tokenizer keeps all of a text."""
     if step["type"] == "Split":
         return bool(step["behavior"] != "Removed")
     return step["type"] in KEEPING_PRE_TOKENIZERS
 
 
 def _never_shortens(step: Step) -> bool:
-    """Whether what a normalizer makes of a text is at least as long."""
+    """Return whether a normalizer's output is at least as long as its input."""
     if step["type"] == "Replace":
         old = step["pattern"].get("String")
         return old is not None and len(step["content"]) >= len(old)

@@ -1,8 +1,8 @@
-"""Looks at each worker, again and again: joins it, reports it, and tells control when it is lost.
+"""Probes each worker periodically: joins it, reports it, and notifies control when it is lost.
 
-A look asks for the worker's health and, once it has joined, for its metrics, once in ``REPORT_S``. One
-that has not joined is looked at more often at first, so that a process that has just started is there
-soon. While its circuit is open it is not looked at.
+A probe asks for the worker's health and, once it has joined, for its metrics, every ``REPORT_S``. One
+that has not joined is probed more often at first, so that a process that has just started joins
+soon. While its circuit is open it is not probed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fairserve.scheduling import events as ev
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.1
-"""Between looks at a worker that has not joined. Servers of other kinds are not asked so often."""
+"""Seconds between probes of a worker that has not joined. Other servers are probed less often."""
 SOON_S = 30.0
 """If it has not joined after so long, nobody waits for it any more."""
 AWAY_S = 5.0
-"""Between looks at it from then on, and at one that was refused."""
+"""Seconds between probes from then on, and of a worker that was rejected."""
 REPORT_S = 1.0
 DEFAULT_KV_TOKENS = 32_768
-"""Taken for a worker that does not tell the size of its cache."""
+"""KV capacity of a worker that does not report the size of its cache."""
 
 
 OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
@@ -53,14 +53,14 @@ class Watch:
         self._clock = clock
 
     async def run(self, member: Member) -> None:
-        """Look at a worker until the task is cancelled."""
+        """Probe a worker until the task is cancelled."""
         since_s = self._clock()
         while True:
             if member.circuit.should_probe(self._clock()):
                 try:
                     await self._look(member)
                 except Exception as error:
-                    logger.exception("a look at worker %s failed", member.worker_id)
+                    logger.exception("a probe of worker %s failed", member.worker_id)
                     self._not_well(member, f"internal error: {type(error).__name__}")
             now_s = self._clock()
             if member.ready:
@@ -77,14 +77,14 @@ class Watch:
         return LOOK_S if member.spec.kind == "vllm" else REPORT_S
 
     def lose(self, member: Member, *, there: bool) -> None:
-        """Control is to send nothing there. ``there``: calls under way can go on."""
+        """Let control send nothing to the worker. With ``there``, calls in progress can continue."""
         member.there = member.there and there
         if member.queue is not None:
             member.queue.requeue("the worker was lost")
         self.forget(member)
 
     def forget(self, member: Member) -> None:
-        """Control is to know nothing of it any more, until it joins again."""
+        """Remove the worker from control until it joins again."""
         member.unfollow()
         member.metrics, member.foreign_tokens = None, 0
         if member.ready:
@@ -118,7 +118,7 @@ class Watch:
             self.lose(member, there=False)
 
     def _refuse(self, member: Member, reason: str) -> None:
-        """It is well and must not join; said once."""
+        """Log once that a healthy worker must not join."""
         if reason != member.reason:
             logger.error("worker %s cannot join: %s", member.worker_id, reason)
         member.reason, member.refused = reason, True
@@ -126,7 +126,7 @@ class Watch:
         member.circuit.probe_passed(self._clock())
 
     async def _report(self, member: Member) -> bool:
-        """It is still there; False if control has forgotten it."""
+        """Report that the worker is still there; False if control has forgotten it."""
         member.circuit.probe_passed(self._clock())
         member.metrics = await member.http.metrics()
         known = {worker.worker_id: worker for worker in (await self._control.cluster()).workers}

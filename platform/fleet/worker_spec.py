@@ -1,4 +1,4 @@
-"""What an operator says of a worker: where it is, and what a worker does not tell itself."""
+"""An operator's settings of a worker: its address, and facts that it does not report itself."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class WorkerSpec:
     """Base URL without a trailing slash or ``/v1``."""
     kind: WorkerKind = "vllm"
     model: str = ""
-    """The model that it must serve, by its name there; empty: the first that it tells."""
+    """Model that it must serve, by its name there; empty for the first that it reports."""
     kv_events: KvEndpoints | None = None
-    """Where it publishes KV events, if it does not say so itself."""
+    """Address at which it publishes KV events, if it does not report it itself."""
     kv_tokens: int | None = None
-    """Size of its KV cache, if it does not tell it."""
+    """Size of its KV cache in tokens, if it does not report it."""
     concurrency: int = 16
     """Calls that an ``openai`` worker gets at a time; the others wait in the local queue."""
     api_key_env: str = ""

@@ -1,4 +1,4 @@
-"""Who is calling: API keys to principals, through a small cache, and the FastAPI dependencies.
+"""Authentication: API keys to principals, through a small cache, and the FastAPI dependencies.
 
 A key is looked up by its keyed hash, off the event loop; it is as good as unknown while its app or
 tenant is suspended or deleted. Answers are cached for 30 s, so that a revocation on one replica reaches
@@ -40,13 +40,13 @@ CACHE_TTL_S = 30.0
 CACHE_ENTRIES = 10_000
 STALE_S = 300.0
 CONFIRM_TTL_S = 1.0
-"""How long the streams of one key share the answer to whether it still works."""
+"""Seconds for which the streams of one key share one check of its validity."""
 MAX_KEY_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Whom a valid key stands for."""
+    """The owner and the scope of a valid key."""
 
     scope: KeyScope
     tenant_id: str | None
@@ -94,7 +94,7 @@ class Authenticator:
         self._generation = 0
 
     async def authenticate(self, key: str) -> Principal:
-        """The principal of a key. Raises AuthenticationError, or UnavailableError.
+        """Return the principal of a key. Raises AuthenticationError, or UnavailableError.
 
         Waits for the database in a thread, and only if the cache does not know.
         """
@@ -123,7 +123,7 @@ class Authenticator:
         """Drop what is cached of a key, or of all keys of an app, of a tenant or for admins; call it
         after the commit.
 
-        Lookups under way were maybe read before the commit: their answers are not cached.
+        Look-ups in progress may have read before the commit: their answers are not cached.
         """
         with self._lock:
             self._generation += 1
@@ -215,7 +215,7 @@ class Authenticator:
                     self._confirmed.popitem(last=False)
 
     def _working_key(self, which: ColumnElement[bool]) -> ApiKey | None:
-        """The key, unless it is revoked or its tenant or app is suspended or deleted."""
+        """Return the key, unless it is revoked or its tenant or app is suspended or deleted."""
         with self._sessions() as session:
             row = (
                 read_only(session)
@@ -273,7 +273,7 @@ class Authenticator:
                     .values(**changes)
                 )
         except DBAPIError:
-            pass  # a database that cannot be written now still tells who is calling
+            pass  # a database that cannot be written now still authenticates
 
     def _stale(self, digest: str, error: SQLAlchemyError) -> Principal:
         with self._lock:

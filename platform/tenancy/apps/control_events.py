@@ -1,6 +1,6 @@
-"""What control must know of the database: apps, weights, contracts, and users' settings.
+"""Events that carry the database's settings to control: apps, weights, quotas, and users' settings.
 
-:func:`load_control_events` at start-up, the others after each change. What is deleted is told, too,
+:func:`load_control_events` at start-up, the others after each change. Deleted rows are sent, too,
 until it is purged: its last calls may still end, and restoring it changes nothing for control.
 """
 
@@ -21,17 +21,17 @@ from fairserve.scheduling.events import AppChanged, Event, TenantChanged, UserCh
 
 
 def app_changed(app: App, profile: AppProfile) -> AppChanged:
-    """The event that tells control of an app, and of the profile that holds."""
+    """Return the event for an app, with its profile in force."""
     return AppChanged(app.id, profile, limits_in_force(app.limits), app.weight)
 
 
 def tenant_changed(tenant: Tenant) -> TenantChanged:
-    """The event that tells control of a tenant."""
+    """Return the event for a tenant."""
     return TenantChanged(tenant.id, tenant.weight, tenant.levels)
 
 
 def user_changed(user: EndUser) -> UserChanged:
-    """The event that tells control of a user."""
+    """Return the event for a user."""
     return UserChanged(user.tenant_id, user.external_id, user.weight, user.rpm, user.blocked)
 
 

@@ -35,7 +35,7 @@ Named = Annotated[TenantQuery, Query()]
 
 
 def service_of(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
-    """The apps of the principal's tenant as a request sees them."""
+    """Return the service of the apps of the principal's tenant, for a request."""
     state = request.app.state
     settings: TenancySettings = state.settings.tenancy
     return Apps(
@@ -74,26 +74,26 @@ def create_app(body: AppCreate, apps: WritableApps, response: Response, _: Named
 
 @router.get("/v1/apps")
 def list_apps(apps: ReadableApps, query: Annotated[NamedTenantPaging, Query()]) -> Page[AppOut]:
-    """The tenant's apps, oldest first; with ``deleted`` those that are deleted."""
+    """Return the tenant's apps, oldest first; with ``deleted`` those that are deleted."""
     items, total = apps.page(query)
     return Page(items=items, total=total, limit=query.limit, offset=query.offset)
 
 
 @router.get("/v1/apps/{app_id}")
 def read_app(app_id: str, apps: ReadableApps, _: Named) -> AppOut:
-    """One app, deleted or not."""
+    """Return one app, deleted or not."""
     return apps.describe(apps.get(app_id))
 
 
 @router.patch("/v1/apps/{app_id}")
 def change_app(app_id: str, body: AppPatch, apps: WritableApps, _: Named) -> AppOut:
-    """Change name, profile or limits, suspend, or take back; holds for the next call."""
+    """Change name, profile or limits, suspend, or resume; takes effect with the next call."""
     return apps.describe(apps.change(app_id, body))
 
 
 @router.delete("/v1/apps/{app_id}")
 def delete_app(app_id: str, apps: WritableApps, _: Named) -> AppOut:
-    """Delete: its keys stop working, and ``purge_after`` says until when it can be restored."""
+    """Delete: its keys stop working, and ``purge_after`` is the time until which it can be restored."""
     return apps.describe(apps.delete(app_id))
 
 
@@ -111,7 +111,7 @@ def create_key(
     _: Named,
     body: KeyCreate | None = None,
 ) -> NewKeyOut:
-    """A further key, shown once."""
+    """Create a further key, shown once."""
     ring = apps.keys_of(app_id, change=True, live=True)
     return shown_once(ring.add(body or KeyCreate()), response)
 
@@ -124,7 +124,7 @@ def rotate_keys(
     _: Named,
     body: KeyRotate | None = None,
 ) -> NewKeyOut:
-    """A new key in place of all others, shown once."""
+    """Create a key in place of all others, shown once."""
     ring = apps.keys_of(app_id, change=True, live=True)
     return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
 
@@ -133,7 +133,7 @@ def rotate_keys(
 def list_keys(
     app_id: str, apps: ReadableApps, query: Annotated[TenantPaging, Query()]
 ) -> Page[KeyOut]:
-    """An app's keys by prefix, revoked ones included, oldest first."""
+    """Return an app's keys by prefix, revoked ones included, oldest first."""
     rows, total = apps.keys_of(app_id).page(query.limit, query.offset)
     return Page(
         items=[KeyOut.model_validate(row) for row in rows],
@@ -160,7 +160,7 @@ def revoke_key(app_id: str, key_id: str, apps: WritableApps, _: Named) -> KeyOut
 def list_all_apps(
     request: Request, session: ReadSession, query: Annotated[NamedTenantPaging, Query()]
 ) -> Page[AppOut]:
-    """All tenants' apps, or one tenant's, oldest first; with ``deleted`` those that are deleted."""
+    """Return all tenants' apps, or one tenant's, oldest first; with ``deleted`` the deleted ones."""
     found = repository.page(session, query.tenant, query)
     return Page(
         items=describe_all(session, found, _retention(request.app.state.settings.tenancy)),

@@ -28,7 +28,7 @@ class ControlInbox(Protocol):
 
 
 class ProgramInbox(Protocol):
-    """What the management endpoints need of declared programs."""
+    """The part of the declared programs that the management endpoints use."""
 
     def cancel_of(self, reason: str, *, app_id: str = "", tenant_id: str = "") -> None:
         """Cancel what runs of an app or a tenant; does not wait for it."""

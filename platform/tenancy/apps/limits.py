@@ -22,5 +22,5 @@ def new_users_in_force(limits: AppLimits) -> int | None:
 
 
 def limits_in_force(limits: AppLimits) -> Limits:
-    """The limits as the throttle takes them."""
+    """Return the limits as the throttle takes them."""
     return Limits(limits.user_rpm, limits.app_rpm, new_users_in_force(limits))

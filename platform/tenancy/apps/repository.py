@@ -15,13 +15,13 @@ from fairserve.platform.db.schemas import NamedPaging
 
 
 def tenant_exists(session: Session, tenant_id: str) -> bool:
-    """Whether there is such a tenant, suspended or not, and not deleted."""
+    """Return whether the tenant exists and is not deleted; it may be suspended."""
     tenant = session.get(Tenant, tenant_id)
     return tenant is not None and tenant.deleted_at is None
 
 
 def get(session: Session, tenant_id: str, app_id: str, *, lock: bool = False) -> App | None:
-    """The tenant's app, deleted or not, with its profile; ``lock`` keeps other writers off it."""
+    """Return the tenant's app, deleted or not, with its profile; ``lock`` locks out other writers."""
     statement = (
         select(App)
         .where(App.id == app_id, App.tenant_id == tenant_id)
@@ -33,7 +33,7 @@ def get(session: Session, tenant_id: str, app_id: str, *, lock: bool = False) ->
 
 
 def locked(session: Session, app_id: str) -> App | None:
-    """The app of any tenant that is not deleted, with its profile; other writers are kept off it."""
+    """Return the app of any tenant, unless deleted, with its profile; other writers are locked out."""
     return session.scalars(
         select(App)
         .join(App.tenant)
@@ -44,14 +44,14 @@ def locked(session: Session, app_id: str) -> App | None:
 
 
 def by_name(session: Session, tenant_id: str, name: str) -> App | None:
-    """The tenant's app that has this name; what is deleted has none."""
+    """Return the tenant's app of this name, unless it is deleted."""
     return session.scalars(
         select(App).where(App.tenant_id == tenant_id, App.name == name, App.deleted_at.is_(None))
     ).one_or_none()
 
 
 def count(session: Session, tenant_id: str | None, *, deleted: bool, name: str = "") -> int:
-    """How many apps of a tenant, or of all, are there or are deleted; ``name`` is a part of theirs."""
+    """Return the number of live or deleted apps, of a tenant or of all; ``name`` is a part of theirs."""
     which = _which(tenant_id, deleted, name)
     return session.scalar(select(func.count(App.id)).join(App.tenant).where(*which)) or 0
 

@@ -27,7 +27,7 @@ class StageBody(Strict):
 
 
 class ProfileBody(Strict):
-    """What the runs of an app are expected to be; stage 1 first, later stages repeat the last."""
+    """Expected tokens of an app's runs; stage 1 first, later stages repeat the last."""
 
     stages: list[StageBody] = Field(min_length=1, max_length=MAX_STAGES)
     calls_per_interaction: float = 1.0
@@ -40,7 +40,7 @@ class ProfileBody(Strict):
         return self
 
     def profile(self, default_idle_timeout_s: float) -> AppProfile:
-        """The profile as the core knows it."""
+        """Return the profile as the core knows it."""
         return AppProfile(
             stages=tuple(StageProfile(**stage.model_dump()) for stage in self.stages),
             calls_per_interaction=self.calls_per_interaction,
@@ -70,9 +70,9 @@ class AppCreate(Strict):
     weight: Weight | None = None
     """For admin keys only: it would raise a tenant's share."""
     contract: ContractBody | None = None
-    """Of the app as a whole."""
+    """Limits of the app as a whole."""
     user_contract: ContractBody | None = None
-    """Of each of its users."""
+    """Limits of each of its users."""
 
 
 class AppPatch(Strict):

@@ -1,6 +1,6 @@
-"""What can be done with apps: register, change, suspend, delete, restore, and give them keys.
+"""Operations on apps: register, change, suspend, delete, restore, and issue keys.
 
-Functions take the request's session and leave the commit to it. What they change is audited, and
+Functions take the request's session and leave the commit to it. Changes are audited, and
 reaches control and the key cache after the commit.
 """
 
@@ -72,11 +72,11 @@ class Apps:
             raise NotFoundError("there is no such tenant", param="tenant")
 
     def get(self, app_id: str) -> App:
-        """One app, deleted or not. Raises NotFoundError, also for another tenant's."""
+        """Return one app, deleted or not. Raises NotFoundError, also for another tenant's."""
         return self._get(app_id)
 
     def page(self, query: NamedPaging) -> tuple[list[AppOut], int]:
-        """The part of the tenant's apps that is asked for, and how many fit."""
+        """Return a page of the tenant's apps, and the number of all that match."""
         apps = repository.page(self._session, self._tenant_id, query)
         total = repository.count(
             self._session, self._tenant_id, deleted=query.deleted, name=query.name
@@ -84,7 +84,7 @@ class Apps:
         return describe_all(self._session, apps, self._retention), total
 
     def describe(self, app: App) -> AppOut:
-        """The app as the API shows it."""
+        """Return the app as the API shows it."""
         return describe_all(self._session, [app], self._retention)[0]
 
     def create(self, body: AppCreate) -> tuple[App, keys.IssuedKey]:
@@ -167,7 +167,7 @@ class Apps:
         return app
 
     def keys_of(self, app_id: str, *, change: bool = False, live: bool = False) -> KeyRing:
-        """An app's keys; ``change`` keeps other writers off them."""
+        """Return an app's keys; ``change`` locks out other writers."""
         return self._key_ring(self._get(app_id, lock=change, live=live))
 
     # --- parts ------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Apps:
         return KeyRing(self._session, self._principal, self._authenticator, owner)
 
     def _declared(self, app: App) -> None:
-        """Its owner says what its calls use; what was learned of them stands."""
+        """Store the declared profile; the learned one stays."""
         app.profile_looked_at = None
         before = latest(self._session, [app]).get(app.id)
         if before is not None and before.source != "declared":

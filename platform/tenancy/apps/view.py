@@ -33,13 +33,13 @@ def describe_all(session: Session, apps: Collection[App], retention: timedelta) 
 
 
 def audited(session: Session, app: App) -> dict[str, Any]:
-    """What the audit log keeps of an app."""
+    """Return the fields of an app that the audit log keeps."""
     (out,) = describe_all(session, [app], timedelta())
     return out.model_dump(mode="json", exclude={"warnings", "id", "tenant_id", "purge_after"})
 
 
 def warnings_of(app: App) -> list[str]:
-    """What is allowed and will probably surprise: limits below two runs' calls."""
+    """Return warnings about allowed values that probably surprise: limits below two runs' calls."""
     calls = app.calls_per_interaction
     return [
         f"{name} is {limit}, below twice the {calls:g} calls of a run: limits count every call,"

@@ -20,7 +20,7 @@ DEPLOYMENT = KeyOwner(None)
 
 
 def admin_keys(request: Request, session: Session, principal: Principal) -> KeyRing:
-    """The admin keys as a request sees them."""
+    """Return the admin keys as a request sees them."""
     return KeyRing(session, principal, request.app.state.authenticator, DEPLOYMENT)
 
 
@@ -40,7 +40,7 @@ ReadableKeys = Annotated[KeyRing, Depends(_to_read, scope="function")]
 def create_admin_key(
     ring: WritableKeys, response: Response, body: KeyCreate | None = None
 ) -> NewKeyOut:
-    """A further admin key, shown once."""
+    """Create a further admin key, shown once."""
     return shown_once(ring.add(body or KeyCreate()), response)
 
 
@@ -48,7 +48,7 @@ def create_admin_key(
 def rotate_admin_keys(
     ring: WritableKeys, response: Response, body: KeyRotate | None = None
 ) -> NewKeyOut:
-    """A new admin key in place of all others, that of this request included; shown once."""
+    """Create an admin key in place of all others, that of this request included; shown once."""
     return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
 
 

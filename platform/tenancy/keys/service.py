@@ -42,7 +42,7 @@ class KeyRing:
         self._owner = owner
 
     def issue(self, name: str = "", expires_at: datetime | None = None) -> keys.IssuedKey:
-        """A key, whatever there is already."""
+        """Create a key, however many there are."""
         key = keys.issue(
             self._session,
             self._authenticator.hasher,
@@ -56,7 +56,7 @@ class KeyRing:
         return key
 
     def add(self, body: KeyCreate) -> keys.IssuedKey:
-        """A further key."""
+        """Create a further key."""
         if body.expires_at is not None and body.expires_at <= utc_now():
             raise InvalidRequestError("expires_at is in the past", param="expires_at")
         self._lock_admin_keys()
@@ -64,7 +64,7 @@ class KeyRing:
         return self.issue(body.name or "", body.expires_at)
 
     def page(self, limit: int, offset: int) -> tuple[Sequence[ApiKey], int]:
-        """A part of the keys, and how many there are."""
+        """Return a part of the keys, and how many there are."""
         rows = keys.page(self._session, self._owner, limit=limit, offset=offset)
         return rows, keys.count(self._session, self._owner)
 
@@ -94,7 +94,7 @@ class KeyRing:
         return row
 
     def rotate(self, grace_s: float) -> keys.IssuedKey:
-        """A new key; the others end now, or after ``grace_s``."""
+        """Create a key; the others end now, or after ``grace_s``."""
         self._lock_admin_keys()
         if grace_s > 0:
             self._require_room()
@@ -166,6 +166,6 @@ def _audited(row: ApiKey) -> dict[str, Any]:
 
 
 def shown_once(key: keys.IssuedKey, response: Response) -> NewKeyOut:
-    """The answer that shows a new key; it is not to be cached."""
+    """Return the answer that shows a new key; it is not to be cached."""
     response.headers["Cache-Control"] = "no-store"
     return NewKeyOut(**KeyOut.model_validate(key.row).model_dump(), api_key=key.plain)

@@ -21,14 +21,14 @@ class PriceBook:
             self.add(model, valid_from, price)
 
     def add(self, model: str, valid_from: float, price: TokenPrice) -> None:
-        """A price holds from a moment on (UTC epoch seconds), until the model's next one."""
+        """Add a price that holds from a time (UTC epoch seconds) until the model's next one."""
         times = self._times.setdefault(model, [])
         place = bisect_right(times, valid_from)
         times.insert(place, valid_from)
         self._prices.setdefault(model, []).insert(place, price)
 
     def at(self, model: str, moment: float) -> TokenPrice:
-        """The model's own price, else that of any model, else ``FREE``."""
+        """Return the model's own price, else that of any model, else ``FREE``."""
         for name in (model, ANY_MODEL):
             place = bisect_right(self._times.get(name, ()), moment)
             if place:
@@ -37,6 +37,6 @@ class PriceBook:
 
 
 def entry_of(row: Price) -> tuple[str, float, TokenPrice]:
-    """A row of the price table as :class:`PriceBook` takes it."""
+    """Return a row of the price table as :class:`PriceBook` takes it."""
     price = TokenPrice(row.input_tokens, row.cached_tokens, row.output_tokens, row.id)
     return row.model, row.valid_from.timestamp(), price

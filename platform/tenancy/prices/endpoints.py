@@ -32,7 +32,7 @@ router = APIRouter(prefix="/admin/prices")
 def list_prices(
     request: Request, session: ReadSession, query: Annotated[PriceQuery, Query()]
 ) -> Page[PriceOut]:
-    """All prices, past ones included: by model, newest first."""
+    """Return all prices, past ones included: by model, newest first."""
     rows, total = repository.page(session, query.model, query.limit, query.offset)
     currency = request.app.state.settings.tenancy.currency
     return Page(
@@ -47,7 +47,7 @@ def list_prices(
 def create_price(
     body: PriceCreate, request: Request, session: WriteSession, principal: AdminPrincipal
 ) -> PriceOut:
-    """A price from now on, or from a later time, for calls that are accepted then."""
+    """Set a price from now on, or from a later time, for calls that are accepted then."""
     now = utc_now()
     begins = body.valid_from or now
     if not now - timedelta(seconds=1) <= begins <= LATEST:

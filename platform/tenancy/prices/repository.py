@@ -14,14 +14,14 @@ from fairserve.platform.tenancy.prices.book import PriceBook, entry_of
 
 
 def load_book(session: Session) -> PriceBook:
-    """All prices with their history."""
+    """Return all prices with their history."""
     return PriceBook(entry_of(row) for row in read_only(session).scalars(select(Price)))
 
 
 def page(
     session: Session, model: str | None, limit: int, offset: int
 ) -> tuple[Sequence[Price], int]:
-    """A part of the table, by model and then newest first, and how long it is."""
+    """Return a page of the table, by model and then newest first, and its length."""
     conditions = [] if model is None else [Price.model == model]
     rows = session.scalars(
         select(Price)
@@ -34,13 +34,13 @@ def page(
 
 
 def count(session: Session, model: str | None = None) -> int:
-    """How many prices there are, of one model or of all."""
+    """Return the number of prices, of one model or of all."""
     conditions = [] if model is None else [Price.model == model]
     return session.scalar(select(func.count(Price.id)).where(*conditions)) or 0
 
 
 def at(session: Session, model: str, valid_from: datetime) -> Price | None:
-    """The price of a model that begins exactly then."""
+    """Return the price of a model that begins exactly then."""
     return session.scalars(
         select(Price).where(Price.model == model, Price.valid_from == valid_from)
     ).first()

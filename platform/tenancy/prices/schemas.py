@@ -11,13 +11,13 @@ from fairserve.platform.db.schemas import ModelName, Paging, Strict
 
 
 class PriceCreate(Strict):
-    """What a million tokens of a model cost from a time on, in the deployment's currency."""
+    """Prices of a million tokens of a model from a time on, in the deployment's currency."""
 
     model: ModelName
     """The served model, not an alias; ``*`` is every model without a price of its own."""
     input: TokenPriceAmount
     cached_input: TokenPriceAmount | None = None
-    """Of prompt tokens that were found in the cache; null is the price of ``input``."""
+    """Price of prompt tokens that were found in the cache; null is the price of ``input``."""
     output: TokenPriceAmount
     valid_from: AwareDatetime | None = None
     """Null is now. What calls have cost before does not change."""

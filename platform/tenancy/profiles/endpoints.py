@@ -40,7 +40,7 @@ def read_profile(
     options: Options,
     _: Annotated[TenantQuery, Query()],
 ) -> AppProfileOut:
-    """Which profile of an app holds and why, what was declared, and what its calls have used."""
+    """Return the profile of an app in force with its reason, the declared one, and the calls' use."""
     return service.describe(session, _app(session, principal.tenant_id, app_id), options)
 
 
@@ -51,7 +51,7 @@ def read_history(
     principal: TenantPrincipal,
     query: Annotated[TenantPaging, Query()],
 ) -> Page[ProfileVersionOut]:
-    """The profiles that held, the newest first, with the reason of each change."""
+    """Return the past profiles, the newest first, with the reason of each change."""
     app = _app(session, principal.tenant_id, app_id)
     rows, total = repository.history(session, app.id, limit=query.limit, offset=query.offset)
     return Page(

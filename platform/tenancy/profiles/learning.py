@@ -1,6 +1,6 @@
 """The background job that learns profiles from the ledger.
 
-An app is looked at while it is used: every pass until its profile is learned, then at every
+An app is evaluated while it is used: every pass until its profile is learned, then at every
 ``STEADY``. What holds is computed from the ledger's rows and the version before, in a transaction that
 stores the new version, if there is one; so a pass that is cut off has not happened for the app that it
 was at, and one that is repeated finds nothing to change. Passes of several processes exclude each other
@@ -45,7 +45,7 @@ def learn_profiles(
     stopping: Callable[[], bool] = lambda: False,
     now: Callable[[], datetime] = utc_now,
 ) -> int:
-    """Look at every app that is due; returns how many profiles changed."""
+    """Evaluate every app that is due; returns how many profiles changed."""
     changed = 0
     for app_id in _due(sessions, now()):
         if stopping():
@@ -55,7 +55,7 @@ def learn_profiles(
 
 
 def _due(sessions: SessionFactory, now: datetime) -> list[str]:
-    """Apps to look at, those that were not looked at for longest first."""
+    """Return the apps to evaluate, the longest waiting first."""
     recently = exists().where(
         LedgerCall.app_id == App.id, LedgerCall.accepted_at >= now - LATE - STEADY
     )

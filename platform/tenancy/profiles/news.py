@@ -31,7 +31,7 @@ _APPS = 500
 
 
 class ProfileNews:
-    """What control knows of profiles, and what is new."""
+    """Sends changed profiles to control."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ProfileNews:
         learning: LearningOptions | None,
         known: Mapping[str, int],
     ) -> None:
-        """``known``: the versions of apps that control was told of."""
+        """``known`` has the profile version of each app that control has already."""
         self._sessions, self._control, self._learning = sessions, control, learning
         self._known = known
 
@@ -91,7 +91,7 @@ class ProfileNews:
 
 
 def profile_versions(sessions: SessionFactory) -> dict[str, int]:
-    """The version of each app's profile."""
+    """Return the version of each app's profile."""
     with sessions() as session:
         rows = read_only(session).execute(select(App.id, App.profile_version)).all()
     return {row.id: row.profile_version for row in rows}

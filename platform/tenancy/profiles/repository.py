@@ -24,11 +24,11 @@ from fairserve.platform.db.profiles import ProfileSource, ProfileVersion
 from fairserve.platform.db.usage import UsageCalls
 
 KEPT_VERSIONS = 1000
-"""Of one app; the oldest go."""
+"""Stored versions of one app; the oldest are deleted."""
 
 
 def declared_profile(app: App) -> AppProfile:
-    """The profile that its owner declared."""
+    """Return the profile that its owner declared."""
     names = ("input_tokens", "system_tokens", "output_tokens")
     return AppProfile.from_plain(
         {
@@ -40,7 +40,7 @@ def declared_profile(app: App) -> AppProfile:
 
 
 def in_force(app: App, version: ProfileVersion | None, options: LearningOptions | None) -> InForce:
-    """What holds for an app; ``options`` None: nothing is learned, and owners' words are taken."""
+    """Return the profile in force; without ``options`` nothing is learned and the declared one holds."""
     declared = declared_profile(app)
     pinned = app.profile_mode == "pinned" and version is not None
     if version is None or not (pinned or (options is not None and app.profile_mode == "learned")):
@@ -61,13 +61,13 @@ def in_force(app: App, version: ProfileVersion | None, options: LearningOptions 
 def profiles_in_force(
     session: Session, apps: Sequence[App], options: LearningOptions | None
 ) -> dict[str, AppProfile]:
-    """By app."""
+    """Return the profiles in force, by app."""
     versions = latest(session, apps)
     return {app.id: in_force(app, versions.get(app.id), options).profile for app in apps}
 
 
 def latest(session: Session, apps: Collection[App]) -> Mapping[str, ProfileVersion]:
-    """The highest version of each app that has one."""
+    """Return the highest version of each app that has one."""
     ids = [app.id for app in apps if app.profile_version]
     if not ids:
         return {}
@@ -85,7 +85,7 @@ def latest(session: Session, apps: Collection[App]) -> Mapping[str, ProfileVersi
 def history(
     session: Session, app_id: str, *, limit: int, offset: int
 ) -> tuple[Sequence[ProfileVersion], int]:
-    """A part of the versions of an app, the newest first, and their number."""
+    """Return a page of the versions of an app, the newest first, and their number."""
     of_app = ProfileVersion.app_id == app_id
     rows = session.scalars(
         select(ProfileVersion)
@@ -127,7 +127,7 @@ def add_version(
 def believed(
     session: Session, app: App, now: datetime, options: LearningOptions
 ) -> LearningOptions:
-    """The options for this app: how far its word is believed while nothing was seen.
+    """Return the options for this app, with the trust in its declaration while nothing was seen.
 
     What the tenant's calls have used is taken from rollups of the days within the window, of all its
     apps, deleted ones too.
@@ -162,7 +162,7 @@ def believed(
 def seen(
     session: Session, app_id: str, now: datetime, options: LearningOptions
 ) -> tuple[list[CallSeen], list[RunSeen]]:
-    """What of an app was served within the window: the newest calls, and their interactions.
+    """Return an app's newest calls within the window, and their interactions.
 
     Those that began before the oldest of these calls do not count as ended: not all of their calls are
     among them.

@@ -1,6 +1,6 @@
-"""What ``/v1/apps/{app_id}/profile`` says, and what an operator sets.
+"""Bodies of ``/v1/apps/{app_id}/profile``, and of an operator's change.
 
-Answers are read from the attributes of what they tell of: profiles, their versions, and figures.
+Answers are read from attributes of the objects that they describe.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ProfileInForce(ProfileOut):
 
     stages: list[StageInForce]  # type: ignore[assignment]  # each is a StageOut
     agents: dict[str, list[StageOut]]
-    """What the calls of agents that are named are expected to use; it foretells their output."""
+    """Expected tokens of the calls of named agents; their output is predicted from it."""
     seen_stages: int
     """So many of the first stages are as calls have shown."""
     believed_tokens: float | None
@@ -51,7 +51,7 @@ class ProfileVersionOut(BaseModel):
 
 
 class SpreadOut(BaseModel):
-    """Where values lie, recent ones weighing more."""
+    """Spread of values, recent ones weighing more."""
 
     expected: float
     """The mean, with values beyond the 98th percentile counted as that."""
@@ -70,11 +70,11 @@ class StageSeen(BaseModel):
 
 
 class Seen(BaseModel):
-    """What the app's recent calls have used."""
+    """Tokens that the app's recent calls used."""
 
     calls: int
     interactions: int
-    """That have ended."""
+    """Interactions that have ended."""
     stages: list[StageSeen]
     """Those of which enough calls were seen, and no later ones."""
     agents: dict[str, list[StageSeen]]
@@ -82,15 +82,15 @@ class Seen(BaseModel):
 
 
 class PredictionOut(BaseModel):
-    """How good the output was foretold of completed calls, the most recent ones."""
+    """Error of the predicted output of the most recent completed calls."""
 
     calls: int
     mean_output_tokens: float
     mean_error_tokens: float
-    """Foretold less generated."""
+    """Mean of predicted minus generated tokens."""
     mean_absolute_error_tokens: float
     within_half: float
-    """Share of the calls that generated between half and one and a half times what was foretold."""
+    """Share of the calls that generated between half and one and a half times the prediction."""
 
 
 class AppProfileOut(BaseModel):
@@ -102,7 +102,7 @@ class AppProfileOut(BaseModel):
     declared: ProfileOut
     seen: Seen
     prediction: PredictionOut | None
-    """None where no call of which anything was foretold has completed."""
+    """None if no call with a prediction has completed."""
 
 
 class ProfileModeBody(Strict):

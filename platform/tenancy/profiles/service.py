@@ -30,11 +30,11 @@ from fairserve.platform.tenancy.profiles.schemas import (
 )
 
 _COMPARED_CALLS = 1000
-"""The most recent ones, of which the error is told."""
+"""Most recent calls over which the error is computed."""
 
 
 def describe(session: Session, app: App, options: LearningOptions | None) -> AppProfileOut:
-    """What holds, what was declared, and what was seen. Reads the app's recent ledger rows."""
+    """Return the profile in force, the declared one, and figures. Reads the app's recent ledger rows."""
     shown = options or LearningOptions()
     calls, runs = repository.seen(session, app.id, utc_now(), shown)
     figures = figures_of(calls, runs, min_samples=shown.min_samples, half_life_s=shown.half_life_s)
@@ -56,7 +56,7 @@ def set_mode(
     body: ProfileModeBody,
     options: LearningOptions | None,
 ) -> None:
-    """An operator says which profile holds; it does for the next call. The app's row is locked."""
+    """Set the profile in force, from the next call on. The app's row is locked."""
     before = _audited(session, app, options)
     held = repository.in_force(app, repository.latest(session, [app]).get(app.id), options)
     app.profile_mode = body.mode

@@ -13,7 +13,7 @@ from fairserve.throttling.quota import QuotaScope
 
 
 class Holder(NamedTuple):
-    """Whose limits; the primary key of a contract. What the scope has not is empty."""
+    """The subject of a quota, and its primary key. Parts that the scope lacks are empty."""
 
     tenant_id: str
     scope: QuotaScope
@@ -22,22 +22,22 @@ class Holder(NamedTuple):
 
 
 def get(session: Session, holder: Holder) -> Contract | None:
-    """The contract of a holder; None if nothing is limited."""
+    """Return the quotas of a subject; None if nothing is limited."""
     return session.get(Contract, tuple(holder))
 
 
 def of_tenants(session: Session, tenant_ids: Collection[str]) -> dict[Holder, Contract]:
-    """Of tenants themselves."""
+    """Return the quotas of tenants themselves."""
     return _found(session, Contract.tenant_id.in_(tenant_ids), Contract.scope == "tenant")
 
 
 def of_apps(session: Session, app_ids: Collection[str]) -> dict[Holder, Contract]:
-    """Of apps as a whole, and of each of their users."""
+    """Return the quotas of apps as a whole, and of each of their users."""
     return _found(session, Contract.app_id.in_(app_ids))
 
 
 def of_users(session: Session, users: Collection[tuple[str, str]]) -> dict[Holder, Contract]:
-    """Of users, by tenant and id; maybe of others with an id or tenant of one of them, too."""
+    """Return the quotas of users by tenant and id, and maybe of others that share an id or a tenant."""
     return _found(
         session,
         Contract.scope == "user",

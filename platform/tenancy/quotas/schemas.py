@@ -36,12 +36,12 @@ class ContractBody(Strict):
     tpm_limit: Limit | None = None
     """Prompt and output tokens in any 60 seconds."""
     max_parallel_requests: Limit | None = None
-    """Calls under way, waiting or running."""
+    """Calls in progress, waiting or running."""
     max_budget: Amount | None = None
     """The hard end of each period."""
     soft_budget: Amount | None = None
     soft_end: SoftEnd | None = None
-    """Beyond ``soft_budget``: answers say so (``warn``, or null), or no new run begins."""
+    """Beyond ``soft_budget``: answers carry a warning (``warn``, or null), or no new run begins."""
     budget_duration: Duration | None = None
     allowed_models: (
         Annotated[list[ModelName], Field(min_length=1, max_length=MAX_MODELS)] | None

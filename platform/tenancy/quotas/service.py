@@ -29,7 +29,7 @@ _AMOUNTS = ("max_budget", "soft_budget")
 
 
 def shown(contract: Contract | None) -> ContractOut:
-    """The limits as the API shows them."""
+    """Return the limits as the API shows them."""
     if contract is None:
         return NOTHING
     values = {name: getattr(contract, name) for name in ContractOut.model_fields}
@@ -40,7 +40,7 @@ def shown(contract: Contract | None) -> ContractOut:
 
 
 def contract_changed(contract: Contract) -> ContractChanged:
-    """The event that tells control of the limits in force."""
+    """Return the event with the limits in force, for control."""
     models = contract.allowed_models
     return ContractChanged(
         scope=contract.scope,  # type: ignore[arg-type]  # the column holds no other scope
@@ -91,7 +91,7 @@ def change(
 def _announce(
     session: Session, control: ControlInbox, event: ContractChanged, before: Quota
 ) -> None:
-    """Tell control after the commit; ``before`` is what held until now."""
+    """Notify control after the commit; ``before`` has the limits in force until now."""
     reopened = event.quota.period not in (None, before.period)
     after_commit(session, lambda: control.contract_changed(event, reopened=reopened))
 

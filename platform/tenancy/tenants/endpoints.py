@@ -24,7 +24,7 @@ router = APIRouter(prefix="/admin/tenants")
 
 
 def service_of(request: Request, session: WriteSession, principal: AdminPrincipal) -> Tenants:
-    """The tenants as a request sees them."""
+    """Return the service of the tenants, for a request."""
     state = request.app.state
     return Tenants(
         session,
@@ -48,7 +48,7 @@ ReadableTenants = Annotated[Tenants, Depends(_tenants_to_read, scope="function")
 def create_tenant(
     body: TenantCreate, tenants: WritableTenants, response: Response
 ) -> TenantCreated:
-    """A new tenant; the answer shows its key, once."""
+    """Create a tenant; the answer shows its key, once."""
     tenant, key = tenants.create(body)
     response.headers["Cache-Control"] = "no-store"
     return TenantCreated(
@@ -69,7 +69,7 @@ def list_tenants(
 
 @router.get("/{tenant_id}")
 def read_tenant(tenant_id: str, tenants: ReadableTenants) -> TenantOut:
-    """One tenant, deleted or not."""
+    """Return one tenant, deleted or not."""
     return tenants.describe(tenants.get(tenant_id))
 
 
@@ -83,7 +83,7 @@ def change_tenant(tenant_id: str, body: TenantPatch, tenants: WritableTenants) -
 
 @router.delete("/{tenant_id}")
 def delete_tenant(tenant_id: str, tenants: WritableTenants) -> TenantOut:
-    """Delete: its keys stop working, and ``purge_after`` says until when it can be restored."""
+    """Delete: its keys stop working, and ``purge_after`` is the time until which it can be restored."""
     return tenants.describe(tenants.delete(tenant_id))
 
 
@@ -97,7 +97,7 @@ def restore_tenant(tenant_id: str, tenants: WritableTenants) -> TenantOut:
 def create_tenant_key(
     tenant_id: str, tenants: WritableTenants, response: Response, body: KeyCreate | None = None
 ) -> NewKeyOut:
-    """A further tenant key, shown once."""
+    """Create a further tenant key, shown once."""
     ring = tenants.keys_of(tenant_id, change=True, live=True)
     return shown_once(ring.add(body or KeyCreate()), response)
 
@@ -106,7 +106,7 @@ def create_tenant_key(
 def rotate_tenant_keys(
     tenant_id: str, tenants: WritableTenants, response: Response, body: KeyRotate | None = None
 ) -> NewKeyOut:
-    """A new tenant key in place of all others, shown once; the apps' keys stay."""
+    """Create a tenant key in place of all others, shown once; the apps' keys stay."""
     ring = tenants.keys_of(tenant_id, change=True, live=True)
     return shown_once(ring.rotate((body or KeyRotate()).grace_s), response)
 
@@ -115,7 +115,7 @@ def rotate_tenant_keys(
 def list_tenant_keys(
     tenant_id: str, tenants: ReadableTenants, query: Annotated[Paging, Query()]
 ) -> Page[KeyOut]:
-    """A tenant's own keys by prefix, revoked ones included, oldest first."""
+    """Return a tenant's own keys by prefix, revoked ones included, oldest first."""
     rows, total = tenants.keys_of(tenant_id).page(query.limit, query.offset)
     return Page(
         items=[KeyOut.model_validate(row) for row in rows],

@@ -17,7 +17,7 @@ class TenantCreate(Strict):
     name: Name
     weight: Weight = 1.0
     levels: TenantLevels | None = None
-    """How its share is divided among its clients; null: by the levels of the system."""
+    """Levels by which its share is divided among its clients; null for those of the system."""
     contract: ContractBody | None = None
 
 
@@ -40,7 +40,7 @@ class TenantOut(BaseModel):
     name: str
     weight: float
     levels: TenantLevels | None
-    """How its share is divided; null: by the levels of the system."""
+    """Levels by which its share is divided; null for those of the system."""
     contract: ContractOut
     created_at: datetime
     suspended_at: datetime | None
@@ -65,7 +65,7 @@ class UserQuery(Paging):
 
 
 class UserPut(Strict):
-    """What shall hold for a user; what is left out returns to its default."""
+    """Settings of a user; a field that is left out returns to its default."""
 
     weight: Weight = 1.0
     rpm: int | None = Field(None, ge=1, le=1_000_000)

@@ -48,11 +48,11 @@ class Tenants:
         self._retention = retention
 
     def get(self, tenant_id: str) -> Tenant:
-        """One tenant, deleted or not. Raises NotFoundError."""
+        """Return one tenant, deleted or not. Raises NotFoundError."""
         return self._get(tenant_id)
 
     def page(self, query: NamedPaging) -> tuple[list[TenantOut], int]:
-        """The part that is asked for, oldest first, and how many fit."""
+        """Return a page of the tenants, oldest first, and the number of all that match."""
         deleted = Tenant.deleted_at.is_not(None)
         which = [deleted if query.deleted else ~deleted, *named(Tenant.name, query.name)]
         statement = select(Tenant).where(*which).order_by(Tenant.created_at, Tenant.id)
@@ -61,7 +61,7 @@ class Tenants:
         return self._describe(rows), total
 
     def create(self, body: TenantCreate) -> tuple[Tenant, keys.IssuedKey]:
-        """A new tenant with its key."""
+        """Create a tenant with its key."""
         self._check_name(body.name)
         tenant = Tenant(
             id=new_id("tn"),
@@ -132,11 +132,11 @@ class Tenants:
         return tenant
 
     def keys_of(self, tenant_id: str, *, change: bool = False, live: bool = False) -> KeyRing:
-        """A tenant's own keys, not those of its apps; ``change`` keeps other writers off them."""
+        """Return a tenant's own keys, not those of its apps; ``change`` locks out other writers."""
         return self._key_ring(self._get(tenant_id, lock=change, live=live))
 
     def describe(self, tenant: Tenant) -> TenantOut:
-        """The tenant as the API shows it."""
+        """Return the tenant as the API shows it."""
         return self._describe([tenant])[0]
 
     # --- parts ------------------------------------------------------------------------------------

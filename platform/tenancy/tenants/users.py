@@ -57,7 +57,7 @@ def list_users(session: ReadSession, query: Annotated[UserQuery, Query()]) -> Pa
 
 @router.get("/{tenant_id}/{user:path}", dependencies=[Depends(require_admin)])
 def read_user(tenant_id: str, user: User, session: ReadSession) -> UserOut:
-    """One user; defaults if nobody has set anything."""
+    """Return one user; defaults if nobody has set anything."""
     _tenant(session, tenant_id)
     return _described(session, tenant_id, user)
 

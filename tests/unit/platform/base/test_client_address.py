@@ -53,8 +53,8 @@ def test_nobody_is_believed_by_default():
 
 
 def test_the_scheme_is_what_the_last_proxy_says():
-    for said, scheme in (("https", "https"), ("http, HTTPS", "https"), ("ftp", "http")):
-        assert client_scheme(scope("10.0.0.1", x_forwarded_proto=said), PROXIES) == scheme
+    for sent, scheme in (("https", "https"), ("http, HTTPS", "https"), ("ftp", "http")):
+        assert client_scheme(scope("10.0.0.1", x_forwarded_proto=sent), PROXIES) == scheme
     assert client_scheme(scope("10.0.0.1"), PROXIES) == "http"
     assert client_scheme(scope(None, x_forwarded_proto="https"), PROXIES) == "http"
 

@@ -1,4 +1,4 @@
-"""The fleet file: what it may say, and following it while it changes."""
+"""The fleet file: its allowed contents, and following it while it changes."""
 
 import asyncio
 import json
@@ -200,7 +200,7 @@ async def test_a_broken_file_changes_nothing_and_is_told_once(watched, caplog):
     assert await watched.look() is None
     assert watched.watch.problem == "No such file or directory"
     watched.write({"workers": [worker()]})
-    assert await watched.look() == ["a"], "said again, although it is what was there before"
+    assert await watched.look() == ["a"], "applied again, although it equals the part before"
     assert watched.watch.problem == ""
 
 

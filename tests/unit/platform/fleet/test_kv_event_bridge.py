@@ -1,4 +1,4 @@
-"""When a worker's KV events are lost, the log says whose view the router goes by."""
+"""When a worker's KV events are lost, the log names the view that the router uses."""
 
 import logging
 
@@ -28,8 +28,8 @@ async def test_a_loss_and_its_end_are_logged_once_each(bridge, caplog):
         bridge._forward(WorkerCacheReset("w", complete))
     follower.close()
     assert len(bridge.posted) == 5
-    said = [record.levelname for record in caplog.records]
-    assert said == ["WARNING", "INFO"]
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING", "INFO"]
     assert "worker w" in caplog.text
     assert "its own view" in caplog.text
 

@@ -16,7 +16,7 @@ from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 
 class Tokenizers:
-    """Loads what it is told, when it is told."""
+    """Loads tokenizers when the test releases them."""
 
     def __init__(self):
         self.loaded = []

@@ -78,7 +78,7 @@ class World:
         self.pool = WorkerPool(
             self.control,
             session,
-            lambda *told: None,
+            lambda *reported: None,
             local_options={"quantum": PROMPT_TOKENS},
             circuit=CIRCUIT,
         )

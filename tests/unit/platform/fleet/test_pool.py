@@ -1,4 +1,4 @@
-"""Workers join, are lost, come back, drain and leave; control hears each of it once."""
+"""Workers join, are lost, return, drain and leave; control gets each event once."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ async def test_a_worker_without_its_model_says_why_it_does_not_join(world, serve
     await world.looks(server, 12)
     assert (world.state(), world.joined) == ("joining", {})
     assert world.view()["reason"] == "it does not serve 'other'; it serves m"
-    assert caplog.text.count("cannot join") == 1, "it is said once"
+    assert caplog.text.count("cannot join") == 1, "it is logged once"
     server.models.append("other")
     await world.until(lambda: world.state() == "ready")
     assert world.view()["reason"] == ""
@@ -128,8 +128,8 @@ async def test_a_server_of_another_kind_joins_with_what_is_said_of_it(world, pla
     held = await world.pool["w"].open(request("hold"))
     waiting = asyncio.ensure_future(world.pool["w"].open(request(name="second")))
     await settle()
-    told = {"waiting": 1, "sent": 1, "concurrency": 1, "paused_s": 0.0}
-    assert world.view()["local_queue"] == told
+    queue = {"waiting": 1, "sent": 1, "concurrency": 1, "paused_s": 0.0}
+    assert world.view()["local_queue"] == queue
     held.close()
     (await waiting).close()
     assert plain.most_under_way == 1
@@ -240,7 +240,7 @@ async def test_a_new_process_is_there_at_once_whatever_the_old_one_did(world, se
 
 async def test_an_error_of_ours_does_not_end_the_looks(world, server, caplog):
     world.refuses = None
-    world.facts = None  # what is told has nowhere to go
+    world.facts = None  # reports have no receiver
     world.add(server)
     await world.until(lambda: "internal error" in world.view()["reason"])
     world.facts = []

@@ -1,4 +1,4 @@
-"""The running fleet: what it tells pool and models, and that nothing is removed under its calls."""
+"""The running fleet: its notices to pool and models, and no removal of a worker with calls."""
 
 import asyncio
 import threading
@@ -23,28 +23,28 @@ class World:
     """A pool, models and control that only remember."""
 
     def __init__(self, **options):
-        self.told = []
+        self.notices = []
         self.calls = {}
         self.busy = set()
         self.asked = asyncio.Event()
         pool = SimpleNamespace(
-            add=lambda spec: self.told.append(f"add {spec.url}"),
-            drain=lambda worker_id: self.told.append(f"drain {worker_id}"),
+            add=lambda spec: self.notices.append(f"add {spec.url}"),
+            drain=lambda worker_id: self.notices.append(f"drain {worker_id}"),
             undrain=self.undrain,
-            remove=lambda worker_id: self.told.append(f"remove {worker_id}"),
+            remove=lambda worker_id: self.notices.append(f"remove {worker_id}"),
             busy=lambda worker_id: worker_id in self.busy,
         )
         models = SimpleNamespace(
             set_fleet=lambda desired: None,
             worker_drains=lambda worker_id: None,
-            worker_undrains=lambda worker_id: self.told.append(f"models: undrained {worker_id}"),
-            worker_left=lambda worker_id: self.told.append(f"left {worker_id}"),
+            worker_undrains=lambda worker_id: self.notices.append(f"models: undrained {worker_id}"),
+            worker_left=lambda worker_id: self.notices.append(f"left {worker_id}"),
         )
         self.fleet = RunningFleet(pool, models, self.cluster, look_s=0, **options)
         self.away = set()
 
     def undrain(self, worker_id):
-        self.told.append(f"undrain {worker_id}")
+        self.notices.append(f"undrain {worker_id}")
         return worker_id not in self.away
 
     async def cluster(self):
@@ -53,9 +53,9 @@ class World:
             workers=[SimpleNamespace(worker_id=w, calls=n) for w, n in self.calls.items()]
         )
 
-    def news(self):
-        told, self.told = self.told, []
-        return told
+    def new_notices(self):
+        notices, self.notices = self.notices, []
+        return notices
 
     async def look_at_nobody(self):
         """Time for a look that would be wrong: nobody drains."""
@@ -79,14 +79,14 @@ async def world():
 
 async def test_a_worker_is_drained_before_it_goes(world):
     world.fleet.set_part("file", FleetPart(workers=(A, B)))
-    assert world.news() == ["add http://a", "add http://b"]
+    assert world.new_notices() == ["add http://a", "add http://b"]
     world.calls = {"a": 1, "b": 3}
     world.fleet.set_part("file", FleetPart(workers=(B,)))
-    assert world.news() == ["drain a"]
+    assert world.new_notices() == ["drain a"]
     await world.look()
-    assert world.news() == []
+    assert world.new_notices() == []
     world.calls = {"a": 0, "b": 3}
-    assert await until(world.news) == ["remove a", "left a"]
+    assert await until(world.new_notices) == ["remove a", "left a"]
     assert set(world.fleet.present) == {"b"}
 
 
@@ -118,17 +118,17 @@ async def test_a_changed_worker_drains_and_joins_at_its_new_place(world):
     moved = WorkerSpec("a", "http://elsewhere")
     world.fleet.set_part("file", FleetPart(workers=(moved,)))
     await world.look()
-    assert world.news() == ["add http://a", "drain a"]
+    assert world.new_notices() == ["add http://a", "drain a"]
     world.calls = {}
-    assert await until(world.news) == ["remove a", "left a", "add http://elsewhere"]
+    assert await until(world.new_notices) == ["remove a", "left a", "add http://elsewhere"]
 
 
 async def test_a_worker_dropped_by_force_goes_at_once(world):
     world.fleet.set_stored(stored(A, B))
     world.calls = {"a": 9, "b": 9}
-    world.news()
+    world.new_notices()
     world.fleet.set_stored(stored(B), drop="a")
-    assert world.news() == ["remove a", "left a"]
+    assert world.new_notices() == ["remove a", "left a"]
 
 
 @pytest.mark.parametrize("source", ["settings", "api", "file"])
@@ -141,23 +141,23 @@ async def test_a_drained_worker_leaves_the_pool_and_stays_wanted(world, source):
     world.fleet.set_stored(stored(*workers, drained="a"))
     await until(lambda: "a" not in world.fleet.present)
     assert world.fleet.desired.workers["a"].drain == NOTE
-    assert world.news() == ["add http://a", "drain a", "remove a"]
+    assert world.new_notices() == ["add http://a", "drain a", "remove a"]
     world.fleet.set_stored(stored(*workers))
-    assert world.news() == ["add http://a"]
+    assert world.new_notices() == ["add http://a"]
 
 
 async def test_what_the_file_changes_leaves_a_drain_as_it_is(world):
     world.fleet.set_part("file", FleetPart(workers=(A,)))
     world.fleet.set_stored(stored(drained="a"))
     await until(lambda: "a" not in world.fleet.present)
-    world.news()
+    world.new_notices()
     moved = WorkerSpec("a", "http://elsewhere")
     world.fleet.set_part("file", FleetPart(workers=(moved, B)))
-    assert world.news() == ["add http://b"]
+    assert world.new_notices() == ["add http://b"]
     world.fleet.set_part("file", FleetPart(workers=(B,)))
-    assert world.news() == ["left a"], "now it is none of its model's any more"
+    assert world.new_notices() == ["left a"], "now it is none of its model's any more"
     world.fleet.set_part("file", FleetPart(workers=(A, B)))
-    assert world.news() == []
+    assert world.new_notices() == []
     assert "a" in world.fleet.without("api").workers
     assert world.fleet.without("api").workers["a"].drained
 
@@ -169,13 +169,13 @@ async def test_a_drain_is_taken_back_while_calls_run(world):
     await world.look()
     world.fleet.set_stored(stored())
     await world.look_at_nobody()
-    told = ["undrain a", "models: undrained a"]
-    assert world.news() == ["add http://a", "drain a", *told]
+    notices = ["undrain a", "models: undrained a"]
+    assert world.new_notices() == ["add http://a", "drain a", *notices]
     assert not world.fleet.present["a"].draining
     world.fleet.set_stored(stored(drained="a"))
     world.away = {"a"}
     world.fleet.set_stored(stored())
-    assert world.news() == ["drain a", "undrain a"], "it tells its model when it joins"
+    assert world.new_notices() == ["drain a", "undrain a"], "it reports its model when it joins"
 
 
 async def test_calls_that_control_does_not_count_keep_a_worker(world):
@@ -184,17 +184,17 @@ async def test_calls_that_control_does_not_count_keep_a_worker(world):
     world.busy = {"a"}
     world.fleet.set_stored(stored(drained="a"))
     await world.look()
-    assert world.news() == ["add http://a", "drain a"]
+    assert world.new_notices() == ["add http://a", "drain a"]
     world.busy = set()
-    assert await until(world.news) == ["remove a"]
+    assert await until(world.new_notices) == ["remove a"]
 
 
 async def test_an_embedded_worker_is_drained_and_its_process_left_alone(world):
     world.fleet.set_part("embedded", FleetPart(workers=(WorkerSpec("w0", ""),)))
-    assert world.news() == []
+    assert world.new_notices() == []
     world.fleet.embedded_ready("w0", "http://127.0.0.1:1")
     world.fleet.set_stored(stored())
-    assert world.news() == ["add http://127.0.0.1:1"]
+    assert world.new_notices() == ["add http://127.0.0.1:1"]
     world.calls = {"w0": 1}
     world.fleet.set_stored(stored(drained="w0"))
     await world.look()
@@ -203,11 +203,11 @@ async def test_an_embedded_worker_is_drained_and_its_process_left_alone(world):
     await until(lambda: world.fleet.present["w0"].idle)
     world.fleet.embedded_lost("w0")
     world.fleet.embedded_ready("w0", "http://127.0.0.1:2")
-    told = ["drain w0", "remove w0", "add http://127.0.0.1:2", "drain w0"]
-    assert world.news() == told, "it stays drained"
+    notices = ["drain w0", "remove w0", "add http://127.0.0.1:2", "drain w0"]
+    assert world.new_notices() == notices, "it stays drained"
     await until(lambda: world.fleet.present["w0"].idle)
     world.fleet.set_stored(stored())
-    assert world.news() == ["undrain w0", "models: undrained w0"]
+    assert world.new_notices() == ["undrain w0", "models: undrained w0"]
     assert world.fleet.present["w0"].spec.url == "http://127.0.0.1:2"
 
 
@@ -217,15 +217,15 @@ async def test_drains_hold_from_the_start(caplog):
     world.fleet.set_part("embedded", FleetPart(workers=(WorkerSpec("w0", ""),)))
     world.fleet.set_part("settings", FleetPart(workers=(A, B)))
     world.fleet.embedded_ready("w0", "http://127.0.0.1:1")
-    assert world.news() == ["add http://b", "add http://127.0.0.1:1", "drain w0"]
+    assert world.new_notices() == ["add http://b", "add http://127.0.0.1:1", "drain w0"]
 
 
 async def test_sources_do_not_disturb_each_other(world):
     world.fleet.set_part("settings", FleetPart(workers=(A,)))
     world.fleet.set_stored(stored(B))
-    world.news()
+    world.new_notices()
     world.fleet.set_part("file", FleetPart())
-    assert world.news() == []
+    assert world.new_notices() == []
     assert set(world.fleet.without("api").workers) == {"a"}
 
 
@@ -262,7 +262,7 @@ async def test_a_worker_that_the_pool_refuses_is_tried_again(world, caplog):
     assert world.fleet.present == {}
     world.fleet._pool.add = add
     world.fleet.set_part("file", FleetPart(workers=(A, B)))
-    assert world.news() == ["add http://a", "add http://b"]
+    assert world.new_notices() == ["add http://a", "add http://b"]
 
 
 async def test_a_failure_reaches_the_thread_that_asked(world):

@@ -70,7 +70,7 @@ async def test_workers_are_announced_with_their_port(supervise):
     world, supervisor = supervise(SERVES, count=2)
     await world.until(lambda: len(world.ready) == 2)
     pids = {process.worker_id: process.pid for process in supervisor.processes()}
-    assert world.ready == pids, "the script tells its pid as its port"
+    assert world.ready == pids, "the script reports its pid as its port"
 
 
 async def test_a_worker_that_dies_is_replaced(supervise):
