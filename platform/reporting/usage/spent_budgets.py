@@ -1,4 +1,4 @@
-"""What budgets have spent: asked of the ledger, and told to control."""
+"""Spending of budgets, read from the ledger and reported to control."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from fairserve.platform.reporting.usage.spending import spent_before
 from fairserve.scheduling.events import BudgetSpent, ContractChanged, Event
 
 FLUSH_S = 10.0
-"""How long a new budget waits for the ledger before it is told later."""
+"""Seconds that a new budget waits for the ledger; after that its spending is reported later."""
 
 
 class SpentBudgets:
-    """The ledger's answer for one budget, and for all of them when the server starts."""
+    """Reads the spending of one budget, and that of all budgets when the server starts."""
 
     def __init__(self, sessions: SessionFactory, ledger: Ledger) -> None:
         self._sessions = sessions
         self._ledger = ledger
 
     def before(self, contract: ContractChanged, until: float) -> Sequence[BudgetSpent]:
-        """A :data:`~fairserve.platform.control.budgets.SpentBefore`."""
+        """Implement :data:`~fairserve.platform.control.budgets.SpentBefore`."""
         if not self._ledger.flush(FLUSH_S):
             raise TimeoutError("the ledger is behind the journal")
         with self._sessions() as session:
             return spent_before(session, contract, until)
 
     def open_all(self, events: Iterable[Event], openings: BudgetOpenings) -> None:
-        """Tell what the budgets among the start's events have spent; blocks."""
+        """Report the spending of the budgets among the start's events; blocks."""
         now = utc_now().timestamp()
         budgets = [
             (event, now)
@@ -45,7 +45,7 @@ class SpentBudgets:
 
 
 async def retry_openings(openings: BudgetOpenings) -> None:
-    """Tell what the ledger could not tell at once, again and again."""
+    """Retry the reports that failed because the ledger was behind, every ``FLUSH_S``."""
     while True:
         await asyncio.sleep(FLUSH_S)
         await asyncio.to_thread(openings.retry)
