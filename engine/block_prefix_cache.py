@@ -1,15 +1,15 @@
-"""The prefix cache of one engine: a tree with a single worker, and the keys of the calls that are there.
+"""The prefix cache of one engine: a tree with a single worker, and the block keys of its calls.
 
-Nothing is stored but which prefixes there are; matches are of full blocks, and at most all of a prompt
-but its last token, which an engine always computes. It is what the simulator's engines have, and what
-the queue before a server of another kind believes that server to have.
+It stores only which prefixes are cached; matches are of full blocks, and never include the last token of
+a prompt, which an engine always computes. The simulator's engines use it as their cache, and the queue
+in front of a server of another kind as an estimate of that server's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fairserve.scheduling.base import CacheNews, LocalCall
+from fairserve.scheduling.base import CacheListener, LocalCall
 from fairserve.scheduling.block_keys import BlockKeys
 from fairserve.scheduling.prefix_node import Node
 from fairserve.scheduling.prefix_tree import PrefixTree
@@ -33,23 +33,23 @@ class BlockPrefixCache:
         return self._tree.locked_blocks(_HERE) * self.block_tokens
 
     def resize(self, capacity_tokens: int) -> None:
-        """Evict down to so many tokens, as far as nothing is locked, and stay below from now on."""
+        """Set the capacity and evict down to it, as far as blocks are not locked."""
         self._tree.resize(_HERE, max(0, capacity_tokens) // self.block_tokens)
 
     def register(self, call_id: str, keys: BlockKeys) -> None:
-        """A call with these block keys is here."""
+        """Add a call with these block keys."""
         self._keys[call_id] = keys
 
     def forget(self, call_id: str) -> None:
-        """It has left."""
+        """Remove a call."""
         del self._keys[call_id]
 
     def full_blocks(self, call_id: str) -> int:
-        """Blocks of the prompt that can be cached at all."""
+        """Return the number of the prompt's full blocks."""
         return len(self._keys[call_id])
 
     def match(self, call: LocalCall) -> tuple[int, Hashable, Hashable]:
-        """Cached tokens of a waiting call; the node where its match ends, and the block after that."""
+        """Return a waiting call's cached tokens, the node where its match ends, and the next block."""
         keys = self._keys[call.call_id]
         blocks, node = self._tree.find(keys)
         following = keys[blocks] if blocks < len(keys) else None
@@ -57,20 +57,20 @@ class BlockPrefixCache:
             return 0, None, following
         return min(blocks * self.block_tokens, call.prompt_tokens - 1), node, following
 
-    def follow(self, news: CacheNews) -> None:
-        """Tell of the first blocks of what is stored, and of nodes that change or go."""
+    def follow(self, listener: CacheListener) -> None:
+        """Notify ``listener`` of first blocks that are stored, and of nodes that change or disappear."""
         block_tokens = self.block_tokens
 
         def disappeared(node: Node, kept: int) -> None:
-            news.changed(node, (node.start + kept) * block_tokens if kept else -1)
+            listener.changed(node, (node.start + kept) * block_tokens if kept else -1)
 
         def renamed(node: Node, other: Node, depth: int) -> None:
-            news.renamed(node, other, depth * block_tokens)
+            listener.renamed(node, other, depth * block_tokens)
 
-        self._tree.follow(news.changed, disappeared, renamed)
+        self._tree.follow(listener.changed, disappeared, renamed)
 
     def lock(self, call_id: str) -> Node:
-        """Keep what is cached of a call's prompt; give the answer to :meth:`unlock`."""
+        """Lock the cached part of a call's prompt; pass the result to :meth:`unlock`."""
         return self._tree.lock(self._keys[call_id], _HERE)
 
     def unlock(self, locked: Node) -> None:
@@ -78,7 +78,7 @@ class BlockPrefixCache:
         self._tree.unlock(locked, _HERE)
 
     def store(self, call_id: str, blocks: int | None = None) -> None:
-        """So many blocks of a call's prompt (None: all) are computed; older ones are evicted for it."""
+        """Store the first computed blocks of a call's prompt (None: all); older blocks are evicted."""
         keys = self._keys[call_id]
         whole = blocks is None or blocks == len(keys)
         self._tree.insert(keys if whole else keys[:blocks], _HERE)

@@ -1,7 +1,7 @@
-"""A local scheduler from what an operator wrote: a name, and options as ``name=value``.
+"""Makes a local scheduler from an operator's text: a name, and options as ``name=value``.
 
 Both engines read them the same way, the embedded one from flags, the plug-in for vLLM from the
-environment. Names and values that are not allowed raise ValueError with what is.
+environment. A name or value that is not allowed raises ValueError with the allowed ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 
 def read_options(items: Iterable[str]) -> dict[str, object]:
-    """``["quantum=5000", "refill-when-stuck=false"]`` as a mapping, values as JSON where they are it."""
+    """Return ``["quantum=5000", "refill-when-stuck=false"]`` as a mapping; JSON values are decoded."""
     options: dict[str, object] = {}
     for item in items:
         name, separator, text = item.partition("=")
@@ -26,7 +26,7 @@ def read_options(items: Iterable[str]) -> dict[str, object]:
 
 
 def make_local_scheduler(name: str, options: Mapping[str, object]) -> LocalScheduler:
-    """The scheduler of that name with these options."""
+    """Return the scheduler of this name with these options."""
     try:
         make = LOCAL_SCHEDULERS[name]
     except KeyError as error:
@@ -42,7 +42,7 @@ def make_local_scheduler(name: str, options: Mapping[str, object]) -> LocalSched
 
 
 def _check_kind(name: str, option: str, value: object, default: object) -> None:
-    """A text where a number belongs would fail later, and say less."""
+    """Raise ValueError for a value of the wrong type, which would fail later with a worse message."""
     if isinstance(default, bool):
         fits, kind = isinstance(value, bool), "true, false"
     elif isinstance(default, int):
@@ -56,7 +56,7 @@ def _check_kind(name: str, option: str, value: object, default: object) -> None:
 
 
 def _value(text: str) -> object:
-    """JSON where it is JSON, else the text itself; NaN and infinity are not JSON."""
+    """Return a JSON value decoded, else the text itself; NaN and infinity are not JSON."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except ValueError:

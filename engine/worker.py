@@ -1,9 +1,9 @@
-"""``fairserve worker``: one engine process that serves HTTP until it is told to stop.
+"""``fairserve worker``: one engine process that serves HTTP until it is stopped.
 
 When it is ready it prints one line of JSON on standard output:
 ``{"event": "ready", "port", "model", "kv_capacity_tokens", "max_model_len", "kv_events_endpoint",
 "kv_events_replay_endpoint"}``, the last two empty where KV events are off. SIGTERM and SIGINT
-drain it (no new calls, those that are here end, within ``--drain-limit``) and it exits with 0; a
+drain it (new calls are rejected, running ones end within ``--drain-limit``) and it exits with 0; a
 second signal ends it at once. Every flag ``--x-y`` is also ``FAIRSERVE_WORKER_X_Y``.
 """
 
@@ -27,9 +27,9 @@ from fairserve.engine.torch.model_hub import check_model
 from fairserve.scheduling.base import LocalScheduler
 
 if TYPE_CHECKING:
-    from fairserve.engine.kv_publisher import KvPublisher
+    from fairserve.engine.kv_events.publisher import KvPublisher
     from fairserve.engine.torch.model_loader import LoadedModel
-    from fairserve.engine.torch.page_news import PageChange
+    from fairserve.engine.torch.page_changes import PageChange
 
 _ENVIRONMENT = "FAIRSERVE_WORKER_"
 _TRUE = {"1", "true", "yes", "on"}
@@ -42,7 +42,7 @@ _CUDA_KV_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What the flags say. None means: decided by model and device."""
+    """Values of the flags. None: decided by model and device."""
 
     model: str
     host: str
@@ -106,7 +106,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
     def add(flag: str, kind: type, default: object, text: str) -> None:
         variable = _ENVIRONMENT + flag[2:].replace("-", "_").upper()
-        # argparse converts a default that is a string as if it had been given.
+        # argparse converts a default that is a string like the value of a flag.
         parser.add_argument(flag, type=kind, default=environment.get(variable, default), help=text)
 
     add("--model", str, "fairserve-tiny-random", "checkpoint folder, hub id, or the built-in model")
@@ -115,22 +115,32 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--kv-tokens", int, None, "tokens in the KV cache (default: by device and memory)")
     add("--max-batch", int, None, "sequences that run at once (default: 32, on cuda 256)")
     add("--token-budget", int, None, "tokens per forward pass (default: 512, on cuda 8192)")
-    add("--preemption", str, "fair", "who is preempted when no page is free: fair, latest; never")
+    add(
+        "--preemption",
+        str,
+        "fair",
+        "victim of preemption when no page is free: fair, latest; never: none",
+    )
     add("--local-scheduler", str, "dlpm", "policy by which waiting calls enter the batch")
     add("--dtype", str, "auto", "float32, bfloat16, float16; auto: float32, on cuda bfloat16")
     add("--device", str, "auto", "cpu, cuda, cuda:N; auto: cuda if there is one")
-    add("--max-queue", int, 1024, "sequences that may wait; more are answered with 503")
+    add("--max-queue", int, 1024, "sequences that may wait; further calls get 503")
     add("--drain-limit", float, 30.0, "seconds that calls may still take after SIGTERM")
     add("--parent-pid", int, None, "end when this process is no longer the parent")
     add(
         "--kv-events-endpoint",
         str,
         "",
-        "where to publish what becomes of the prefix cache, over ZMQ: tcp://HOST:PORT (0 takes a "
-        "free port), ipc://PATH or ipc://FOLDER/*; prompts go there in clear (default: nowhere)",
+        "endpoint of the KV events, over ZMQ: tcp://HOST:PORT (0 takes a free port), ipc://PATH or "
+        "ipc://FOLDER/*; prompts cross it in clear (default: none)",
     )
-    add("--kv-events-replay-endpoint", str, "", "where batches can be asked for again")
-    add("--kv-events-buffer-steps", int, 1000, "batches kept for that; older ones as one")
+    add("--kv-events-replay-endpoint", str, "", "endpoint of replays of KV events")
+    add(
+        "--kv-events-buffer-steps",
+        int,
+        1000,
+        "batches kept for replays; older ones are folded into one",
+    )
     listed = environment.get(_ENVIRONMENT + "SCHEDULER_OPTION", "")
     parser.add_argument(
         "--scheduler-option",
@@ -152,7 +162,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a worker until it is stopped; the exit status."""
+    """Run a worker until it is stopped. Return the exit status."""
     options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
     parent = (options.parent_pid or os.getppid()) if options.exit_with_parent else 0
     try:
@@ -166,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return asyncio.run(_serve(options, loaded, scheduler, parent))
     except (ValueError, OSError) as error:
         print(f"fairserve worker: {error}", file=sys.stderr)
-        # For whoever started it: the same start would fail again.
+        # For the parent process: the same start would fail again.
         print(json.dumps({"event": "failed", "reason": str(error)}), flush=True)
         return 1
 
@@ -184,8 +194,8 @@ def _kv_publisher(options: WorkerOptions) -> KvPublisher[PageChange] | None:
         if options.kv_events_replay_endpoint:
             raise ValueError("--kv-events-replay-endpoint needs --kv-events-endpoint")
         return None
-    from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
-    from fairserve.engine.torch.page_news import PageNames
+    from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
+    from fairserve.engine.torch.page_changes import PageNames
 
     return KvPublisher(
         KvPublisherOptions(
@@ -202,8 +212,8 @@ async def _serve(
 ) -> int:
     import uvicorn
 
-    from fairserve.engine.server import WorkerServer
     from fairserve.engine.torch.engine_options import EngineOptions
+    from fairserve.engine.wire.server import WorkerServer
 
     publisher = _kv_publisher(options)
     on_gpu = loaded.device.type == "cuda"
@@ -224,7 +234,7 @@ async def _serve(
     ready = asyncio.Event()
 
     class Server(uvicorn.Server):
-        """Leaves the signals to this module: uvicorn would close the door before the drain."""
+        """A server that leaves signals to this module: uvicorn would stop listening before the drain."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
@@ -241,7 +251,7 @@ async def _serve(
             log_level="warning",
             access_log=False,
             lifespan="off",
-            # Longer than clients keep idle connections, so that they close them, not we.
+            # Longer than clients keep idle connections, so that clients close them first.
             timeout_keep_alive=75,
             timeout_graceful_shutdown=5,
         )
@@ -292,7 +302,7 @@ async def _serve(
 
 
 async def _first(event: asyncio.Event, serving: asyncio.Task[None]) -> bool:
-    """Wait for the event; False if the server ended before it, by itself. Raises its error."""
+    """Wait for the event. Return False if the server ended before it, by itself. Raises its error."""
     waiting = asyncio.create_task(event.wait())
     await asyncio.wait({waiting, serving}, return_when=asyncio.FIRST_COMPLETED)
     if waiting.done():
@@ -311,6 +321,6 @@ async def _watch_parent(parent: int) -> None:
 
     Polled: Linux' parent death signal comes when the parent's *thread* ends, too.
     """
-    while os.getppid() == parent:  # noqa: ASYNC110  nothing tells of a change of the parent
+    while os.getppid() == parent:  # noqa: ASYNC110  a change of the parent sends no event
         await asyncio.sleep(0.5)
     os._exit(1)

@@ -1,14 +1,15 @@
 """Virtual counters: the service that each client has received, with the lift of VTC, by levels.
 
-VTC Algorithm 2 lines 6-13, shared by VTC and WSC (ALGORITHMS section 2). A client is a path of levels,
-outermost first. Clients form a tree, and every node of it (a tenant, its users) has a counter among its
-siblings. A node below which nothing was queued is lifted when a call arrives there: to the counter of
-the sibling that left the queue last if no sibling is queued, else to the smallest counter among the
-queued siblings. Selection takes the smallest counter level by level; a charge goes to the whole path.
-So a tenant has one tenant's share, however many users it names. A path of one level is VTC as published.
+VTC Algorithm 2 lines 7-15 and 21-22, shared by VTC and WSC (ALGORITHMS section 2). A client is a path
+of levels, outermost first. Clients form a tree, and every node of it (a tenant, its users) has a counter
+among its siblings. A node below which nothing was queued is lifted when a call arrives there: to the
+counter of the sibling that left the queue last if no sibling is queued, else to the smallest counter
+among the queued siblings. Selection takes the smallest counter level by level; a charge goes to the
+whole path. So a tenant has one tenant's share, however many users it names. A path of one level is VTC
+as published.
 
-Charges that contain a prediction are kept apart (``reserve``), because lifting a newcomer to a level
-that is later given back would make it wait: the lift compares counters without outstanding predictions.
+Charges that contain a prediction are kept apart (``reserve``). A newcomer that is lifted to a level that
+is later refunded would wait: the lift compares counters without outstanding predictions.
 Ties go to the node with the earliest queued call, then to the smaller name.
 
 Cost, amortised: O(log siblings) per level for an arrival and for a selection, O(1) per level for a
@@ -32,17 +33,17 @@ Factors = tuple[float, ...]
 """Factors on a cost at each level of a path, outermost first: 1 / the weight at that level."""
 
 _SWEEP_MIN = 1024
-"""Idle nodes are looked through when there are about this many more nodes."""
+"""Least number of new nodes between two sweeps of idle ones."""
 
 _ROUNDING = 1e-9
-"""Of a prediction of which no more than this is left, nothing is left."""
+"""Largest rest of a prediction that counts as zero."""
 
 
 class VirtualCounters:
     """A tree of counters.
 
-    ``arrive`` returns the node of the client, which the other methods take. It may be used as long as
-    a call of the client is queued or running here; without one it may be forgotten.
+    ``arrive`` returns the node of the client, which the other methods take. The node is valid while a
+    call of the client is queued or running here; afterwards it may be forgotten.
 
     Without ``lift_when_idle`` a node that finds no sibling queued keeps its counter, as in the code of
     the VTC paper; its text lifts it to that of the sibling that left the queue last.
@@ -53,133 +54,13 @@ class VirtualCounters:
         self._root = Node("", None)
         self._nodes = 0
         self._predicting = False
-        """Whether anything was ever reserved: then a lift looks at counters without predictions."""
+        """True once anything was reserved: lifts then compare counters without predictions."""
         self._sweep_at = _SWEEP_MIN
-
-    # --- the tree ---------------------------------------------------------------------------------
-
-    def client(self, path: ClientPath) -> Node:
-        """The node of the client's own calls, made if there is none. Raises ValueError for ()."""
-        if not path:
-            raise ValueError("a client path has no levels; allowed: one or more")
-        node = self._root
-        for name in path:
-            node = self._child(node, name)
-        if node.children:
-            node = self._child(node, "")
-        if not node.line:
-            node.become_leaf(path)
-        return node
-
-    def _child(self, parent: Node, name: str) -> Node:
-        if parent.line:
-            parent = self._split(parent)
-        child = parent.children.get(name)
-        if child is None:
-            child = parent.children[name] = Node(name, parent)
-            self._nodes += 1
-        return child
-
-    def _split(self, leaf: Node) -> Node:
-        """A client's path turns out to be the beginning of others: put a parent in its place."""
-        above = leaf.parent
-        parent = Node(leaf.name, above)
-        parent.served, parent.reserved = leaf.served, leaf.reserved
-        parent.elsewhere = leaf.elsewhere
-        parent.queued, parent.calls, parent.earliest = leaf.queued, leaf.calls, leaf.earliest
-        above.children[leaf.name] = parent
-        if above.last_left is leaf:
-            above.last_left = parent
-        parent.children[""] = leaf
-        parent.active, parent.last_left = (1, None) if leaf.queued else (0, leaf)
-        leaf.name, leaf.parent = "", parent
-        leaf.become_leaf(leaf.path)
-        self._nodes += 1
-        parent.rank()
-        above.rank()
-        return parent
-
-    def _find(self, path: ClientPath) -> Node | None:
-        node = self._root
-        for name in path:
-            child = node.children.get(name)
-            if child is None:
-                return None
-            node = child
-        return node
-
-    # --- questions --------------------------------------------------------------------------------
-
-    def value(self, path: ClientPath) -> float:
-        """The counter at the end of the path, predictions included; 0 for one that is unknown."""
-        node = self._find(path)
-        return 0.0 if node is None else node.served + node.reserved
-
-    def queued(self, path: ClientPath = ()) -> int:
-        """Queued calls at the end of the path and below."""
-        node = self._find(path)
-        return 0 if node is None else node.queued
-
-    def queued_below(self, path: ClientPath) -> bool:
-        """Whether the end of the path is a level with something queued below, and no client."""
-        node = self._find(path)
-        return node is not None and bool(node.active)
-
-    def outstanding(self, path: ClientPath) -> float:
-        """Predictions that are charged to the end of the path and have not come true."""
-        node = self._find(path)
-        return 0.0 if node is None else node.reserved
-
-    def least(self) -> Node:
-        """The client to be served next. Raises IndexError if none has anything queued."""
-        return self._root.least(client=True)
-
-    def minimum(self, path: ClientPath = ()) -> float:
-        """The smallest counter among the queued children of the node at the end of the path.
-
-        Raises IndexError if there is none.
-        """
-        node = self._find(path)
-        if node is None:
-            raise IndexError(f"there is nothing at {path!r}")
-        least = node.least()
-        return least.served + least.reserved
-
-    def reach(self, slack: float) -> Callable[[Node], tuple[float, ...] | None]:
-        """Who is within a slack now: a question to be asked about any number of queued clients.
-
-        The answer is the counters along the client's path, outermost first, or None unless each is
-        at most ``slack`` above the smallest among its queued siblings. It holds until something is
-        queued, leaves or is charged. O(1) a client, once the levels above it are known.
-        """
-        known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
-
-        def below(parent: Node) -> tuple[tuple[float, ...], float] | None:
-            """The parent's own counters, and the most that a child's counter may be."""
-            above = () if parent is self._root else within(parent)
-            if above is None:
-                return None
-            least = parent.least()
-            return above, least.served + least.reserved + slack
-
-        def within(node: Node) -> tuple[float, ...] | None:
-            parent = node.parent
-            if parent in known:
-                found = known[parent]
-            else:
-                found = known[parent] = below(parent)
-            if found is None:
-                return None
-            above, most = found
-            counter = node.served + node.reserved
-            return None if counter > most else (*above, counter)
-
-        return within
 
     # --- the queue --------------------------------------------------------------------------------
 
     def arrive(self, path: ClientPath, arrival: int) -> Node:
-        """A call with this arrival number enters the queue of the client; returns its node.
+        """Lines 7-15: queue a call with this arrival number, and return the node of its client.
 
         Lifts every node of the path below which nothing was queued. Raises ValueError for ().
         """
@@ -203,16 +84,15 @@ class VirtualCounters:
         return client
 
     def _lift_level(self, parent: Node) -> float:
-        """What a child that had nothing queued is lifted to."""
+        """Lines 9-14: return the counter that a child with nothing queued is lifted to."""
         if not parent.active:
             last = parent.last_left if self._lift_when_idle else None
             return 0.0 if last is None else last.served
         return parent.least_served() if self._predicting else parent.least().served
 
-    def leave(self, client: Node, earliest: int | None) -> None:
-        """A queued call leaves without running; ``earliest`` arrived first among the client's rest."""
-        self.dispatch(client, earliest, upcoming=False)
-        self.done(client)
+    def least(self) -> Node:
+        """Line 21: return the client with the smallest counter. Raises IndexError if none is queued."""
+        return self._root.least(client=True)
 
     def dispatch(
         self,
@@ -223,10 +103,10 @@ class VirtualCounters:
         *,
         upcoming: bool = True,
     ) -> Node | None:
-        """A queued call leaves and runs; ``cost`` is charged, ``predicted`` reserved.
+        """Remove a queued call that runs; charge ``cost``, reserve ``predicted`` (lines 25-27).
 
-        ``earliest`` is as in ``leave``. Returns the client to be served next, which is all that a pass
-        over a queue asks for; None if there is none, or it is not wanted.
+        ``earliest`` is as in ``leave``. Returns the client to be served next; None if there is none,
+        or without ``upcoming``.
         """
         if earliest is not None:
             client.earliest = earliest
@@ -254,14 +134,19 @@ class VirtualCounters:
         entry = root.by_counter[0]
         top = entry[3]
         if top.entry is entry and top.line:
-            return top  # what follows would find it, too, with more steps
+            return top  # the same as the line below, with fewer steps
         return root.least(client=True)
+
+    def leave(self, client: Node, earliest: int | None) -> None:
+        """Remove a queued call that does not run; ``earliest`` arrived first among the client's rest."""
+        self.dispatch(client, earliest, upcoming=False)
+        self.done(client)
 
     @contextmanager
     def hidden(self, clients: Iterable[Node]) -> Iterator[None]:
-        """Leave queued clients out of all questions for a while, in which nothing may change.
+        """Hide queued clients inside the context, in which nothing may change.
 
-        O(levels * log siblings) per client. Afterwards everything is as it was.
+        Cost: O(levels * log siblings) per client. The state afterwards is the state before.
         """
         held = [(client, client.queued) for client in clients]
         for client, queued in held:
@@ -282,20 +167,60 @@ class VirtualCounters:
                     node.parent.enter(node)
 
     def done(self, client: Node) -> None:
-        """A running call of the client ended, or is about to return to the queue."""
+        """End a running call of the client, or prepare its return to the queue."""
         for node in client.line:
             node.calls -= 1
             if node.reserved != node.elsewhere and node.calls == node.queued:
-                node.reserved = node.elsewhere  # a rounding error: predictions are of running calls
+                node.reserved = (
+                    node.elsewhere
+                )  # a rounding error: only running calls have predictions
                 _fell(node)
 
     # --- charges ----------------------------------------------------------------------------------
 
-    def change(self, client: Node, served: float, reserved: float, factors: Factors) -> None:
-        """Add to what a client received and to what is reserved for it, at each level by its factor.
+    def charge(self, client: Node, cost: float) -> None:
+        """Add received service; ``cost`` is never negative."""
+        assert cost >= 0, cost
+        for node in client.line:
+            node.served += cost
+            node.entry = None
 
-        What ``charge``, ``reserve``, ``release``, ``realise`` and ``refund`` do where all levels count
-        the same; negative amounts are refunded, released, or have come true. O(levels).
+    def reserve(self, client: Node, cost: float) -> None:
+        """Charge a prediction, to be realised or released later."""
+        self._predicting = True
+        for node in client.line:
+            node.reserved += cost
+            node.entry = None
+
+    def release(self, client: Node, cost: float) -> None:
+        """Release part of a prediction that did not come true."""
+        for node in client.line:
+            _reduce(node, cost)
+            _fell(node)
+
+    def realise(self, client: Node, cost: float) -> None:
+        """Turn part of a prediction into received service; the sum does not change."""
+        for node in client.line:
+            served, reserved = node.served, node.reserved
+            node.served = now_served = served + cost
+            left = reserved - cost
+            node.reserved = left = left if left > _ROUNDING else 0.0
+            node.entry = None
+            if now_served + left < served + reserved:  # by rounding
+                _fell(node)
+
+    def refund(self, client: Node, cost: float) -> None:
+        """Refund a charge whose service was lost through no fault of the client."""
+        for node in client.line:
+            node.served = max(0.0, node.served - cost)
+            if node.queued:
+                node.parent.enter(node)
+
+    def change(self, client: Node, served: float, reserved: float, factors: Factors) -> None:
+        """Add to a client's received service and reservations, at each level times its factor.
+
+        Does the work of ``charge``, ``reserve``, ``release``, ``realise`` and ``refund`` with factors;
+        negative amounts are refunded, released, or have come true. Cost: O(levels).
         """
         if reserved > 0:
             self._predicting = True
@@ -309,21 +234,14 @@ class VirtualCounters:
                 node.reserved = left if left > _ROUNDING else 0.0
             _changed(node, served_before, before)
 
-    def charge(self, client: Node, cost: float) -> None:
-        """Add received service; never negative."""
-        assert cost >= 0, cost
-        for node in client.line:
-            node.served += cost
-            node.entry = None
-
     def charge_elsewhere(
         self, path: ClientPath, served: float, reserved: float = 0.0, factors: Factors = (1.0,)
     ) -> None:
-        """Add what a client received from other counters, and what is reserved for it there.
+        """Add a client's received service and reservations from other counters.
 
-        Both may be negative: a refund, and a prediction that is released or has come true. The two
-        stay apart, as for own calls, so that a lift sees no prediction of another model. An unknown
-        client begins at the counter that it would have if it arrived now. Raises ValueError for ().
+        Both may be negative: a refund, and a prediction that is released or has come true. They stay
+        apart, as for own calls, so that a lift sees no prediction of another model. An unknown client
+        starts at the counter that it would have if it arrived now. Raises ValueError for ().
         """
         if reserved > 0:
             self._predicting = True
@@ -341,7 +259,7 @@ class VirtualCounters:
             self._sweep()
 
     def _known_levels(self, path: ClientPath) -> int:
-        """How many nodes of the client's line are there, the outermost first."""
+        """Return the number of existing nodes of the client's line, from the outermost."""
         node, levels = self._root, 0
         for name in path:
             child = node.children.get(name)
@@ -350,50 +268,135 @@ class VirtualCounters:
             node, levels = child, levels + 1
         return levels + ("" in node.children)
 
-    def reserve(self, client: Node, cost: float) -> None:
-        """Charge a prediction, to be released when it has come true or not."""
-        self._predicting = True
-        for node in client.line:
-            node.reserved += cost
-            node.entry = None
+    # --- questions --------------------------------------------------------------------------------
 
-    def release(self, client: Node, cost: float) -> None:
-        """Give back part of a prediction."""
-        for node in client.line:
-            _reduce(node, cost)
-            _fell(node)
+    def value(self, path: ClientPath) -> float:
+        """Return the counter at the end of the path, predictions included; 0 if it is unknown."""
+        node = self._find(path)
+        return 0.0 if node is None else node.served + node.reserved
 
-    def realise(self, client: Node, cost: float) -> None:
-        """Part of a prediction has come true: received service now, the sum stays as it was."""
-        for node in client.line:
-            served, reserved = node.served, node.reserved
-            node.served = now_served = served + cost
-            left = reserved - cost
-            node.reserved = left = left if left > _ROUNDING else 0.0
-            node.entry = None
-            if now_served + left < served + reserved:  # by rounding
-                _fell(node)
+    def queued(self, path: ClientPath = ()) -> int:
+        """Return the number of queued calls at the end of the path and below."""
+        node = self._find(path)
+        return 0 if node is None else node.queued
 
-    def refund(self, client: Node, cost: float) -> None:
-        """Take back a charge whose service was lost through no fault of the client."""
-        for node in client.line:
-            node.served = max(0.0, node.served - cost)
-            if node.queued:
-                node.parent.enter(node)
+    def queued_below(self, path: ClientPath) -> bool:
+        """Return whether the path ends at a level, not a client, with queued calls below it."""
+        node = self._find(path)
+        return node is not None and bool(node.active)
+
+    def outstanding(self, path: ClientPath) -> float:
+        """Return the predictions charged to the end of the path that have not come true."""
+        node = self._find(path)
+        return 0.0 if node is None else node.reserved
+
+    def minimum(self, path: ClientPath = ()) -> float:
+        """Return the smallest counter among the queued children of the node at the end of the path.
+
+        Raises IndexError if there is none.
+        """
+        node = self._find(path)
+        if node is None:
+            raise IndexError(f"there is nothing at {path!r}")
+        least = node.least()
+        return least.served + least.reserved
+
+    def reach(self, slack: float) -> Callable[[Node], tuple[float, ...] | None]:
+        """Return a function that checks whether a queued client is within a slack.
+
+        It returns the counters along the client's path, outermost first, or None unless each is at most
+        ``slack`` above the smallest among its queued siblings. Valid until something is queued, leaves
+        or is charged. Cost: O(1) per client, once the levels above it are known.
+        """
+        known: dict[Node, tuple[tuple[float, ...], float] | None] = {}
+
+        def below(parent: Node) -> tuple[tuple[float, ...], float] | None:
+            """Return the parent's own counters, and the largest counter that a child may have."""
+            above = () if parent is self._root else within(parent)
+            if above is None:
+                return None
+            least = parent.least()
+            return above, least.served + least.reserved + slack
+
+        def within(node: Node) -> tuple[float, ...] | None:
+            parent = node.parent
+            if parent in known:
+                found = known[parent]
+            else:
+                found = known[parent] = below(parent)
+            if found is None:
+                return None
+            above, most = found
+            counter = node.served + node.reserved
+            return None if counter > most else (*above, counter)
+
+        return within
+
+    # --- the tree ---------------------------------------------------------------------------------
+
+    def client(self, path: ClientPath) -> Node:
+        """Return the node of the client's own calls, made if missing. Raises ValueError for ()."""
+        if not path:
+            raise ValueError("a client path has no levels; allowed: one or more")
+        node = self._root
+        for name in path:
+            node = self._child(node, name)
+        if node.children:
+            node = self._child(node, "")
+        if not node.line:
+            node.become_leaf(path)
+        return node
+
+    def _child(self, parent: Node, name: str) -> Node:
+        if parent.line:
+            parent = self._split(parent)
+        child = parent.children.get(name)
+        if child is None:
+            child = parent.children[name] = Node(name, parent)
+            self._nodes += 1
+        return child
+
+    def _split(self, leaf: Node) -> Node:
+        """Insert a parent for a client whose path is a prefix of another client's path."""
+        above = leaf.parent
+        parent = Node(leaf.name, above)
+        parent.served, parent.reserved = leaf.served, leaf.reserved
+        parent.elsewhere = leaf.elsewhere
+        parent.queued, parent.calls, parent.earliest = leaf.queued, leaf.calls, leaf.earliest
+        above.children[leaf.name] = parent
+        if above.last_left is leaf:
+            above.last_left = parent
+        parent.children[""] = leaf
+        parent.active, parent.last_left = (1, None) if leaf.queued else (0, leaf)
+        leaf.name, leaf.parent = "", parent
+        leaf.become_leaf(leaf.path)
+        self._nodes += 1
+        parent.rank()
+        above.rank()
+        return parent
+
+    def _find(self, path: ClientPath) -> Node | None:
+        node = self._root
+        for name in path:
+            child = node.children.get(name)
+            if child is None:
+                return None
+            node = child
+        return node
 
     # --- forgetting -------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         """Forget idle nodes at or below every queued sibling: the lift makes that harmless.
 
-        What is below an idle parent goes with it. A difference between its children was at most what
-        their last running calls were charged, and nothing is owed between clients that are all away.
+        The nodes below an idle parent are forgotten with it. Their counters differed by at most the
+        charges of their last running calls, and idle clients owe each other nothing.
         """
         self._nodes = self._forget_below(self._root)
         self._sweep_at = 2 * self._nodes + _SWEEP_MIN
 
     def _forget_below(self, parent: Node) -> int:
-        """Returns the number of nodes that are left below."""
+        """Forget idle nodes below a parent; return the number of nodes that remain."""
         level = self._lift_level(parent)
         kept = {
             name: node
@@ -407,7 +410,7 @@ class VirtualCounters:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """State as plain JSON values."""
+        """Return the state as plain JSON values."""
         return {
             "root": node_to_plain(self._root),
             "sweep_at": self._sweep_at,
@@ -415,7 +418,7 @@ class VirtualCounters:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Replace the state by an earlier snapshot. Nodes that were returned before are void."""
+        """Replace the state by an earlier snapshot; nodes returned before become invalid."""
         self._root = node_from_plain(state["root"], None)
         self._nodes = sum(1 for _ in self._root.below())
         self._sweep_at = state["sweep_at"]
@@ -423,7 +426,7 @@ class VirtualCounters:
 
 
 def _changed(node: Node, served_before: float, before: float) -> None:
-    """A counter was ``before``, ``served_before`` of it received: put its heap entries right."""
+    """Update the heap entries of a node; ``before`` and ``served_before`` are its old values."""
     node.entry = None
     if not node.queued:
         return
@@ -446,6 +449,6 @@ def _reduce(node: Node, cost: float) -> None:
 
 
 def _fell(node: Node) -> None:
-    """The counter is smaller than before: where the node is queued, it may be next."""
+    """Update the heap entry of a node whose counter fell: a queued node may now be next."""
     if node.queued:
         node.parent.fell(node)

@@ -1,4 +1,4 @@
-"""Which worker serves in which model's pool, and what is told of it: it joins, reports, drains, is lost.
+"""Membership of workers in the pools of models: they join, report, drain, and are lost.
 
 Part of the dispatcher. O(1) per event; a join, a drain and a loss cost what they cost the router.
 """
@@ -11,11 +11,11 @@ from typing import Any
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.errors import UnknownWorkerError
 from fairserve.scheduling.model_pool import ModelPool
-from fairserve.scheduling.pool import Worker
+from fairserve.scheduling.worker_table import Worker
 
 
 class Membership:
-    """The workers of all pools. ``pool_of`` gives the pool of a model, made when first asked for."""
+    """The workers of all pools. ``pool_of`` returns the pool of a model, made at its first use."""
 
     def __init__(self, pool_of: Callable[[str], ModelPool]) -> None:
         self._pool_of = pool_of
@@ -32,13 +32,13 @@ class Membership:
         }
 
     def compose(self, pools: Iterable[ModelPool]) -> None:
-        """Go on with the workers of these pools."""
-        self._homes = {worker_id: each for each in pools for worker_id in each.pool.workers}
+        """Use the workers of these pools from now on."""
+        self._homes = {worker_id: each for each in pools for worker_id in each.worker_table.workers}
 
     def lose_silent(self, silence_s: float, now_s: float) -> None:
-        """Workers that reported once, and not for so long, are lost."""
+        """Remove workers that reported once, and not for this long."""
         for worker_id, pool in list(self._homes.items()):
-            last_s = pool.pool.workers[worker_id].last_report_s
+            last_s = pool.worker_table.workers[worker_id].last_report_s
             if last_s is not None and now_s - last_s > silence_s:
                 self._on_lost(ev.WorkerLost(worker_id), now_s)
 
@@ -47,7 +47,7 @@ class Membership:
         if pool is None:
             known = ", ".join(self._homes) or "none"
             raise UnknownWorkerError(f"unknown worker {worker_id!r}; joined: {known}")
-        return pool, pool.pool.workers[worker_id]
+        return pool, pool.worker_table.workers[worker_id]
 
     def _on_joined(self, event: ev.WorkerJoined, now_s: float) -> list[ev.Command]:
         if event.worker_id in self._homes:
@@ -59,7 +59,7 @@ class Membership:
 
     def _on_reported(self, event: ev.WorkerReported, now_s: float) -> list[ev.Command]:
         pool, worker = self._require(event.worker_id)
-        pool.pool.report(worker, event.foreign_tokens, now_s)
+        pool.worker_table.report(worker, event.foreign_tokens, now_s)
         return []
 
     def _on_draining(self, event: ev.WorkerDraining, now_s: float) -> list[ev.Command]:
@@ -79,6 +79,6 @@ class Membership:
 
     def _on_cache_report(self, event: ev.CacheReport, now_s: float) -> list[ev.Command]:
         pool = self._homes.get(event.worker_id)
-        if pool is not None:  # else it has gone, and its news is late
+        if pool is not None:  # else the worker has left, and its event is late
             pool.locality.reports.take(event)
         return []

@@ -1,8 +1,8 @@
 """The workers of one model and the queue in front of them: one of the dispatcher's pools.
 
-What belongs to people (runs, limits, profiles) is the dispatcher's and common to all pools; a pool has
-its own queue, router with its deficits, believed caches, feed window and overload. What a client is
-served in one pool counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
+Runs, limits and profiles belong to the dispatcher and are common to all pools; a pool has its own queue,
+router with its deficits, believed caches, feed window and overload. A client's service in one pool
+counts in the queues of the others (:meth:`~fairserve.scheduling.base.Feeder.share`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fairserve.interactions.profile import AppProfile
 from fairserve.interactions.run import Attachment
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.base import Feeder, Router
-from fairserve.scheduling.circumstances import Circumstances
 from fairserve.scheduling.directory import Directory
 from fairserve.scheduling.feed import Feed
-from fairserve.scheduling.live_call import LiveCall
 from fairserve.scheduling.locality import Locality
-from fairserve.scheduling.pool import Pool, Worker
+from fairserve.scheduling.queued_call import QueuedCall
 from fairserve.scheduling.registry import FEEDERS, ROUTERS
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.scheduling.system import SystemConfig
+from fairserve.scheduling.worker_table import Worker, WorkerTable
 from fairserve.throttling.overload import OverloadDetector, Watermarks
 
 
@@ -33,7 +33,7 @@ class ModelPool:
         self, system: SystemConfig, directory: Directory, *, seed: int, block_tokens: int
     ) -> None:
         self.locality = Locality(seed, block_tokens)
-        self.pool = Pool(
+        self.worker_table = WorkerTable(
             system.feed_window, self.locality.workers, hits=system.hit_share is not None
         )
         self.overload = OverloadDetector(Watermarks(system.high_watermark, system.low_watermark))
@@ -46,17 +46,17 @@ class ModelPool:
     def compose(self, feeder: Feeder, router: Router) -> None:
         """Begin with these policies, before the first call."""
         self.feeder, self.router = feeder, router
-        self.feed = Feed(self.locality, feeder, router, self.pool, self._hit_share)
+        self.feed = Feed(self.locality, feeder, router, self.worker_table, self._hit_share)
 
     def load(self) -> tuple[int, int]:
-        """Demand and capacity in tokens, over the workers that take calls."""
-        return self.pool.load(self.feed.demand_tokens)
+        """Return the demand and capacity in tokens, over the workers that take calls."""
+        return self.worker_table.load(self.feed.demand_tokens)
 
     def update_overload(self) -> bool:
-        """Look at the load; whether the pool is overloaded now."""
+        """Update the overload flag from the load, and return it."""
         return self.overload.update(*self.load())
 
-    def circumstances(
+    def rejection_context(
         self,
         call: Call,
         system: SystemConfig,
@@ -64,12 +64,12 @@ class ModelPool:
         attachment: Attachment,
         *,
         asked: bool = True,
-    ) -> Circumstances:
-        """What the refusal of a call was decided on, now. O(1). ``asked``: whether immunity was."""
+    ) -> RejectionContext:
+        """Return the state that a rejection is decided on now. O(1). ``asked``: immunity was checked."""
         demand, capacity = self.load()
         marks = self.overload.watermarks
-        usual = system.immunity.usual(profile, self.pool.context_tokens)
-        return Circumstances(
+        usual = system.immunity.usual(profile, self.worker_table.context_tokens)
+        return RejectionContext(
             system=system.name,
             overloaded=self.overload.overloaded,
             demand_tokens=demand,
@@ -89,18 +89,18 @@ class ModelPool:
 
     # --- a call at its worker ---------------------------------------------------------------------
 
-    def queue(self, live: LiveCall) -> list[ev.Command]:
-        """A call that was not refused arrives."""
+    def queue(self, live: QueuedCall) -> list[ev.Command]:
+        """Queue a call that was not rejected."""
         self.locality.register(live.call)
         return self.feed.add(live)
 
-    def worker_of(self, live: LiveCall) -> Worker | None:
-        """The worker of a dispatched call, if it still lives the same life."""
+    def worker_of(self, live: QueuedCall) -> Worker | None:
+        """Return the worker of a dispatched call, if its epoch is still the same."""
         assert live.worker_id is not None
-        return self.pool.get(live.worker_id, live.epoch)
+        return self.worker_table.get(live.worker_id, live.epoch)
 
-    def start(self, live: LiveCall) -> None:
-        """It left its worker's queue: the window has room again, it holds what it computed."""
+    def start(self, live: QueuedCall) -> None:
+        """Start a call that left its worker's queue: the window has space again, its demand is known."""
         if live.started:
             return
         live.started = True
@@ -108,23 +108,23 @@ class ModelPool:
         worker = self.worker_of(live)
         if worker is not None:
             waited = live.call.prompt_tokens + live.call.expected_output_tokens
-            self.pool.add_waiting(worker, -waited, -live.hit_tokens)
+            self.worker_table.add_waiting(worker, -waited, -live.hit_tokens)
         held = live.call.prompt_tokens - live.cached_tokens + live.output_tokens
         more = held - live.demand_tokens
         if more:
             live.demand_tokens = held
             self.grow(live, more)
 
-    def grow(self, live: LiveCall, tokens: int) -> None:
-        """The calls of this one's worker hold so many more tokens."""
+    def grow(self, live: QueuedCall, tokens: int) -> None:
+        """Add tokens that the calls of this one's worker hold."""
         worker = self.worker_of(live)
         if worker is not None:
-            self.pool.add_demand(worker, tokens)
+            self.worker_table.add_demand(worker, tokens)
 
-    def decoded(self, entries: Iterable[tuple[LiveCall, int]]) -> None:
-        """Dispatched calls have generated so many tokens in all."""
+    def decoded(self, entries: Iterable[tuple[QueuedCall, int]]) -> None:
+        """Charge dispatched calls for their output tokens so far."""
         charged = []
-        at, grown = None, 0  # a call of the worker whose calls come now, and the tokens of these
+        at, grown = None, 0  # a call of the present worker, and the tokens of its calls
         for live, tokens in entries:
             more = tokens - live.output_tokens
             if not live.started:
@@ -144,19 +144,19 @@ class ModelPool:
             self.grow(at, grown)
             self.feeder.decoded(charged)
 
-    def leave(self, live: LiveCall, output_tokens: int, now_s: float) -> None:
+    def leave(self, live: QueuedCall, output_tokens: int, now_s: float) -> None:
         """Take a dispatched call off its worker."""
         self.start(live)
         worker = self.worker_of(live)
         if worker is not None:
             self.locality.left(live.call, worker.worker_id, now_s)
-            self.pool.add_demand(worker, -live.demand_tokens)
+            self.worker_table.add_demand(worker, -live.demand_tokens)
             worker.calls -= 1
         worker_id = None if worker is None else worker.worker_id
-        self.router.finished(live.call, worker_id, live.price, output_tokens)
+        self.router.finished(live.call, worker_id, live.charge_factor, output_tokens)
 
-    def give_back(self, live: LiveCall, client: ClientPath, now_s: float) -> list[ev.Command]:
-        """Its worker failed it before its first token: it waits again, for another one if there is.
+    def requeue(self, live: QueuedCall, client: ClientPath, now_s: float) -> list[ev.Command]:
+        """Queue a call again whose worker failed before its first token; another worker is preferred.
 
         It waits as a call of ``client``, whose path may have changed since it was dispatched.
         """
@@ -166,34 +166,36 @@ class ModelPool:
         live.worker_id = None
         live.call.client = client
         live.cached_tokens = live.output_tokens = 0
-        return self.feed.put_back(live)
+        return self.feed.requeue(live)
 
     # --- workers ----------------------------------------------------------------------------------
 
     def join(self, event: ev.WorkerJoined) -> list[ev.Command]:
-        """A worker joins. Raises ValueError if it is here, or has no capacity."""
-        self.pool.join(event.worker_id, event.kv_capacity_tokens, event.context_tokens, event.kind)
+        """Add a worker. Raises ValueError if it has joined already, or has no capacity."""
+        self.worker_table.join(
+            event.worker_id, event.kv_capacity_tokens, event.context_tokens, event.kind
+        )
         self.locality.add_worker(event.worker_id, event.kv_capacity_tokens)
         self.router.add_worker(event.worker_id)
         return self.feed.pump()
 
     def drain(self, worker: Worker) -> None:
-        """The worker takes no more calls; what it has cached stays known."""
+        """Stop sending calls to a worker; its cache stays known."""
         if not worker.draining:
-            self.pool.drain(worker)
+            self.worker_table.drain(worker)
             self.router.remove_worker(worker.worker_id)
 
     def undrain(self, worker: Worker) -> list[ev.Command]:
-        """The worker takes calls again."""
+        """Send calls to a drained worker again."""
         if not worker.draining:
             return []
-        self.pool.undrain(worker)
+        self.worker_table.undrain(worker)
         self.router.add_worker(worker.worker_id, worker.calls)
         return self.feed.pump()
 
     def lose(self, worker: Worker) -> None:
-        """The worker and its cache are gone."""
-        self.pool.lose(worker)
+        """Remove a worker and its cache."""
+        self.worker_table.lose(worker)
         if not worker.draining:
             self.router.remove_worker(worker.worker_id)
         self.locality.remove_worker(worker.worker_id)
@@ -201,13 +203,13 @@ class ModelPool:
     # --- state ------------------------------------------------------------------------------------
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """State as plain JSON values; ages, not times."""
+        """Return the state as plain JSON values; ages, not times."""
         self.router.tick(now_s)  # so that no time is lost between its last tick and the restore
         return {
             "locality": self.locality.snapshot(now_s),
             "feeder": self.feeder.snapshot(),
             "router": self.router.snapshot(),
-            "pool": self.pool.snapshot(now_s),
+            "worker_table": self.worker_table.snapshot(now_s),
             "overloaded": self.overload.overloaded,
         }
 
@@ -221,9 +223,9 @@ class ModelPool:
         self.feeder.restore(state["feeder"], by_id)
         self.router.restore(state["router"])
         self.router.tick(now_s)
-        self.pool.restore(state["pool"], now_s)
+        self.worker_table.restore(state["worker_table"], now_s)
         self.overload.overloaded = state["overloaded"]
 
-    def resume(self, lives: Iterable[LiveCall]) -> None:
-        """Go on with these calls, which feeder and router know already."""
+    def resume(self, lives: Iterable[QueuedCall]) -> None:
+        """Continue with these calls, which feeder and router have already."""
         self.feed.restore(lives)

@@ -13,16 +13,19 @@ from fairserve.scheduling.feeder.fcfs import FcfsFeeder, FcfsOptions
 from fairserve.scheduling.feeder.wsc import WscFeeder
 from fairserve.scheduling.feeder.wsc_options import PAPER as WSC_PAPER
 from fairserve.scheduling.feeder.wsc_options import VTC, WscOptions
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.drr import Drr, DrrOptions
 from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.local.lcf import Lcf, LcfOptions
 from fairserve.scheduling.local.lpm import Lpm, LpmOptions
 from fairserve.scheduling.local.preble_groups import PrebleGroups, PrebleGroupsOptions
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.cache_aware import CacheAware, CacheAwareOptions
-from fairserve.scheduling.routers.d2lpm import D2lpm, D2lpmOptions
+from fairserve.scheduling.routers.d2lpm import D2lpm
+from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions
 from fairserve.scheduling.routers.least_loaded import LeastLoaded
 from fairserve.scheduling.routers.preble import Preble
 from fairserve.scheduling.routers.preble_options import PrebleOptions
@@ -136,7 +139,7 @@ _PAPER_WSC = {name: getattr(WSC_PAPER, name) for name in WscOptions.__dataclass_
 
 
 def _per_client(name: str, local: str, **more: Any) -> SystemConfig:
-    """A VTC-like local scheduler behind per-client round robin (VTC+RR of the DLPM paper)."""
+    """Return a VTC-like local scheduler behind per-client round robin (VTC+RR of the DLPM paper)."""
     turn = {"per_client": True}
     return SystemConfig(name, "none", "fcfs", "round_robin", local, router_options=turn, **more)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 
 from fairserve.engine.block_prefix_cache import BlockPrefixCache
 from fairserve.interactions.call import Call
-from fairserve.scheduling.base import CacheNews
+from fairserve.scheduling.base import CacheListener
 from fairserve.scheduling.block_keys import BlockHasher
 
 _BLOCK_TOKENS = 16
@@ -30,9 +30,9 @@ class EngineCache(BlockPrefixCache):
         """Compute the keys of a call that is going to wait."""
         self.register(call.call_id, self._hasher.keys(call.token_ids, call.salt))
 
-    def follow(self, news: CacheNews) -> None:
+    def follow(self, listener: CacheListener) -> None:
         """Subscribe as the base does; events are delayed until :meth:`publish`."""
-        super().follow(_Gatherer(news, self._gathered))
+        super().follow(_Gatherer(listener, self._gathered))
 
     def publish(self) -> None:
         """Pass the collected events on."""
@@ -43,12 +43,14 @@ class EngineCache(BlockPrefixCache):
 
 class _Gatherer:
     def __init__(
-        self, news: CacheNews, gathered: list[tuple[Callable[..., None], tuple[object, ...]]]
+        self,
+        listener: CacheListener,
+        gathered: list[tuple[Callable[..., None], tuple[object, ...]]],
     ) -> None:
-        self._news, self._gathered = news, gathered
+        self._listener, self._gathered = listener, gathered
 
     def changed(self, name: Hashable, beyond_tokens: int = -1) -> None:
-        self._gathered.append((self._news.changed, (name, beyond_tokens)))
+        self._gathered.append((self._listener.changed, (name, beyond_tokens)))
 
     def renamed(self, name: Hashable, other: Hashable, up_to_tokens: int) -> None:
-        self._gathered.append((self._news.renamed, (name, other, up_to_tokens)))
+        self._gathered.append((self._listener.renamed, (name, other, up_to_tokens)))

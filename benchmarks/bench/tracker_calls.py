@@ -90,7 +90,7 @@ class Traffic:
     def _live(self, call: Call, answers: tuple[int, ...]) -> None:
         attachment = self.tracker.attach(call, PROFILE, 0.0)
         self.tracker.accept(call, attachment, 0.0)
-        self.tracker.finish(call, "completed", 1, PROFILE, 0.0, answers=answers)
+        self.tracker.finish(call, "completed", 1, PROFILE, 0.0, continuation_keys=answers)
 
     def measured(self, calls: int) -> float:
         """Microseconds per call, of so many calls to random runs."""

@@ -20,7 +20,7 @@ import numpy as np
 from fairserve.benchmarks.bench.figure import Reading
 from fairserve.benchmarks.bench.measure import cpu_ns
 from fairserve.benchmarks.bench.plain_vtc import PlainVtc
-from fairserve.scheduling.base import CacheNews, LocalCall
+from fairserve.scheduling.base import CacheListener, LocalCall
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 DECODED = 10
@@ -34,7 +34,7 @@ class NothingCached:
         """No tokens."""
         return 0, None, None
 
-    def follow(self, news: CacheNews) -> None:
+    def follow(self, listener: CacheListener) -> None:
         """Nothing ever changes."""
 
 

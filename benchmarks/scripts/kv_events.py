@@ -25,21 +25,22 @@ import numpy as np
 import uvicorn
 import zmq
 
-from fairserve.engine import kv_events
-from fairserve.engine.base import KvEndpoints
-from fairserve.engine.kv_events import AllBlocksCleared, KvBatch
-from fairserve.engine.kv_publisher import KvPublisher, KvPublisherOptions
-from fairserve.engine.kv_subscriber import KvSubscriber
-from fairserve.engine.kv_view import KvView
+from fairserve.engine.kv_events import dialect
+from fairserve.engine.kv_events.dialect import AllBlocksCleared, KvBatch
+from fairserve.engine.kv_events.publisher import KvPublisher, KvPublisherOptions
+from fairserve.engine.kv_events.subscriber import KvSubscriber
+from fairserve.engine.kv_events.view import KvView
 from fairserve.engine.torch.builtin_model import BUILTIN_MODEL_NAME
 from fairserve.engine.torch.engine import Engine, EngineOptions
 from fairserve.engine.torch.model_loader import load_model
-from fairserve.engine.torch.page_news import PageNames, PageNews
+from fairserve.engine.torch.page_changes import PageChanges, PageNames
 from fairserve.engine.torch.prefix_trie import PrefixTrie
 from fairserve.engine.torch.sampling_params import SamplingParams
 from fairserve.engine.torch.sequence import SequenceRequest
+from fairserve.engine.wire.base import KvEndpoints
+from fairserve.platform.server.database import prepare_database
+from fairserve.platform.server.lifecycle import Platform, build_app
 from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.wiring import Platform, build_app, prepare_database
 from fairserve.scheduling import events as ev
 from fairserve.scheduling.block_keys import BlockHasher
 from fairserve.scheduling.local.fcfs import Fcfs
@@ -70,7 +71,7 @@ async def foreseen(*, events: bool, kv_tokens: int, seed: int) -> dict[str, floa
             log_level="error",
         )
         platform = Platform(settings)
-        prepare_database(settings, platform.engine)
+        prepare_database(settings.db, platform.engine)
         config = uvicorn.Config(build_app(settings, platform), port=0, log_level="error")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())
@@ -197,12 +198,12 @@ def costs() -> dict[str, float]:
     heard: list[list] = []
     for _ in range(5):
         trie, heard = PrefixTrie(), []
-        news = PageNews(lambda changes, heard=heard: heard.append(list(changes)) or True)
+        news = PageChanges(lambda changes, heard=heard: heard.append(list(changes)) or True)
         news.follow(trie)
         with_events.append(steps(trie, capacity, news.flush))
     names = PageNames()
     began_ns = time.perf_counter_ns()
-    batches = [kv_events.encode(KvBatch(time.time(), names.events(each))) for each in heard]
+    batches = [dialect.encode(KvBatch(time.time(), names.events(each))) for each in heard]
     publish = (time.perf_counter_ns() - began_ns) / 1000 / len(heard)
     hasher = BlockHasher(1, PAGE)
     hasher.keys(prompts(1)[0])
@@ -210,12 +211,12 @@ def costs() -> dict[str, float]:
     before = tracemalloc.get_traced_memory()[0]
     view = KvView("w", hasher, capacity * PAGE)
     for batch in batches:
-        view.apply(kv_events.decode(batch).events)
+        view.apply(dialect.decode(batch).events)
     per_block = (tracemalloc.get_traced_memory()[0] - before) / len(view)
     tracemalloc.stop()
     view = KvView("w", hasher, capacity * PAGE)
     began_ns = time.perf_counter_ns()
-    reports = [view.apply(kv_events.decode(batch).events) for batch in batches]
+    reports = [view.apply(dialect.decode(batch).events) for batch in batches]
     read = (time.perf_counter_ns() - began_ns) / 1000 / len(batches)
     locality = Locality(1)
     locality.add_worker("w", capacity * PAGE)
@@ -250,7 +251,7 @@ def engine_steps(rounds: int) -> tuple[float, float]:
         engine = Engine(loaded, Fcfs(), EngineOptions(kv_tokens=8192), lambda event: None)
         publisher = KvPublisher(KvPublisherOptions("tcp://127.0.0.1:0"), PageNames().events)
         publisher.start()
-        news = PageNews(publisher.put)
+        news = PageChanges(publisher.put)
         if events:
             news.follow(engine.cache.trie)
         for call in range(40):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from fairserve.engine.kv_publisher import KvPublisher
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fairserve.engine.kv_events.publisher import KvPublisher
 from fairserve.engine.torch.engine import EngineStats
-from fairserve.engine.torch.page_news import PageChange
+from fairserve.engine.torch.page_changes import PageChange
 from fairserve.engine.torch.page_pool import PAGE_TOKENS
 
 
@@ -13,87 +20,97 @@ def render(
     model: str,
     capacity_tokens: int,
     kv_events: KvPublisher[PageChange] | None = None,
-) -> str:
-    """All metrics of one worker."""
-    label = f'{{model_name="{_escape(model)}"}}'
-    blocks = capacity_tokens // PAGE_TOKENS
-    cache = f'{{block_size="{PAGE_TOKENS}",num_gpu_blocks="{blocks}"}}'
-    rows = [
-        ("num_requests_running", "gauge", "Sequences in the batch.", stats.running),
-        ("num_requests_waiting", "gauge", "Sequences in the queue.", stats.waiting),
-        (
+) -> bytes:
+    """Return all metrics of one worker as a page."""
+    registry = CollectorRegistry()
+    registry.register(_WorkerCollector(stats, model, capacity_tokens, kv_events))
+    return generate_latest(registry)
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerCollector(Collector):
+    stats: EngineStats
+    model: str
+    capacity_tokens: int
+    kv_events: KvPublisher[PageChange] | None
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self.stats
+        yield self._gauge("num_requests_running", "Sequences in the batch.", stats.running)
+        yield self._gauge("num_requests_waiting", "Sequences in the queue.", stats.waiting)
+        yield self._gauge(
             "kv_cache_usage_perc",
-            "gauge",
             "Share of the KV cache that running sequences hold, 0 to 1.",
             stats.kv_used_share,
-        ),
-        (
-            "prefix_cache_queries_total",
-            "counter",
+        )
+        yield self._counter(
+            "prefix_cache_queries",
             "Prompt tokens looked up in the prefix cache.",
             stats.prefix_queried_tokens,
-        ),
-        (
-            "prefix_cache_hits_total",
-            "counter",
+        )
+        yield self._counter(
+            "prefix_cache_hits",
             "Prompt tokens found in the prefix cache.",
             stats.prefix_hit_tokens,
-        ),
-        (
-            "prompt_tokens_total",
-            "counter",
-            "Prompt tokens of admitted sequences.",
-            stats.prompt_tokens,
-        ),
-        (
-            "num_preemptions_total",
-            "counter",
-            "How often a sequence was put back into the queue.",
-            stats.preempted,
-        ),
-        ("generation_tokens_total", "counter", "Generated tokens.", stats.generated_tokens),
-    ]
-    lines: list[str] = []
-    for name, kind, text, value in rows:
-        lines += [f"# HELP vllm:{name} {text}", f"# TYPE vllm:{name} {kind}"]
-        lines.append(f"vllm:{name}{label} {value}")
-    ends = "vllm:request_success_total"
-    lines += [f"# HELP {ends} Sequences that ended.", f"# TYPE {ends} counter"]
-    for reason, count in (
-        ("finished", stats.finished),
-        ("abort", stats.cancelled),
-        ("error", stats.failed),
-    ):
-        lines.append(f'{ends}{{finished_reason="{reason}",{label[1:]} {count}')
-    lines += [
-        "# HELP vllm:cache_config_info Sizes of the KV cache.",
-        "# TYPE vllm:cache_config_info gauge",
-        f"vllm:cache_config_info{cache} 1",
-    ]
-    if kv_events is not None:
-        lines += _of_kv_events(kv_events)
-    return "\n".join(lines) + "\n"
+        )
+        yield self._counter(
+            "prompt_tokens", "Prompt tokens of admitted sequences.", stats.prompt_tokens
+        )
+        yield self._counter(
+            "num_preemptions", "Sequences requeued to free their pages.", stats.preempted
+        )
+        yield self._counter("generation_tokens", "Generated tokens.", stats.generated_tokens)
+        ends = CounterMetricFamily(
+            "vllm:request_success",
+            "Sequences that ended.",
+            labels=["finished_reason", "model_name"],
+        )
+        for reason, count in (
+            ("finished", stats.finished),
+            ("abort", stats.cancelled),
+            ("error", stats.failed),
+        ):
+            ends.add_metric([reason, self.model], count)
+        yield ends
+        cache = GaugeMetricFamily(
+            "vllm:cache_config_info",
+            "Sizes of the KV cache.",
+            labels=["block_size", "num_gpu_blocks"],
+        )
+        cache.add_metric([str(PAGE_TOKENS), str(self.capacity_tokens // PAGE_TOKENS)], 1)
+        yield cache
+        if self.kv_events is not None:
+            yield from _kv_events(self.kv_events)
+
+    def _gauge(self, name: str, text: str, value: float) -> GaugeMetricFamily:
+        gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=["model_name"])
+        gauge.add_metric([self.model], value)
+        return gauge
+
+    def _counter(self, name: str, text: str, value: float) -> CounterMetricFamily:
+        counter = CounterMetricFamily(f"vllm:{name}", text, labels=["model_name"])
+        counter.add_metric([self.model], value)
+        return counter
 
 
-def _of_kv_events(publisher: KvPublisher[PageChange]) -> list[str]:
-    """Where KV events are published, which vLLM does not tell, and how many."""
+def _kv_events(publisher: KvPublisher[PageChange]) -> Iterator[Metric]:
+    """Yield the endpoints of the KV events, which vLLM does not report, and their counts."""
     name = "fairserve:kv_events"
-    where = (
-        f'endpoint="{_escape(publisher.endpoint)}"'
-        f',replay_endpoint="{_escape(publisher.replay_endpoint)}"'
+    info = GaugeMetricFamily(
+        f"{name}_info",
+        "Endpoints where KV events are published and replayed.",
+        labels=["endpoint", "replay_endpoint"],
     )
-    return [
-        f"# HELP {name}_info Where KV events are published and replayed.",
-        f"# TYPE {name}_info gauge",
-        f"{name}_info{{{where}}} 1",
-        f"# HELP {name}_batches_total Batches of KV events published.",
-        f"# TYPE {name}_batches_total counter",
-        f"{name}_batches_total {publisher.batches}",
-        f"# HELP {name}_overflows_total Times that the whole cache had to be told anew.",
-        f"# TYPE {name}_overflows_total counter",
-        f"{name}_overflows_total {publisher.overflows}",
-    ]
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    info.add_metric([publisher.endpoint, publisher.replay_endpoint], 1)
+    yield info
+    yield CounterMetricFamily(
+        f"{name}_batches", "Batches of KV events published.", value=publisher.batches
+    )
+    yield CounterMetricFamily(
+        f"{name}_overflows",
+        "Times that the state of the whole cache had to be published again.",
+        value=publisher.overflows,
+    )

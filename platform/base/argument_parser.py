@@ -1,16 +1,31 @@
-"""The parser of our commands: what is wrong in one line, and exit code 2."""
+"""The parser of all commands: an error is one line with the next step, and exit code 2."""
 
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
 
 USAGE_ERROR = 2
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where the help is."""
+    """An argument parser that reports an error in one line and names the help."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Parse. An argument that is not known is an error of the command that it follows."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._suggestion(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print it and exit."""
+        """Print the message and exit with code 2."""
         self.exit(USAGE_ERROR, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _suggestion(self, unknown: Sequence[str]) -> str:
+        flags = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+        close = [get_close_matches(flag, self._option_string_actions, n=1) for flag in flags]
+        found = [name for names in close for name in names]
+        return f"; did you mean {' '.join(found)}?" if found else ""

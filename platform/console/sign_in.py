@@ -1,4 +1,4 @@
-"""Signing in with a key, and out again."""
+"""Sign-in with a key, and sign-out."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fairserve.platform.base.errors import FairServeError, PermissionDeniedError
 from fairserve.platform.console import sessions
 from fairserve.platform.console.guard import COOKIE, AnyViewer, OwnForm, check_site, read_form
 from fairserve.platform.console.rendering import page
+from fairserve.platform.console.settings import ConsoleSettings
 from fairserve.platform.console.state import ConsoleState
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.session import WriteSession
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tenancy.auth import Principal
 
 logger = logging.getLogger(__name__)
@@ -33,25 +33,25 @@ SIGN_IN = "/console/sign-in"
 @router.get("")
 @router.get("/")
 def home() -> Response:
-    """To the first page."""
+    """Redirect to the first page."""
     return RedirectResponse(HOME, status_code=303)
 
 
 @router.get("/sign-in")
 def show_sign_in(request: Request, next: str = "") -> Response:
-    """The form."""
+    """Show the form."""
     return _form(request, next)
 
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Take an admin or tenant key; the cookie that it is exchanged for ends with the browser."""
+    """Exchange an admin or tenant key for a cookie, which ends with the browser."""
     check_site(request)
     form = await read_form(request)
     onward = form.get("next", "")
     console: ConsoleState = request.app.state.console
     factory: SessionFactory = request.app.state.session_factory
-    settings: Settings = request.app.state.settings
+    settings: ConsoleSettings = request.app.state.settings.console
     address = client_address(request.scope, settings.proxy_networks)
     _warn_of_proxy(request, console, settings)
     try:
@@ -73,7 +73,7 @@ async def sign_in(request: Request) -> Response:
                 tenant_id=principal.tenant_id,
                 after={"address": address},
             )
-            return sessions.begin(session, principal, settings, utc_now())
+            return sessions.begin(session, principal, request.app.state.settings.tenancy, utc_now())
 
     token = await asyncio.to_thread(store)
     answer = RedirectResponse(_local(onward), status_code=303)
@@ -105,8 +105,8 @@ async def _principal(request: Request, key: str) -> Principal:
     return found
 
 
-def _warn_of_proxy(request: Request, console: ConsoleState, settings: Settings) -> None:
-    """Log, once, that there seems to be a proxy whose headers are ignored."""
+def _warn_of_proxy(request: Request, console: ConsoleState, settings: ConsoleSettings) -> None:
+    """Log once that a proxy seems to send headers which are ignored."""
     ignored = not settings.trusted_proxies and "x-forwarded-for" in request.headers
     if ignored and not console.warned_of_proxy:
         console.warned_of_proxy = True
@@ -119,7 +119,7 @@ def _warn_of_proxy(request: Request, console: ConsoleState, settings: Settings) 
 async def _audit_failure(
     console: ConsoleState, factory: SessionFactory, address: str, error: FairServeError
 ) -> None:
-    """Log a failed attempt, unless its address or all together have enough entries already."""
+    """Log a failed attempt, unless its address, or all together, have enough entries already."""
     attempts = console.sign_in_failures.count(address)
     if attempts is None:
         return
@@ -155,6 +155,6 @@ def _form(request: Request, onward: str, error: FairServeError | None = None) ->
 
 
 def _local(onward: str) -> str:
-    """Where to after the sign-in: pages of the console only."""
+    """Return the page after the sign-in: pages of the console only."""
     plain = onward.startswith("/console/") and not any(c in onward for c in "\\\r\n\t")
     return onward if plain and onward.isascii() and onward.isprintable() else HOME

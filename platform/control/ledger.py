@@ -19,6 +19,7 @@ from pathlib import Path
 
 import orjson
 
+from fairserve.engine.backoff import Backoff
 from fairserve.platform.control.journal.entries import Entry
 from fairserve.platform.control.journal.journal import Journal
 from fairserve.platform.control.journal.segments import Position, read_entries
@@ -84,7 +85,7 @@ class Ledger:
         self._journal = journal
         self._sink = sink
         self._poison = poison
-        self._first_retry_s = retry_s
+        self._backoff = Backoff(retry_s, LAST_RETRY_S)
         self._state_path = journal.folder / "ledger.json"
         self._rejected_path = journal.folder / "rejected.jsonl"
         self._wake = threading.Event()
@@ -167,9 +168,8 @@ class Ledger:
         """Upsert until it succeeds; False if stopping came first."""
         if not rows:
             return True
-        pause_s = self._first_retry_s
+        failures = 0
         began_s = time.monotonic()
-        failing = False
         while True:
             try:
                 self._sink(rows)
@@ -177,20 +177,19 @@ class Ledger:
                 self._write_singly(rows, error)
                 return True
             except Exception as error:
-                if not failing:
+                if not failures:
                     logger.warning("the ledger waits for the database: %s", type(error).__name__)
                     logger.debug("the ledger's database error", exc_info=error)
-                failing = True
+                failures += 1
                 self.waits_since_s = began_s
             else:
                 self.waits_since_s = None
-                if failing:
+                if failures:
                     waited_s = time.monotonic() - began_s
                     logger.warning("the database is back after %.1f s", waited_s)
                 return True
-            if self._stopping.wait(pause_s):
+            if self._stopping.wait(self._backoff.pause_s(failures)):
                 return False
-            pause_s = min(2 * pause_s, LAST_RETRY_S)
 
     def _write_singly(self, rows: Rows, error: Exception) -> None:
         """Find the rows that the database refuses, so that one bad row does not hold up the rest."""

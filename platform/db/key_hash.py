@@ -13,7 +13,7 @@ import os
 import secrets
 from pathlib import Path
 
-from fairserve.platform.server.settings import MIN_SECRET_CHARS, Settings
+from fairserve.platform.db.settings import MIN_SECRET_CHARS, DbSettings
 
 KEY_FILE = "secret.key"
 _NAME_OF_SECRET = b"fairserve: name of this secret key"
@@ -59,7 +59,7 @@ class KeyHasher:
         return hmac.new(secret, _NAME_OF_SECRET, hashlib.sha256).hexdigest()[:16]
 
 
-def key_hasher(settings: Settings) -> KeyHasher:
+def key_hasher(settings: DbSettings) -> KeyHasher:
     """The hasher for these settings; generates ``data_dir/secret.key`` for an embedded database.
 
     Raises ValueError if a shared database is used without ``secret_key``, or the file is unusable.

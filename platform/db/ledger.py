@@ -116,7 +116,7 @@ class LedgerCall(Base):
 class ThrottlingEvent(Base):
     """A refusal: why, which limit, how full, and what the caller was told. One per refused call.
 
-    The columns from ``system`` to ``immune`` are the fields of ``Circumstances``, and then comes its
+    The columns from ``system`` to ``immune`` are the fields of ``RejectionContext``, and then comes its
     budget; they are null before revision 12, and where a refusal does not have them.
     """
 

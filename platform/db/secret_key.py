@@ -21,7 +21,7 @@ from fairserve.platform.db.identity import ApiKey
 from fairserve.platform.db.key_hash import KEY_FILE, KeyHasher, key_hasher
 from fairserve.platform.db.keys import issue
 from fairserve.platform.db.operations import InstallationFact
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.db.settings import DbSettings
 
 REPLACE_COMMAND = "fairserve db replace-secret-key"
 _FACT = "secret_id"
@@ -31,7 +31,7 @@ class SecretKeyError(Exception):
     """The secret key is not that of this database. The message says what to do."""
 
 
-def check_secret_key(sessions: SessionFactory, settings: Settings) -> KeyHasher:
+def check_secret_key(sessions: SessionFactory, settings: DbSettings) -> KeyHasher:
     """The hasher of the secret key, which the database knows from now on.
 
     Makes the key of an embedded database that has none. Raises SecretKeyError, and ValueError as
@@ -50,7 +50,7 @@ def check_secret_key(sessions: SessionFactory, settings: Settings) -> KeyHasher:
     return hasher
 
 
-def replace_secret_key(sessions: SessionFactory, settings: Settings) -> tuple[int, str]:
+def replace_secret_key(sessions: SessionFactory, settings: DbSettings) -> tuple[int, str]:
     """Accept the present secret key in place of one that is lost, and make one where there is none.
 
     Revokes the API keys that were made with the lost one. Returns how many, and a new admin key, to be
@@ -93,7 +93,7 @@ def _remember(session: Session, hasher: KeyHasher) -> None:
         fact.value, fact.recorded_at = hasher.secret_id, utc_now()
 
 
-def _key_file(settings: Settings) -> Path | None:
+def _key_file(settings: DbSettings) -> Path | None:
     """Where the secret key is, if it is not a setting."""
     return settings.data_dir / KEY_FILE if settings.secret_key is None else None
 

@@ -6,9 +6,9 @@ import logging
 import os
 from collections.abc import Mapping
 
-from fairserve.engine.base import WorkerFacts
-from fairserve.engine.client import HttpWorkerClient
-from fairserve.engine.worker_version import version_warning
+from fairserve.engine.wire.base import WorkerFacts
+from fairserve.engine.wire.client import HttpWorkerClient
+from fairserve.engine.wire.worker_version import version_warning
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 logger = logging.getLogger(__name__)

@@ -7,13 +7,13 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from fairserve.engine.base import WorkerClient, WorkerFacts, WorkerMetrics
-from fairserve.engine.circuit import Circuit
-from fairserve.engine.client import HttpWorkerClient
-from fairserve.engine.foreign_load import ForeignLoad
-from fairserve.engine.kv_subscriber import KvSubscriber
-from fairserve.engine.queued_client import QueuedClient
-from fairserve.engine.watched_client import WatchedClient
+from fairserve.engine.kv_events.subscriber import KvSubscriber
+from fairserve.engine.wire.base import WorkerClient, WorkerFacts, WorkerMetrics
+from fairserve.engine.wire.circuit import Circuit
+from fairserve.engine.wire.client import HttpWorkerClient
+from fairserve.engine.wire.foreign_load import ForeignLoad
+from fairserve.engine.wire.queued_client import QueuedClient
+from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 
 MemberState = Literal["joining", "ready", "draining", "open circuit"]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairserve.platform.base.errors import NotFoundError, UnavailableError
+from fairserve.platform.fleet.prompt import PromptReader
 from fairserve.platform.fleet.splits import Targets, pick_available
-from fairserve.platform.serving.completions.prompt import PromptReader
-from fairserve.platform.serving.completions.worker_prompt import WorkerPromptReader
+from fairserve.platform.fleet.worker_prompt import WorkerPromptReader
 
 SHOWN_NAMES = 50
 ABSENT_S = 30.0
@@ -43,7 +43,7 @@ class ServedModel:
     drained: frozenset[str] = frozenset()
     """Ids of its workers that take no calls for now."""
     kinds: frozenset[str] = frozenset()
-    """Kinds of server among the others; see :mod:`fairserve.engine.request_fields`."""
+    """Kinds of server among the others; see :mod:`fairserve.engine.wire.request_fields`."""
 
     @property
     def max_body_bytes(self) -> int | None:

@@ -19,18 +19,18 @@ from typing import Any
 
 import aiohttp
 
-from fairserve.engine.base import WorkerClient, WorkerUnavailableError
-from fairserve.engine.circuit import Circuit, CircuitOptions
-from fairserve.engine.client import HttpWorkerClient
-from fairserve.engine.local_queue import LocalQueue
-from fairserve.engine.queued_client import QueuedClient
-from fairserve.engine.watched_client import WatchedClient
+from fairserve.engine.wire.base import WorkerClient, WorkerUnavailableError
+from fairserve.engine.wire.circuit import Circuit, CircuitOptions
+from fairserve.engine.wire.client import HttpWorkerClient
+from fairserve.engine.wire.local_queue import LocalQueue
+from fairserve.engine.wire.queued_client import QueuedClient
+from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.interactions.call import TokenIds
-from fairserve.platform.fleet.cache_news import CacheNews
+from fairserve.platform.control.port import ControlPort
+from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.fleet.watch import (
     DEFAULT_KV_TOKENS,
-    ControlNews,
     OnFacts,
     Watch,
 )
@@ -53,10 +53,10 @@ class WorkerPool(Mapping[str, WorkerClient]):
 
     def __init__(
         self,
-        control: ControlNews,
+        control: ControlPort,
         session: aiohttp.ClientSession,
         on_facts: OnFacts,
-        cache_news: CacheNews | None = None,
+        kv_event_bridge: KvEventBridge | None = None,
         *,
         local_scheduler: str = "dlpm",
         local_options: Mapping[str, Any] | None = None,
@@ -65,12 +65,12 @@ class WorkerPool(Mapping[str, WorkerClient]):
     ) -> None:
         """``on_facts`` hears what each worker says when it joins; ValueError refuses the worker.
 
-        Without ``cache_news`` nobody's KV events are followed. ``local_scheduler`` orders the queues
+        Without ``kv_event_bridge`` no KV events are followed. ``local_scheduler`` orders the queues
         before workers of kind ``openai``.
         """
         self._control = control
         self._session = session
-        self._watch = Watch(control, on_facts, cache_news, clock)
+        self._watch = Watch(control, on_facts, kv_event_bridge, clock)
         self._local = local_scheduler, dict(local_options or {})
         self._circuit = circuit
         self._clock = clock

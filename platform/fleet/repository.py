@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from fairserve.engine.base import KvEndpoints
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.db.fleet import FleetAlias, FleetDrain, FleetWorker
 from fairserve.platform.fleet.fleet import DrainNote, FleetPart, StoredFleet
 from fairserve.platform.fleet.schemas import targets_of

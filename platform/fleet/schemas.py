@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairserve.engine.base import KvEndpoints
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.db.ledger import WIDE_ID_CHARS
 from fairserve.platform.db.schemas import FieldError, Strict
 from fairserve.platform.fleet.worker_spec import WorkerKind, WorkerSpec

@@ -60,7 +60,7 @@ class FleetChanges:
         self._check(FleetPart(workers=(body.spec(),)), self._desired)
         row = FleetWorker(**body.model_dump(), drained=False, created_at=utc_now())
         self._session.add(row)
-        self._take_back_drain(row.id)
+        self._delete_drain(row.id)
         self._session.flush()
         self._record("worker.join", row.id, None, _plain(row))
         return row
@@ -85,7 +85,7 @@ class FleetChanges:
     def undrain(self, worker_id: str) -> tuple[DesiredWorker, bool]:
         """Have a drained worker serve again. Returns it, and whether it was drained."""
         worker = self._any_worker(worker_id)
-        changed = self._take_back_drain(worker_id)
+        changed = self._delete_drain(worker_id)
         if changed:
             self._tell_drained(worker, drained=False)
         return replace(worker, drain=None), changed
@@ -99,7 +99,7 @@ class FleetChanges:
         before, after = ({"source": source, "drained": each} for each in (not drained, drained))
         self._record("worker.drain" if drained else "worker.undrain", worker_id, before, after)
 
-    def _take_back_drain(self, worker_id: str) -> bool:
+    def _delete_drain(self, worker_id: str) -> bool:
         drain = self._session.get(FleetDrain, worker_id)
         if drain is not None:
             self._session.delete(drain)
@@ -109,7 +109,7 @@ class FleetChanges:
         """Forget a worker, and its drain."""
         row = self._worker(worker_id)
         self._record("worker.remove", worker_id, _plain(row), None)
-        self._take_back_drain(worker_id)
+        self._delete_drain(worker_id)
         self._session.delete(row)
         self._session.flush()
 

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import shutil
 import signal
 import socket
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+
+from fairserve.engine.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +110,8 @@ class Supervisor:
         self._command = list(command)
         self._on_ready = on_ready
         self._on_lost = on_lost
-        self._first_pause_s = first_pause_s
+        self._backoff = Backoff(first_pause_s, LAST_PAUSE_S)
+        self._random = random.Random()  # noqa: S311  a pause is no secret
         self._processes = [Process(f"w{number}") for number in range(count)]
         self._children: dict[str, asyncio.subprocess.Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,8 +149,7 @@ class Supervisor:
 
     async def _keep(self, process: Process) -> None:
         """One worker after the other in the same place, for ever."""
-        pause_s = self._first_pause_s
-        failures = 0
+        failures = pauses = 0
         while True:
             began_s = time.monotonic()
             was_ready, reason = await self._run_once(process)
@@ -159,9 +162,9 @@ class Supervisor:
                     self.failed.set_exception(WorkersFailedError(text))
                 return
             if time.monotonic() - began_s >= HEALTHY_S:
-                pause_s = self._first_pause_s
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                pauses = 0
+            pauses += 1
+            await asyncio.sleep(self._backoff.pause_s(pauses, self._random))
 
     async def _run_once(self, process: Process) -> tuple[bool, str]:
         """Start a worker and wait for its end.

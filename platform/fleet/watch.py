@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
-from fairserve.engine.base import WorkerFacts, WorkerUnavailableError
-from fairserve.engine.worker_metrics import at_host_of
-from fairserve.platform.control.port import ClusterView
-from fairserve.platform.fleet.cache_news import CacheNews
+from fairserve.engine.wire.base import WorkerFacts, WorkerUnavailableError
+from fairserve.engine.wire.worker_metrics import at_host_of
+from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.joining import authorize, facts_of
+from fairserve.platform.fleet.kv_event_bridge import KvEventBridge
 from fairserve.platform.fleet.member import Member
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
@@ -34,18 +33,6 @@ DEFAULT_KV_TOKENS = 32_768
 """Taken for a worker that does not tell the size of its cache."""
 
 
-class ControlNews(Protocol):
-    """What the pool needs of control."""
-
-    def post(self, event: ev.Event) -> None:
-        """Hand an event to the dispatcher."""
-        ...
-
-    async def cluster(self) -> ClusterView:
-        """Which workers it knows."""
-        ...
-
-
 OnFacts = Callable[[WorkerSpec, WorkerFacts], None]
 
 
@@ -54,22 +41,22 @@ class Watch:
 
     def __init__(
         self,
-        control: ControlNews,
+        control: ControlPort,
         on_facts: OnFacts,
-        cache_news: CacheNews | None,
+        kv_event_bridge: KvEventBridge | None,
         clock: Callable[[], float],
     ) -> None:
         """As in :class:`~fairserve.platform.fleet.pool.WorkerPool`."""
         self._control = control
         self._on_facts = on_facts
-        self._cache_news = cache_news
+        self._kv_event_bridge = kv_event_bridge
         self._clock = clock
 
     async def run(self, member: Member) -> None:
         """Look at a worker until the task is cancelled."""
         since_s = self._clock()
         while True:
-            if member.circuit.may_look(self._clock()):
+            if member.circuit.should_probe(self._clock()):
                 try:
                     await self._look(member)
                 except Exception as error:
@@ -93,7 +80,7 @@ class Watch:
         """Control is to send nothing there. ``there``: calls under way can go on."""
         member.there = member.there and there
         if member.queue is not None:
-            member.queue.give_back("the worker was lost")
+            member.queue.requeue("the worker was lost")
         self.forget(member)
 
     def forget(self, member: Member) -> None:
@@ -110,7 +97,7 @@ class Watch:
         try:
             if not member.ready:
                 authorize(member.spec, member.http)
-            wrong = await member.http.look()
+            wrong = await member.http.probe()
         except ValueError as error:
             self._refuse(member, str(error))
             return
@@ -125,7 +112,7 @@ class Watch:
         circuit = member.circuit
         if not member.ready and circuit.state == "closed":
             return  # it has not joined yet
-        if circuit.look_failed(wrong, self._clock()):
+        if circuit.probe_failed(wrong, self._clock()):
             if member.ready or member.there:
                 logger.warning("worker %s: %s", member.worker_id, circuit.reason)
             self.lose(member, there=False)
@@ -136,11 +123,11 @@ class Watch:
             logger.error("worker %s cannot join: %s", member.worker_id, reason)
         member.reason, member.refused = reason, True
         member.there = False
-        member.circuit.look_passed(self._clock())
+        member.circuit.probe_passed(self._clock())
 
     async def _report(self, member: Member) -> bool:
         """It is still there; False if control has forgotten it."""
-        member.circuit.look_passed(self._clock())
+        member.circuit.probe_passed(self._clock())
         member.metrics = await member.http.metrics()
         known = {worker.worker_id: worker for worker in (await self._control.cluster()).workers}
         seen = known.get(member.worker_id)
@@ -162,7 +149,7 @@ class Watch:
 
     async def _join(self, member: Member) -> None:
         if member.draining:
-            member.circuit.look_passed(self._clock())
+            member.circuit.probe_passed(self._clock())
             return
         try:
             facts = await facts_of(member.spec, member.http)
@@ -175,7 +162,7 @@ class Watch:
             self._refuse(member, str(error))
             return
         spec = member.spec
-        member.circuit.look_passed(self._clock())
+        member.circuit.probe_passed(self._clock())
         member.facts, member.reason, member.refused = facts, "", False
         member.ready = member.there = True
         capacity = facts.kv_capacity_tokens or spec.kv_tokens or DEFAULT_KV_TOKENS
@@ -189,6 +176,6 @@ class Watch:
         )
         member.unfollow()
         endpoints = spec.kv_events or facts.kv_events
-        if self._cache_news is not None and endpoints is not None:
+        if self._kv_event_bridge is not None and endpoints is not None:
             endpoints = at_host_of(spec.url, endpoints)
-            member.follower = self._cache_news.follow(member.worker_id, endpoints, capacity)
+            member.follower = self._kv_event_bridge.follow(member.worker_id, endpoints, capacity)

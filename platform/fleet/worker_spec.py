@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fairserve.engine.base import KvEndpoints
+from fairserve.engine.wire.base import KvEndpoints
 
 WorkerKind = Literal["vllm", "openai"]
 """``vllm`` speaks vLLM's dialect, as our torch worker does, and has a fair queue of its own; ``openai``

@@ -1,7 +1,7 @@
-"""How the settings appear to people: as flags of ``fairserve serve``, and as the guide's table.
+"""The settings as people see them: flags of ``fairserve serve``, and the tables of the guide.
 
-Both are derived from the fields of :class:`fairserve.platform.server.settings.Settings`, so that a
-setting without description, flag or documentation cannot exist. ``python -m
+Both are derived from :data:`fairserve.platform.server.settings.FIELDS`, so that a setting without
+description, flag or documentation cannot exist. ``python -m
 fairserve.platform.server.settings_flags > docs/guide/settings.md`` writes the guide.
 """
 
@@ -15,30 +15,41 @@ from typing import Any
 from pydantic import AliasChoices, ValidationError
 
 from fairserve.platform.base.option_pairs import parse_options
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.settings import FIELDS, Settings
+from fairserve.platform.server.settings_topics import TOPICS
+
+_UNITS = {
+    "s": "SECONDS",
+    "minutes": "MINUTES",
+    "hours": "HOURS",
+    "days": "DAYS",
+    "bytes": "BYTES",
+    "tokens": "TOKENS",
+}
+"""Placeholders of numbers with a unit, by the end of the flag."""
 
 
 def environment_names(field: str) -> tuple[str, ...]:
-    """The environment variables of a setting, the one that wins first."""
-    alias = Settings.model_fields[field].validation_alias
+    """Return the environment variables of a setting, the one that wins first."""
+    alias = FIELDS[field].validation_alias
     if isinstance(alias, AliasChoices):
         return tuple(str(choice) for choice in alias.choices)
     return (f"FAIRSERVE_{field.upper()}",)
 
 
 def flag(field: str) -> str | None:
-    """The flag of a setting; None for a secret, which a process list would show."""
-    if "SecretStr" in str(Settings.model_fields[field].annotation):
+    """Return the flag of a setting; None for a secret, which a process list would show."""
+    if "SecretStr" in str(FIELDS[field].annotation):
         return None
     return str(_presentation(field).get("flag", "--" + field.replace("_", "-")))
 
 
 def default_text(field: str) -> str:
-    """The default of a setting, as people read it."""
+    """Return the default of a setting as text for people."""
     shown = _presentation(field).get("default_text")
     if shown is not None:
         return str(shown)
-    default = Settings.model_fields[field].default
+    default = FIELDS[field].default
     if default is None or default == "":
         return "empty"
     if isinstance(default, bool):
@@ -47,55 +58,48 @@ def default_text(field: str) -> str:
 
 
 def _presentation(field: str) -> Mapping[str, Any]:
-    found = Settings.model_fields[field].json_schema_extra
+    found = FIELDS[field].json_schema_extra
     return found if isinstance(found, dict) else {}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add one flag per setting; its help names description, default and environment."""
-    for field, info in Settings.model_fields.items():
-        name = flag(field)
-        if name is None:
-            continue
-        help_text = (
-            f"{info.description} Default: {default_text(field)}. "
-            f"Environment: {', '.join(environment_names(field))}."
-        ).replace("%", "%%")
-        if info.annotation is bool:
-            parser.add_argument(
-                name,
-                dest=field,
-                action=argparse.BooleanOptionalAction,
-                default=argparse.SUPPRESS,
-                help=help_text,
-            )
-        elif field == "system_options":
-            parser.add_argument(
-                name,
-                dest=field,
-                action="append",
-                metavar="KEY=VALUE",
-                default=argparse.SUPPRESS,
-                help=help_text,
-            )
-        else:
-            parser.add_argument(
-                name,
-                dest=field,
-                metavar=name.rsplit("-", 1)[-1].upper(),
-                default=argparse.SUPPRESS,
-                help=help_text,
-            )
+    """Add one flag per setting, grouped by topic; its help names default and environment."""
+    for topic, fields in TOPICS.items():
+        group = parser.add_argument_group(topic)
+        for field in fields:
+            name = flag(field)
+            if name is not None:
+                _add_flag(group, field, name)
+
+
+def _add_flag(group: argparse._ArgumentGroup, field: str, name: str) -> None:
+    options: dict[str, Any]
+    if FIELDS[field].annotation is bool:
+        options = {"action": argparse.BooleanOptionalAction}
+    elif field == "system_options":
+        options = {"action": "append", "metavar": "KEY=VALUE"}
+    else:
+        options = {"metavar": _metavar(field, name)}
+    text = (
+        f"{FIELDS[field].description} Default: {default_text(field)}. "
+        f"Environment: {', '.join(environment_names(field))}."
+    ).replace("%", "%%")
+    group.add_argument(name, dest=field, default=argparse.SUPPRESS, help=text, **options)
+
+
+def _metavar(field: str, name: str) -> str:
+    last = name.rsplit("-", 1)[-1]
+    if FIELDS[field].annotation in (int, float) and last not in _UNITS:
+        return "N"
+    return _UNITS.get(last, last.upper())
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
-    """Settings from parsed flags over the environment.
+    """Return the settings of parsed flags over the environment.
 
     Raises ValueError with one line that names each wrong setting, never its value.
     """
-    given = {
-        name: value for name, value in vars(arguments).items() if name in Settings.model_fields
-    }
+    given = {name: value for name, value in vars(arguments).items() if name in FIELDS}
     if isinstance(given.get("system_options"), list):
         given["system_options"] = parse_options(given["system_options"])
     try:
@@ -105,13 +109,13 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 
 def _problem(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"][:1])
     message = str(error["msg"]).removeprefix("Value error, ")
-    return f"{where.removeprefix('FAIRSERVE_').lower()}: {message}" if where else message
+    name = error["loc"][1:2]  # after the room; a problem of several settings has none
+    return f"{str(name[0]).removeprefix('FAIRSERVE_').lower()}: {message}" if name else message
 
 
 def guide() -> str:
-    """The text of docs/guide/settings.md."""
+    """Return the text of docs/guide/settings.md."""
     lines = [
         "# Settings",
         "",
@@ -120,17 +124,21 @@ def guide() -> str:
         "A flag of `fairserve serve` wins over its environment variable. Secrets have no flag,",
         "because a process list shows flags. Units end a name: `_s` seconds, `_tokens`, `_bytes`,",
         "`_days`.",
-        "",
-        "| setting | flag | environment | default | meaning |",
-        "|---|---|---|---|---|",
     ]
-    for field, info in Settings.model_fields.items():
-        name = flag(field)
-        environment = ", ".join(f"`{variable}`" for variable in environment_names(field))
-        shown = f"`{name}`" if name else "none"
-        cells = (f"`{field}`", shown, environment, default_text(field), str(info.description))
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    for topic, fields in TOPICS.items():
+        lines += ["", f"## {topic}", ""]
+        lines += ["| setting | flag | environment | default | meaning |", "|---|---|---|---|---|"]
+        lines += [_row(field) for field in fields]
     return "\n".join(lines) + "\n"
+
+
+def _row(field: str) -> str:
+    name = flag(field)
+    environment = ", ".join(f"`{variable}`" for variable in environment_names(field))
+    shown = f"`{name}`" if name else "none"
+    description = str(FIELDS[field].description)
+    cells = (f"`{field}`", shown, environment, default_text(field), description)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 if __name__ == "__main__":

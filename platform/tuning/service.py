@@ -1,4 +1,4 @@
-"""What throttling holds, and changing it while the server runs: checked, versioned, audited."""
+"""Throttling settings in force, and their change at run time: checked, versioned, audited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from fairserve.platform.base.errors import ConflictError, InvalidRequestError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.operations import ThrottlingSetting
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tenancy.auth import Principal
 from fairserve.platform.tuning import repository
 from fairserve.platform.tuning.parameters import (
@@ -28,13 +27,14 @@ from fairserve.platform.tuning.schemas import (
     ThrottlingOut,
     ThrottlingPut,
 )
+from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The system in force and the parameters that an operator set. Version 0: none did."""
+    """The system in force and the parameters that an operator set. Version 0: none was set."""
 
     system: str
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -43,25 +43,27 @@ class Current:
     created_at: datetime | None = None
 
 
-def load_current(session: Session, settings: Settings) -> Current:
-    """The newest version, or the server's own settings."""
+def load_current(session: Session, settings: TuningSettings) -> Current:
+    """Return the newest version, or the server's own settings."""
     row = repository.current(session)
     if row is None:
         return Current(settings.system)
     return Current(row.system, row.parameters, row.version, row.author, row.created_at)
 
 
-def load_system(session: Session, settings: Settings) -> SystemConfig:
-    """The system to start with. Raises ValueError if what is stored is no longer valid."""
+def load_system(session: Session, settings: TuningSettings) -> SystemConfig:
+    """Return the system to start with. Raises ValueError if the stored one is no longer valid."""
     current = load_current(session, settings)
     return system_config(settings, current.system, current.parameters)
 
 
 def change(
-    session: Session, principal: Principal, settings: Settings, body: ThrottlingPut
+    session: Session, principal: Principal, settings: TuningSettings, body: ThrottlingPut
 ) -> tuple[Current, dict[str, Any], list[str]]:
-    """Store the next version; returns it with all options for the running control, and the names of
-    the changed parameters that running workers do not take up.
+    """Store the next version.
+
+    Return it with all options for the running control, and the names of the changed parameters that
+    running workers do not apply.
 
     Raises InvalidRequestError naming a parameter, ConflictError if ``expected_version`` is past.
     """
@@ -91,8 +93,10 @@ def change(
     return current, options, kept_by_workers(was, after)
 
 
-def checked(settings: Settings, body: ThrottlingChoice) -> tuple[SystemConfig, dict[str, Any]]:
-    """What a choice leads to, and all its options. Raises InvalidRequestError naming a parameter."""
+def checked(
+    settings: TuningSettings, body: ThrottlingChoice
+) -> tuple[SystemConfig, dict[str, Any]]:
+    """Return the system and all options of a choice. Raises InvalidRequestError naming a parameter."""
     try:
         after = system_config(settings, body.system, body.parameters)
         return after, effective_options(settings, body.system, body.parameters)
@@ -102,15 +106,15 @@ def checked(settings: Settings, body: ThrottlingChoice) -> tuple[SystemConfig, d
 
 
 def kept_by_workers(before: SystemConfig, after: SystemConfig) -> list[str]:
-    """What running workers do not learn: their scheduler is chosen when they start."""
+    """Return the changed parameters of the workers' scheduler, which is chosen at their start."""
     if before.local != after.local:
         return ["local"]
     old, new = before.local_options, after.local_options
     return sorted(f"local.{key}" for key in {*old, *new} if old.get(key) != new.get(key))
 
 
-def report(settings: Settings, current: Current) -> ThrottlingOut:
-    """What holds, with every parameter."""
+def report(settings: TuningSettings, current: Current) -> ThrottlingOut:
+    """Return the settings in force, with every parameter."""
     config = system_config(settings, current.system, current.parameters)
     return ThrottlingOut(
         version=current.version,

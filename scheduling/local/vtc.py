@@ -1,16 +1,23 @@
 """Virtual token counter (VTC paper, Algorithms 2-4): the least served client goes first.
 
-Algorithm 2: the counters and their lift are :class:`VirtualCounters` (lines 6-15); the client with the
-smallest counter and its earliest call (lines 21-22), stopping at the first that does not fit (23-24);
-``wp`` per prompt token when the call is selected (25), cached or not; ``wq`` per decoded token (31).
+``c_i`` is the counter of client i. The lines of Algorithm 2, and where they are:
+
+    7-15   a call of client u arrives; if u has nothing queued, lift its          Vtc.add,
+           counter to the smallest one queued, or to that of the client           VirtualCounters.arrive
+           that left the queue last
+    21-22  the client with the smallest counter, its earliest call                VirtualCounters.least
+    23-24  if it does not fit, stop                                               ByClient.skip
+    25-27  run it: c_k += wp * prompt tokens, cached or not                       Vtc.accept
+    31     c_i += wq for each decoded token                                       Vtc.decoded
+
 Algorithm 3: with ``predict``, ``wq`` times the predicted output is charged at selection, too (26), then
-only the tokens past the prediction (32-36); what was not generated is given back at the end (37-38).
-Algorithm 4: ``cost`` may be any function, charged by its growth. A charge is divided by the call's
-weight (weighted VTC, 4.3).
+only the tokens past the prediction (32-36); tokens that were not generated are refunded at the end
+(37-38). Algorithm 4: ``cost`` may be any function, charged by its growth. A charge is divided by the
+call's weight (weighted VTC, 4.3).
 
 Departures: a newcomer is lifted to the level of the counters *without* outstanding predictions, since
-it would otherwise wait for what is given back later. A preempted call is not charged again; its
-outstanding prediction is given back and charged again, less what it has generated, when it is selected.
+it would otherwise wait for service that is refunded later. A preempted call is not charged again; its
+outstanding prediction is refunded and charged again, less the generated part, at its next selection.
 
 Bounds (``U = max(wp * longest prompt, wq * M)``, outputs reserved, ``wp <= wq``): counters of queued
 clients differ by at most U (Lemma 4.3), service of backlogged ones by 2 U (Theorem 4.4). The paper
@@ -23,82 +30,37 @@ Weakness: blind to the prefix cache, so it alternates between prompts that would
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fairserve.interactions.call import ClientPath, TokenUsage
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.cost import Cost, Extend, Profiled
 from fairserve.scheduling.counters import VirtualCounters
 from fairserve.scheduling.local.by_client import ByClient
 from fairserve.scheduling.local.client_queues import ClientQueue, Entry
-from fairserve.scheduling.local.length_prediction import Prediction, make_predictor
-
-CostName = Literal["linear", "extend", "profiled"]
-
-
-@dataclass(frozen=True, slots=True)
-class VtcOptions:
-    """``wp`` and ``wq`` weigh prompt and output tokens (``profiled`` has constants of its own)."""
-
-    wp: float = 1.0
-    wq: float = 2.0
-    cost: CostName = "linear"
-    """``extend`` charges uncached prompt tokens only; ``profiled`` is B.2."""
-    lift_when_idle: bool = True
-    """Algorithm 2 lifts a client that finds nobody queued to the counter of who left the queue
-    last; false: it keeps its own, as in the paper's code, from which the paper's tables come."""
-    predict: Prediction | None = None
-    noise: float = 0.5
-    """Largest relative error of ``predict="noisy"``."""
-    seed: int = 0
-    """Of the errors of ``predict="noisy"``."""
-
-    def __post_init__(self) -> None:
-        check_token_weights(self.wp, self.wq)
-        if not 0 <= self.noise <= 1:
-            raise ValueError(f"noise is {self.noise}; allowed: 0 to 1")
-        make_cost(self)
-        make_predictor(self.predict, noise=self.noise, seed=self.seed)
-
-
-def check_token_weights(wp: float, wq: float) -> None:
-    """Raises ValueError unless both are finite, not negative, and one is over 0."""
-    if not (0 <= wp < math.inf and 0 <= wq < math.inf and wp + wq > 0):
-        raise ValueError(f"wp is {wp}, wq is {wq}; allowed: finite, not negative, not both 0")
-
-
-def make_cost(options: VtcOptions) -> Cost | None:
-    """The cost function of that name; None for the linear one, which needs no object."""
-    if options.cost == "linear":
-        return None
-    if options.cost == "extend":
-        return Extend(options.wp, options.wq)
-    if options.cost == "profiled":
-        return Profiled()
-    raise ValueError(f"cost is {options.cost!r}; allowed: 'linear', 'extend', 'profiled'")
+from fairserve.scheduling.local.length_prediction import make_predictor
+from fairserve.scheduling.local.vtc_options import VtcOptions, make_cost
 
 
 @dataclass(slots=True)
 class _Account:
-    """What a call that was selected once has been charged; kept while it is preempted."""
+    """Charges of a call since its first selection; kept while it is preempted."""
 
     charged: float
-    """Its cost so far, before the division by its weight."""
+    """Cost so far, before the division by the weight."""
     predicted: float
-    """Its cost if the prediction comes true."""
+    """Cost if the prediction comes true."""
     output_tokens: int = 0
     outstanding: float = 0.0
-    """What of the prediction is reserved in the client's counter, after the division."""
+    """Part of the prediction reserved in the client's counter, after the division."""
 
 
 class Vtc(ByClient):
-    """O(log siblings) per level and admission, O(1) per level for what was decoded, both amortised.
+    """The local scheduler of the VTC paper.
 
-    An admission moves one heap entry per level, and one more for every sibling that was charged since
-    the last pass when it comes to the top. The next offer is found by ``accept``: ``peek`` only
-    reads it.
+    Cost, amortised: O(log siblings) per level and admission, O(1) per level for decoded tokens. An
+    admission moves one heap entry per level, and one more for every sibling that was charged since the
+    last pass when it comes to the top. ``accept`` finds the next offer; ``peek`` only reads it.
     """
 
     def __init__(
@@ -111,20 +73,33 @@ class Vtc(ByClient):
         self._predictor = make_predictor(options.predict, noise=options.noise, seed=options.seed)
         self._counters = counters or VirtualCounters(lift_when_idle=options.lift_when_idle)
         self._by_token = self._cost is None and self._predictor is None
-        """A token costs ``wq`` whatever came before: calls need no account."""
+        """Every token costs ``wq`` regardless of earlier ones: calls need no account."""
 
-    def counter(self, path: ClientPath) -> float:
-        """The virtual counter of a client or a level above, predictions included; 0 if unknown."""
-        return self._counters.value(path)
+    # --- Algorithms 2 to 4 ------------------------------------------------------------------------
 
     def add(self, call: LocalCall) -> None:
-        """A call arrives. Raises ValueError as the base does, and if an oracle lacks its length."""
+        """Lines 7-15: queue a call. Raises ValueError as the base does, or if an oracle lacks data."""
         if self._predictor is not None:
             self._predictor.check(call)
         super().add(call)
 
+    def _enqueue(self, entry: Entry) -> None:
+        """Lines 8-15: lift the client if it has nothing queued, then queue the call."""
+        call = entry.call
+        client = entry.client = self._counters.arrive(call.path, call.arrival)
+        if client.queue is None:
+            client.queue = ClientQueue()
+        client.queue.add(entry)
+        if self._by_token and entry.cost < 0:
+            entry.cost = self._wp * call.prompt_tokens / call.weight
+
+    def _choose(self) -> Entry:
+        """Lines 21-22: return the earliest call of the client with the smallest counter."""
+        first: Entry = self._counters.least().queue.first
+        return first
+
     def accept(self, cached_tokens: int) -> None:
-        """Charge the selected call to its client's path, and see who is next."""
+        """Lines 25-27: charge the selected call to its client's path, and find the next offer."""
         entry = self._offered
         assert entry is not None, "accept follows a peek that offered a call"
         self._waiting -= 1
@@ -147,7 +122,7 @@ class Vtc(ByClient):
         self._offered = None if upcoming is None else upcoming.queue.first
 
     def _select(self, entry: Entry, cached_tokens: int) -> tuple[float, float]:
-        """What a selected call is charged, and what of its prediction it has yet to generate."""
+        """Return the charge at selection (line 25), and the predicted part (Algorithm 3 line 26)."""
         call = entry.call
         account: _Account | None = entry.account
         cost = 0.0
@@ -163,7 +138,7 @@ class Vtc(ByClient):
         return cost, account.outstanding
 
     def decoded(self, call_id: str, tokens: int) -> None:
-        """Charge the growth of the cost, as far as it was not charged as a prediction."""
+        """Line 31: charge the growth of the cost that no prediction covers (Algorithm 3 lines 32-36)."""
         entry = self._running(call_id)
         if self._by_token:
             self._counters.charge(entry.client, self._wq * tokens / entry.call.weight)
@@ -182,45 +157,42 @@ class Vtc(ByClient):
             growth = max(0.0, growth - come_true)
         self._counters.charge(entry.client, growth)
 
-    def _surplus(self, entry: Entry) -> tuple[float, ...]:
-        return tuple(node.served + node.reserved for node in entry.client.line)
+    def _cost_of(self, entry: Entry, output_tokens: int) -> float:
+        """Return the cost of a call with this output: ``wp``, ``wq``, or Algorithm 4's function."""
+        prompt_tokens = entry.call.prompt_tokens
+        if self._cost is None:
+            return self._wp * prompt_tokens + self._wq * output_tokens
+        return self._cost(TokenUsage(prompt_tokens, 0, entry.cached_tokens, output_tokens))
 
-    def _choose(self) -> Entry:
-        first: Entry = self._counters.least().queue.first
-        return first
+    # --- ends and preemptions ---------------------------------------------------------------------
 
-    def _enqueue(self, entry: Entry) -> None:
-        call = entry.call
-        client = entry.client = self._counters.arrive(call.path, call.arrival)
-        if client.queue is None:
-            client.queue = ClientQueue()
-        client.queue.add(entry)
-        if self._by_token and entry.cost < 0:
-            entry.cost = self._wp * call.prompt_tokens / call.weight
+    def _ended(self, entry: Entry) -> None:
+        self._release_prediction(entry)
+        self._counters.done(entry.client)
+        if self._predictor is not None:
+            self._predictor.ended(entry.call.client_id, entry.account.output_tokens)
 
     def _cancelled(self, entry: Entry) -> None:
         first = entry.client.queue.remove(entry)
         self._counters.leave(entry.client, None if first is None else first.call.arrival)
 
     def _preempted(self, entry: Entry) -> None:
-        self._give_back(entry)
+        self._release_prediction(entry)
         self._counters.done(entry.client)
         self._enqueue(entry)
 
-    def _ended(self, entry: Entry) -> None:
-        self._give_back(entry)
-        self._counters.done(entry.client)
-        if self._predictor is not None:
-            self._predictor.ended(entry.call.client_id, entry.account.output_tokens)
-
-    def _give_back(self, entry: Entry) -> None:
+    def _release_prediction(self, entry: Entry) -> None:
+        """Algorithm 3 lines 37-38: refund the predicted tokens that were not generated."""
         account: _Account | None = entry.account
         if account is not None and account.outstanding:
             self._counters.release(entry.client, account.outstanding)
             account.outstanding = 0.0
 
-    def _cost_of(self, entry: Entry, output_tokens: int) -> float:
-        prompt_tokens = entry.call.prompt_tokens
-        if self._cost is None:
-            return self._wp * prompt_tokens + self._wq * output_tokens
-        return self._cost(TokenUsage(prompt_tokens, 0, entry.cached_tokens, output_tokens))
+    # --- state ------------------------------------------------------------------------------------
+
+    def counter(self, path: ClientPath) -> float:
+        """Return the counter of a client or an outer level, predictions included; 0 if unknown."""
+        return self._counters.value(path)
+
+    def _surplus(self, entry: Entry) -> tuple[float, ...]:
+        return tuple(node.served + node.reserved for node in entry.client.line)

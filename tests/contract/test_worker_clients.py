@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from scripted_server import ScriptedServer
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     WorkerRejectedError,
     WorkerRequest,
     WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.circuit import Circuit
-from fairserve.engine.client import HttpWorkerClient, worker_session
-from fairserve.engine.local_queue import LocalQueue
-from fairserve.engine.queued_client import QueuedClient
-from fairserve.engine.watched_client import WatchedClient
+from fairserve.engine.wire.circuit import Circuit
+from fairserve.engine.wire.client import HttpWorkerClient, worker_session
+from fairserve.engine.wire.local_queue import LocalQueue
+from fairserve.engine.wire.queued_client import QueuedClient
+from fairserve.engine.wire.watched_client import WatchedClient
 from fairserve.platform.serving.completions.usage import UsageMeter
 from fairserve.scheduling.local.dlpm import Dlpm
 
@@ -75,7 +75,7 @@ async def read(world, *arguments, **more):
 
 
 async def come(world, opening):
-    """The server has the call; raises what kept the call from it."""
+    """Wait until the server has the call; raise what kept the call from it."""
     came = asyncio.create_task(world.server.came.wait())
     await asyncio.wait({came, opening}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     if opening.done():
@@ -227,11 +227,11 @@ async def test_facts(world):
     facts = await world.http.facts("adapter")
     assert (facts.models, facts.model) == (("base", "adapter"), "adapter")
     assert facts.context_tokens == 100
-    assert (await world.http.facts()).model == "base", "the first that it tells"
+    assert (await world.http.facts()).model == "base", "the first that it lists"
     world.server.lengths = {"base": {"meta": {"n_ctx": 200, "n_ctx_train": 900}}}
-    assert (await world.http.facts()).context_tokens == 200, "as llama.cpp tells it"
-    told = (1024, "0.33.0") if world.http.dialect == "vllm" else (None, None)
-    assert (facts.kv_capacity_tokens, facts.version) == told
+    assert (await world.http.facts()).context_tokens == 200, "as llama.cpp reports it"
+    expected = (1024, "0.33.0") if world.http.dialect == "vllm" else (None, None)
+    assert (facts.kv_capacity_tokens, facts.version) == expected
     with pytest.raises(ValueError, match="does not serve 'other'; it serves base, adapter"):
         await world.http.facts("other")
     world.server.models = []
@@ -239,20 +239,20 @@ async def test_facts(world):
         await world.http.facts()
 
 
-async def test_looks(world):
-    assert await world.http.look() == ""
+async def test_probes(world):
+    assert await world.http.probe() == ""
     world.server.healthy = False
     world.http._well_until_s = 0.0
     path, status = ("/health", 503) if world.http.dialect == "vllm" else ("/v1/models", 500)
-    assert await world.http.look() == f"{path} answers {status}"
+    assert await world.http.probe() == f"{path} answers {status}"
     world.http.base_url = "http://user:secret@127.0.0.1:1"
-    wrong = await world.http.look()
+    wrong = await world.http.probe()
     assert "/health" in wrong
     assert "secret" not in wrong
 
 
 async def test_a_server_without_a_health_check_is_not_asked_for_its_models_all_the_time(world):
     for _ in range(20):
-        assert await world.http.look() == ""
+        assert await world.http.probe() == ""
     asked = world.server.paths.count("/v1/models")
     assert asked == (0 if world.http.dialect == "vllm" else 1)

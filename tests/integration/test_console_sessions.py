@@ -1,4 +1,4 @@
-"""Sign-ins to the console: how they begin, and everything that ends them."""
+"""Sign-ins to the console: their begin, and everything that ends them."""
 
 import asyncio
 from datetime import timedelta
@@ -9,20 +9,21 @@ from sqlalchemy import func, select
 
 from fairserve.platform.background.retention import delete_old
 from fairserve.platform.console import sessions
-from fairserve.platform.console.sessions import MOST_PER_KEY, begin, delete_over, end, find
+from fairserve.platform.console.sessions import MOST_PER_KEY, begin, end, find
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.console import ConsoleSession
 from fairserve.platform.server.settings import Settings
+from fairserve.platform.tenancy.keys.sessions import delete_expired
 
 
 class World:
-    """A tenant that signs in, at a time that moves when it is told to."""
+    """A tenant that signs in, with a clock that the test moves."""
 
     def __init__(self, management):
         self.management = management
         self.sessions = management.state.session_factory
         self.settings = Settings(
-            data_dir=management.state.settings.data_dir,
+            data_dir=management.state.settings.db.data_dir,
             console_session_hours=8,
             console_idle_minutes=60,
         )
@@ -33,10 +34,10 @@ class World:
         authenticator = self.management.state.authenticator
         principal = asyncio.run(authenticator.authenticate(key or self.tenant["api_key"]))
         with self.sessions.begin() as session:
-            return begin(session, principal, self.settings, self.now)
+            return begin(session, principal, self.settings.tenancy, self.now)
 
     def viewer(self, token):
-        return find(self.sessions, token, self.settings, self.now)
+        return find(self.sessions, token, self.settings.tenancy, self.now)
 
     def later(self, **passed):
         self.now += timedelta(**passed)
@@ -52,7 +53,7 @@ def world(management):
     return World(management)
 
 
-def test_a_cookie_stands_for_its_key(world):
+def test_a_cookie_represents_its_key(world):
     token = world.sign_in()
     viewer = world.viewer(token)
     assert viewer.tenant_id == world.tenant["id"]
@@ -79,9 +80,9 @@ def test_it_ends_after_its_hours_all_the_same(world):
     viewer = world.viewer(token)
     for _ in range(15):
         world.later(minutes=30)
-        assert sessions.still_holds(world.sessions, viewer, world.settings, world.now)
+        assert sessions.still_holds(world.sessions, viewer, world.settings.tenancy, world.now)
     world.later(minutes=30)
-    assert not sessions.still_holds(world.sessions, viewer, world.settings, world.now)
+    assert not sessions.still_holds(world.sessions, viewer, world.settings.tenancy, world.now)
     assert world.viewer(token) is None
 
 
@@ -90,7 +91,7 @@ def test_an_open_page_counts_as_a_look(world):
     viewer = world.viewer(token)
     for _ in range(4):
         world.later(minutes=50)
-        assert sessions.still_holds(world.sessions, viewer, world.settings, world.now)
+        assert sessions.still_holds(world.sessions, viewer, world.settings.tenancy, world.now)
     assert world.viewer(token)
 
 
@@ -141,7 +142,7 @@ def test_what_is_over_is_deleted(world):
     assert world.rows == 1, "by the next sign-in"
     world.later(hours=9)
     with world.sessions.begin() as session:
-        assert delete_over(session, world.settings, world.now) == 1
+        assert delete_expired(session, world.settings.tenancy, world.now) == 1
     assert world.rows == 0
     world.now = utc_now() - timedelta(days=1)
     world.sign_in()

@@ -1,4 +1,4 @@
-"""The ledger: exactly one row per call, honest sums, and a retention."""
+"""The ledger: exactly one row per call, correct sums, and retention."""
 
 import math
 import uuid
@@ -82,7 +82,7 @@ RUN = InteractionRecord(
 
 @databases.ON_BOTH
 def test_the_calls_of_a_run_are_those_of_its_tenant_and_app(sessions):
-    """Clients name their runs, so others have the same names; in merged ledgers apps may, too."""
+    """Clients name their runs, so others may use the same names; in merged ledgers apps may, too."""
     others = {
         "tenant": replace(CALL, call_id="c3", tenant="tn_b"),
         "app": replace(CALL, call_id="c4", app="app_b"),
@@ -236,7 +236,7 @@ days = st.none() | st.dates(date(2026, 2, 26), date(2026, 3, 4))
 
 
 def plain_sums(calls):
-    """What the report must say, in plain Python."""
+    """Return the expected report, computed in plain Python."""
     sums = Sums()
     for call in calls:
         if not call.charged:

@@ -1,4 +1,4 @@
-"""A real server learns an app's profile from its calls, and control goes by it."""
+"""A real server learns an app's profile from its calls, and control applies it."""
 
 import contextlib
 import sqlite3
@@ -56,12 +56,12 @@ def test_a_server_learns_what_calls_use(tmp_path):
         assert apart <= LearningOptions().min_change * prompt  # It was learned from the first 20.
         assert get("/admin/jobs")["done_by"] == "here"
 
-        def foretold():
-            """What control expects of a call by now."""
+        def predicts_less():
+            """Return the usage that control expects of a call."""
             call(0, max_tokens=50)
             path = tmp_path / "data/fairserve.sqlite3"
             with contextlib.closing(sqlite3.connect(path)) as db:
                 rows = db.execute("SELECT expected_output_tokens FROM ledger_calls").fetchall()
             return len(rows) > CALLS and any(expected < 50 for (expected,) in rows[CALLS:])
 
-        eventually(foretold, platform.log)
+        eventually(predicts_less, platform.log)

@@ -58,7 +58,7 @@ def test_a_tenant_registers_an_app_and_control_learns_it(management):
 
 
 def test_only_an_admin_sets_the_weight_of_an_app(management):
-    """Or a tenant would give one of its apps the share of the others, and of the tenants beside it."""
+    """Otherwise a tenant could take the share of other tenants for one of its apps."""
     tenant = management.tenant("acme")
     app = management.new_app(tenant)
     path, body = f"/v1/apps/{app['id']}", {"name": "b", "profile": PROFILE, "weight": 9}
@@ -103,7 +103,7 @@ def test_changes_of_an_app_are_kept_and_posted(management):
 
 def test_the_default_idle_timeout_is_the_servers(management):
     app = management.new_app(management.tenant("acme"))
-    expected = management.state.settings.interaction_idle_timeout_s
+    expected = management.state.settings.tenancy.interaction_idle_timeout_s
     assert app["profile"]["idle_timeout_s"] == expected
 
 

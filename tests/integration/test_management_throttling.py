@@ -53,7 +53,9 @@ def test_a_change_is_versioned_audited_and_applied(management):
     assert history["items"][1]["parameters"] == change["parameters"]
     with management.state.session_factory() as session:
         entry = session.scalars(select(AuditEntry).order_by(AuditEntry.at.desc())).first()
-        assert load_system(session, management.state.settings).throttle_options == {"limit": 7}
+        assert load_system(session, management.state.settings.tuning).throttle_options == {
+            "limit": 7
+        }
     assert entry.before == change
     assert entry.after == {"system": "rpm-7", "parameters": {}}
     assert entry.actor == management.admin[: len(entry.actor)]

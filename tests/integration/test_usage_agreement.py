@@ -1,4 +1,4 @@
-"""One history, and every way to read it: all give the same number for ``input_tokens``."""
+"""One history, read in every way: all have the same number for ``input_tokens``."""
 
 import csv
 import io
@@ -109,7 +109,7 @@ def test_runs_and_their_graphs_agree_with_reports_on_input_tokens(world):
 
 
 def sign_in(world):
-    """The cookie of a new session of the tenant's."""
+    """Return the cookie of a new session of the tenant's."""
     answer = world.management.client.post(
         "/console/sign-in", data={"key": world.key}, follow_redirects=False
     )

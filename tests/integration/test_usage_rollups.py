@@ -1,4 +1,4 @@
-"""Rollups are what the ledger's rows add up to, however and however often they were made."""
+"""Rollups equal the sums of the ledger's rows, in whatever order and however often they are made."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ pytestmark = databases.ON_POSTGRESQL
 
 
 def dump(session):
-    """Every row of the rollups, bytes included."""
+    """Return every row of the rollups, bytes included."""
     return [
         sorted(tuple(row) for row in session.execute(select(table.table)))
         for table in (rollup for rollup in TABLES)
@@ -45,7 +45,7 @@ def dump(session):
 
 
 def start_again(session):
-    """No rollups, and a mark on everything."""
+    """Delete the rollups, and mark everything."""
     for rollup in TABLES:
         session.execute(delete(rollup.table))
     quarters = set()
@@ -123,7 +123,7 @@ def filled(sessions, seed=1, count=100):
         upsert_interactions(session, runs(seed, 30))
 
 
-def test_a_rollup_that_is_cut_off_goes_on_where_it_was(sessions, monkeypatch):
+def test_an_interrupted_rollup_continues_at_the_same_step(sessions, monkeypatch):
     filled(sessions)
     steps = []
 

@@ -1,4 +1,4 @@
-"""Deliveries arrive signed, at least once, under one id, and failures are tried again in time."""
+"""Deliveries are signed, sent at least once under one id, and retried in time."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from standardwebhooks import Webhook
 
 from fairserve.platform.background.webhooks import claims, delivery, sender
 from fairserve.platform.background.webhooks.delivery import deliver_due
-from fairserve.platform.background.webhooks.retries import JITTER, STEPS_S
+from fairserve.platform.background.webhooks.retries import DELAYS, JITTER
 from fairserve.platform.db.key_hash import KeyHasher
 from fairserve.platform.db.operations import AuditEntry
 
@@ -70,8 +70,8 @@ def test_retries_come_in_their_time_and_then_it_is_dead(world, one):
         world.clock.pass_s(0.001)
     assert row.state == "dead"
     assert row.settled_at == world.clock.time
-    assert len(waits) == len(STEPS_S) == 9
-    for wait_s, step_s in zip(waits, STEPS_S, strict=True):
+    assert len(waits) == len(DELAYS.delays_s) == 9
+    for wait_s, step_s in zip(waits, DELAYS.delays_s, strict=True):
         assert step_s <= wait_s <= step_s * (1 + JITTER)
     assert len({message.id for message in world.receiver.received}) == 1
     assert len({message.headers["webhook-timestamp"] for message in world.receiver.received}) == 10
@@ -81,7 +81,7 @@ def test_retries_come_in_their_time_and_then_it_is_dead(world, one):
     assert [item["event_id"] for item in dead["items"]] == [row.event_id]
 
 
-def test_a_dead_delivery_is_sent_again_when_somebody_says_so(world, one):
+def test_a_dead_delivery_is_sent_again_on_request(world, one):
     world.write(runs=[world.run("a"), world.run("b")])
     world.receiver.by_path["/hook"] = FAILED
     for _ in range(40):
@@ -112,7 +112,7 @@ def test_retry_after_is_honoured_up_to_the_next_step(world, one):
         (429, {"Retry-After": "20"}, b""),
         (503, {"Retry-After": "86400"}, b""),
     ]
-    for wait_s in (20, STEPS_S[2]):
+    for wait_s in (20, DELAYS.delays_s[2]):
         assert world.deliver() == 1
         (row,) = world.deliveries
         assert row.next_attempt_at == world.clock.time + timedelta(seconds=wait_s)
@@ -169,7 +169,7 @@ def test_a_deliverer_that_is_killed_while_it_sends_loses_nothing(world, one, eng
             sys.executable,
             Path(webhook_deliverer.__file__),
             engine.url.render_as_string(hide_password=False),
-            world.settings.data_dir,
+            world.settings.db.data_dir,
         ]
     )
     try:
@@ -204,7 +204,7 @@ def test_an_answer_after_the_lease_changes_nothing(world, one):
     assert endpoint.failures == 0
 
 
-def test_stopping_gives_back_what_is_under_way(world, one):
+def test_stopping_releases_deliveries_in_progress(world, one):
     world.write(runs=[world.run()])
     world.receiver.hold.clear()
     stopping = threading.Event()
@@ -258,7 +258,7 @@ def test_endpoints_that_fail_do_not_hold_up_others(world):
 
 
 @pytest.mark.parametrize("said", ["test", "replay", "url", "enable"])
-def test_an_endpoint_that_rests_is_tried_at_once_when_somebody_says_so(world, one, said):
+def test_a_pausing_endpoint_is_tried_at_once_on_request(world, one, said):
     world.receiver.by_path["/hook"] = FAILED
     world.write(runs=[world.run(f"r{number}") for number in range(7)])
     world.deliver()
@@ -294,7 +294,7 @@ def test_endpoints_take_turns(world):
 
 
 def test_a_receiver_that_hangs_leaves_room_for_others(world, monkeypatch):
-    """Of the places of a process, those that fail have half."""
+    """Failing endpoints have half of a process's slots."""
     monkeypatch.setattr(delivery, "SLOTS", 4)
     monkeypatch.setattr(delivery, "FAILING_SLOTS", 2)
     hanging = [
@@ -335,7 +335,12 @@ def test_after_a_rotation_both_secrets_sign_for_a_day(world, one):
 
 def test_a_secret_of_a_platform_key_that_is_gone_sends_nothing(world, one):
     world.write(runs=[world.run()])
-    assert deliver_due(world.sessions, world.settings, KeyHasher(b"z" * 32), now=world.clock) == 1
+    assert (
+        deliver_due(
+            world.sessions, world.settings.background, KeyHasher(b"z" * 32), now=world.clock
+        )
+        == 1
+    )
     assert world.receiver.received == []
     (row,) = world.deliveries
     assert row.last_error == sender.UNSIGNED
@@ -347,8 +352,8 @@ def test_a_test_event_goes_to_its_endpoint_alone(world, one):
     assert world.deliver() == 1
     (message,) = world.receiver.received
     assert (message.path, message.id) == ("/hook", queued["event_id"])
-    told = json.loads(message.body)
-    assert (told["type"], told["data"]) == ("webhook.test", {"webhook_id": one["id"]})
+    body = json.loads(message.body)
+    assert (body["type"], body["data"]) == ("webhook.test", {"webhook_id": one["id"]})
     world.call("PATCH", f"/v1/webhooks/{one['id']}", {"enabled": False})
     refused = world.call("POST", f"/v1/webhooks/{one['id']}/test", status=409)
     assert refused["error"]["code"] == "disabled"

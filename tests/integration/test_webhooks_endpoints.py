@@ -1,4 +1,4 @@
-"""Registering webhooks over HTTP: what is taken, what is refused, what is shown, and to whom."""
+"""Registering webhooks over HTTP: accepted and rejected values, and what is shown to each key."""
 
 import json
 from threading import BoundedSemaphore
@@ -117,7 +117,7 @@ def test_slow_names_do_not_hold_all_threads(world, monkeypatch):
 
 
 def test_http_and_private_networks_need_the_operators_word(world):
-    world.management.state.settings = Settings(data_dir=world.settings.data_dir)
+    world.management.state.settings = Settings(data_dir=world.settings.db.data_dir)
     body = {"url": world.receiver.url, "events": EVENTS}
     error = world.call("POST", "/v1/webhooks", body, status=400)["error"]
     assert error["message"].startswith(

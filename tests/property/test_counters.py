@@ -85,7 +85,7 @@ class Both:
                 self.counters.done(node)
             elif kind == "back":
                 self.counters.refund(node, min(cost, self.plain.value[path]))
-                self.plain.take_back(path, min(cost, self.plain.value[path]))
+                self.plain.refund(path, min(cost, self.plain.value[path]))
                 self.counters.done(node)
                 self.nodes[path] = self.counters.arrive(path, arrival)
                 self.plain.arrive(path, arrival)
@@ -114,7 +114,7 @@ class Both:
         self.check_hidden(sorted(queued)[::2], sorted(queued)[1::2])
 
     def check_hidden(self, hidden, left):
-        """Nobody sees hidden clients; later checks show that everything is as it was."""
+        """Check that hidden clients are in no answer; later checks show that the state is unchanged."""
         calls = self.plain.calls
         self.plain.calls = {path: calls[path] for path in left}
         with self.counters.hidden([self.nodes[path] for path in hidden]):
@@ -137,8 +137,8 @@ def test_equal_to_the_literal_algorithm(levels, lift_when_idle, steps):
 
 
 @given(st.sampled_from([1, 2, 3]), operations)
-def test_equal_when_nobody_looks_in_between(levels, steps):
-    """The heaps are lazy: what accumulates in them between two questions must not matter."""
+def test_equal_without_look_ups_in_between(levels, steps):
+    """The heaps are lazy: their backlog between two look-ups must not matter."""
     both = Both(levels)
     for number, step in enumerate(steps):
         both.do(number, *step)
@@ -161,7 +161,7 @@ def test_equal_in_a_long_run(levels, seed):
 
 
 @given(st.sampled_from([1, 2, 3]), operations, st.integers(0, 120))
-def test_a_snapshot_goes_on_as_the_original_does(levels, steps, middle):
+def test_a_snapshot_continues_as_the_original(levels, steps, middle):
     """Plain JSON on the way; the same continuation ends in the same state."""
     both = Both(levels)
     for number, step in enumerate(steps[:middle]):
@@ -220,7 +220,7 @@ def test_the_lift_denies_credit_for_idling():
 
 
 @pytest.mark.parametrize(("lift_when_idle", "counter"), [(True, 1000.0), (False, 0.0)])
-def test_who_finds_nobody_queued_is_lifted_to_who_left_last(lift_when_idle, counter):
+def test_at_an_empty_queue_the_lift_is_to_the_client_that_left_last(lift_when_idle, counter):
     """Algorithm 2, and not so in the paper's code, where the client keeps its own counter."""
     counters = VirtualCounters(lift_when_idle=lift_when_idle)
     busy = counters.arrive(("busy",), 1)
@@ -245,7 +245,7 @@ def test_the_lift_holds_at_every_level():
 
 
 def test_the_lift_ignores_predictions():
-    """A newcomer is not lifted to a level that will be given back."""
+    """A newcomer is not lifted to a level that will be refunded."""
     counters = VirtualCounters()
     counters.arrive(("busy", "u"), 1)
     busy = counters.arrive(("busy", "u"), 2)
@@ -260,7 +260,7 @@ def test_the_lift_ignores_predictions():
 
 
 def test_a_lift_under_predictions_does_not_look_at_everybody():
-    """500 queued clients with predictions, 500 that come: each looks at a few entries of a heap."""
+    """500 queued clients with predictions, 500 that arrive: each reads a few entries of a heap."""
     counters = VirtualCounters()
     looked = 0
 
@@ -347,7 +347,7 @@ def test_a_client_whose_call_runs_is_not_forgotten():
     assert counters.value(("runs",)) == 500.0
 
 
-def test_ties_go_to_the_earlier_call_also_after_it_was_put_back():
+def test_ties_go_to_the_earlier_call_also_after_it_was_requeued():
     counters = VirtualCounters()
     b = counters.arrive(("b",), 1)
     counters.arrive(("a",), 2)
@@ -362,7 +362,7 @@ def test_ties_go_to_the_earlier_call_also_after_it_was_put_back():
 
 
 def test_a_client_whose_path_begins_others_is_one_of_them():
-    """Its own calls compete with the longer paths as a child named "", whichever came first."""
+    """Its own calls compete with the longer paths as a child named "", in any order of arrival."""
     counters = VirtualCounters()
     early = counters.arrive(("t",), 1)
     counters.dispatch(early, None, 5.0)

@@ -10,7 +10,8 @@ from virtual_cluster import make_call, prompt
 
 from fairserve.scheduling.locality import Locality
 from fairserve.scheduling.routers.credit import Credit
-from fairserve.scheduling.routers.d2lpm import D2lpm, D2lpmOptions
+from fairserve.scheduling.routers.d2lpm import D2lpm
+from fairserve.scheduling.routers.d2lpm_options import D2lpmOptions
 from fairserve.scheduling.routers.loads import Loads
 from fairserve.scheduling.workers import Workers, WorkerSet
 
@@ -26,10 +27,10 @@ def router(quantum=1000.0, workers=WORKERS, **options):
     return made, locality
 
 
-def place(made, locality, new, open_workers=WORKERS, price=1.0):
+def place(made, locality, new, open_workers=WORKERS, charge_factor=1.0):
     locality.register(new)
     worker = made.select(new, open_workers)
-    made.dispatched(new, worker, price)
+    made.dispatched(new, worker, charge_factor)
     locality.placed(new, worker)
     return worker
 
@@ -63,7 +64,7 @@ def test_without_a_match_the_least_loaded_worker_in_credit():
 def test_the_output_is_charged_when_the_call_ends():
     made, locality = router(quantum=1000.0)
     new = make_call("a", tokens=prompt((1, 100)))
-    worker = place(made, locality, new, price=2.0)
+    worker = place(made, locality, new, charge_factor=2.0)
     made.finished(new, worker, 2.0, output_tokens=30)
     for client in (("t",), ("t", "u")):
         assert made.deficit(client, worker) == 1000.0 - 2.0 * 100 - 2.0 * 2 * 30
@@ -71,22 +72,24 @@ def test_the_output_is_charged_when_the_call_ends():
 
 def test_a_quantum_by_the_mean_prompt():
     made, locality = router(quantum=None, quantum_prompts=3.0)
-    place(made, locality, make_call("a", tokens=prompt((1, 100))), price=2.0)
+    place(made, locality, make_call("a", tokens=prompt((1, 100))), charge_factor=2.0)
     assert [made.deficit(("t", "u"), worker) for worker in WORKERS] == [400.0, 600.0, 600.0], (
-        "the first prompt stands for the mean, at its own price"
+        "the first prompt stands for the mean, at its own charge_factor"
     )
     for number in range(9):
         new = make_call(f"b{number}", user="v", tokens=prompt((2, 300)))
-        place(made, locality, new, price=1.0)
+        place(made, locality, new, charge_factor=1.0)
     mean = (200 + 9 * 300) / 10
     assert max(made.deficit(("t", "v"), worker) for worker in WORKERS) <= 3 * mean
 
 
 def test_cached_tokens_are_free_where_they_are_not_charged():
     made, locality = router(quantum=1000.0, charge_cached=False)
-    first = place(made, locality, make_call("a", tokens=document("d", 0)), price=2.0)
+    first = place(made, locality, make_call("a", tokens=document("d", 0)), charge_factor=2.0)
     assert made.deficit(("t", "u"), first) == 1000.0 - 2.0 * 416
-    assert place(made, locality, make_call("b", tokens=document("d", 1)), price=2.0) == first
+    assert (
+        place(made, locality, make_call("b", tokens=document("d", 1)), charge_factor=2.0) == first
+    )
     assert made.deficit(("t", "u"), first) == 1000.0 - 2.0 * 416 - 2.0 * 16
 
 
@@ -129,10 +132,10 @@ def test_work_is_spread_by_price():
     made, locality = router(quantum=1000.0)
     for number in range(30):
         user = "cheap" if number % 2 else "dear"
-        price = 0.5 if user == "cheap" else 2.0
+        charge_factor = 0.5 if user == "cheap" else 2.0
         new = make_call(f"c{number}", user=user, tokens=document(user, number))
-        worker = place(made, locality, new, price=price)
-        made.finished(new, worker, price, 10)
+        worker = place(made, locality, new, charge_factor=charge_factor)
+        made.finished(new, worker, charge_factor, 10)
     spread = {
         user: [made.deficit(("t", user), worker) for worker in WORKERS]
         for user in ("cheap", "dear")
@@ -240,7 +243,7 @@ def test_invented_users_gain_nothing_at_the_worker_that_everybody_wants():
 
 
 def worker_of_a_new_document(level_quantum, rivals):
-    """A tenant with thirty users at work; ten new ones ask about a new document: where they go."""
+    """Return the workers of a new document's calls by ten new users of a tenant with thirty others."""
     made, locality = router(quantum=2000.0, level_quantum=level_quantum)
     for number in range(rivals):  # calls of another tenant that last
         place(made, locality, make_call(f"r{number}", tenant="other", user=f"u{number}"))
@@ -261,7 +264,7 @@ def test_users_of_one_tenant_keep_their_prefixes():
 
 
 def test_a_user_in_debt_does_not_spend_for_its_tenant():
-    """A refill of the user does not reach its tenant, nor the tenant's the other users."""
+    """A refill of the user does not reach its tenant, nor the tenant's refill the other users."""
     made, locality = router(quantum=1000.0)
     for number in range(8):
         place(made, locality, make_call(f"c{number}", user="u", tokens=document("d", number)))

@@ -11,7 +11,8 @@ from plain_dlpm import PlainDlpm
 from fairserve.interactions.call import client_id
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local import dlpm_order
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.local.lpm import Lpm
 from fairserve.scheduling.prefix_tree import PrefixTree
 
@@ -19,7 +20,7 @@ BLOCK = 4
 
 
 class TreeCache:
-    """A bounded prefix cache: a tree with one worker, which tells what changed."""
+    """A bounded prefix cache: a tree with one worker, which publishes changes."""
 
     def __init__(self, blocks):
         self.tree = PrefixTree()
@@ -36,16 +37,16 @@ class TreeCache:
         last = self.tree.find(keys)[1] if blocks else None
         return self.tokens(call), last, keys[blocks] if blocks < len(keys) else None
 
-    def follow(self, news):
+    def follow(self, listener):
         self.tree.follow(
-            lambda first: news.changed(first),
-            lambda node, kept: news.changed(node, BLOCK * (node.start + kept) if kept else -1),
-            lambda node, other, depth: news.renamed(node, other, BLOCK * depth),
+            lambda first: listener.changed(first),
+            lambda node, kept: listener.changed(node, BLOCK * (node.start + kept) if kept else -1),
+            lambda node, other, depth: listener.renamed(node, other, BLOCK * depth),
         )
 
 
 class Both:
-    """DLPM and the plain one, told the same; the engine is a number of tokens."""
+    """DLPM and the plain one with the same events; the engine is a number of tokens."""
 
     def __init__(self, seed, options, clients, capacity=300, blocks=40):
         self.rng = random.Random(seed)
@@ -108,7 +109,7 @@ class Both:
         self.plain.finish(call_id)
 
     def step(self):
-        """One pass, abandoned at times: every offer is the same."""
+        """Run one pass, abandoned at times: every offer is the same."""
         rng, walk = self.rng, self.plain.walk()
         self.dlpm.start_pass(self.cache)
         for _ in range(rng.choice([0, 1, 4, 1000, 1000])):
@@ -148,7 +149,7 @@ UNEVEN = [*FLAT[:2], *NESTED, *DEEP[:6]]
     st.sampled_from([1, 3, 16]),
 )
 def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, advance, many):
-    """``many``: from how many on those that gain credit go into their heap together."""
+    """From ``many`` members on, those that gain credit enter their heap together."""
     options = DlpmOptions(
         quantum=quantum,
         max_bypass=max_bypass,
@@ -166,7 +167,7 @@ def test_every_offer_and_deficit(seed, clients, quantum, max_bypass, advance, ma
 
 
 def test_every_group_that_an_eviction_concerns_is_matched():
-    """Two of them come to match as much, and then one of their calls matches more."""
+    """Two groups reach the same match, and then one of their calls matches more."""
     cache, lpm = TreeCache(40), Lpm()
     cache.tree.insert([1, 2, 3, 4], "w")
     for call_id, last in (("a", 4), ("b", 4), ("c", 5)):

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairserve.engine.local_queue import LocalQueue
+from fairserve.engine.wire.local_queue import LocalQueue
 from fairserve.scheduling.base import LocalCall
-from fairserve.scheduling.local.dlpm import Dlpm, DlpmOptions
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS
 
 DOCUMENTS = [np.arange(first, first + 64, dtype=np.uint32) for first in (0, 1000, 2000)]

@@ -83,9 +83,9 @@ def test_several_workers_are_equal_to_plain_sets_while_nothing_must_go(history):
 
 @given(steps, st.integers(1, 12), st.integers(0, 60))
 def test_bounded_workers_forget_no_more_than_they_must(history, capacity, cut):
-    """A worker's part never exceeds its capacity, holds what it was given last, and is closed.
+    """A worker's part never exceeds its capacity, holds its last insertion, and is closed.
 
-    A snapshot in the middle goes on as the original does.
+    A snapshot in the middle continues as the original does.
     """
     hasher, tree = BlockHasher(1, BLOCK), PrefixTree()
     for name in WORKERS:
@@ -171,7 +171,7 @@ def test_locked_paths_stay(history, capacity):
         60,
     )
 )
-def test_locked_blocks_are_counted_and_stay_whatever_news_say(history):
+def test_locked_blocks_are_counted_and_stay_for_any_events(history):
     """Evictions that a worker reports leave them; only an empty cache takes them."""
     hasher, tree, locks = BlockHasher(1, BLOCK), PrefixTree(), []
     tree.add_worker("w0", 6)

@@ -49,9 +49,9 @@ class Life:
             queue(feeder, call(f"c{self.number}", "u", app=app, output=output))
         elif action < 0.6 and len(feeder):
             chosen = feeder.peek(WORKERS)
-            price = feeder.dispatch(chosen.call_id, 0)
+            charge_factor = feeder.dispatch(chosen.call_id, 0)
             rate = 1.0 / self.sizes[chosen.app]
-            assert price == pytest.approx(1200.0 * rate), "new calls have the new profile"
+            assert charge_factor == pytest.approx(1200.0 * rate), "new calls have the new profile"
             self.running[chosen.call_id] = [chosen, 0, rate]
         elif action < 0.75 and self.running:
             state = self.running[rng.choice(list(self.running))]

@@ -56,7 +56,7 @@ class PlainDlpm:
 
 
 class Both:
-    """The feeder and the plain one, told the same."""
+    """The feeder and the plain one with the same events."""
 
     def __init__(self, quantum):
         self.locality = Locality(seed=2)
@@ -151,7 +151,7 @@ def test_the_order_of_algorithm_1(seed, quantum):
 
 
 def test_deficits_stay_between_what_may_run_and_one_quantum(seed):
-    """A.1 over the cluster: -U <= q <= Q^u, U one prompt and the output of all that runs."""
+    """A.1 over the cluster: -U <= q <= Q^u, U one prompt and the output of all running calls."""
     rng = random.Random(seed)
     both = Both(200.0)
     for number in range(600):
@@ -183,8 +183,8 @@ def test_a_weight_divides_the_charges():
         feeder.add(make_call(f"{number:04d}", user=["heavy", "light"][number % 2]))
     for _ in range(200):
         call = feeder.peek(["w0"])
-        price = feeder.dispatch(call.call_id, 0)
-        assert price == pytest.approx(1 / 3 if call.user == "heavy" else 1.0)
+        charge_factor = feeder.dispatch(call.call_id, 0)
+        assert charge_factor == pytest.approx(1 / 3 if call.user == "heavy" else 1.0)
         feeder.finish(call.call_id, TokenUsage(32, 0, 0, 8))
         served[call.user] += 1
     assert served["heavy"] == pytest.approx(3 * served["light"], abs=12)
@@ -255,7 +255,7 @@ def test_refills_counted_are_refills_made():
         assert {client: lazy.value((client,)) for client in eager} == eager
 
 
-def test_peek_looks_behind_the_refills_of_every_level():
+def test_peek_includes_the_refills_of_every_level():
     """Tenants take turns, and so do a tenant's users; dispatch refills for what was peeked."""
     rng = random.Random(2)
     locality = Locality(seed=2)
@@ -316,7 +316,7 @@ def centralise(dispatcher):
     router = CacheAware(
         dispatcher.first.locality, CacheAwareOptions(match_threshold=0.0, balance_abs=None)
     )
-    for worker in dispatcher.first.pool.workers:
+    for worker in dispatcher.first.worker_table.workers:
         router.add_worker(worker)
     dispatcher.first.compose(feeder, router)
 
@@ -343,7 +343,7 @@ def test_each_call_is_served_once_and_no_worker_idles(seed):
     def checked(event):
         plain_event(event)
         if len(cluster.dispatcher.first.feeder):
-            assert not cluster.dispatcher.first.pool.open()
+            assert not cluster.dispatcher.first.worker_table.open()
         assert all(len(worker.waiting) <= 1 for worker in cluster.workers.values())
 
     cluster.event = checked

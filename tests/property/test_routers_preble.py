@@ -104,7 +104,7 @@ def test_explore_by_load():
     assert run.choose("e", (10, 320)) == "w1"
 
 
-def test_the_time_per_token_is_measured_when_time_is_told():
+def test_the_time_per_token_is_measured_with_ticks():
     run = Run()
     run.router.tick(100.0)
     run.place("a", (1, 320), on="w0")

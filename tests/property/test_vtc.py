@@ -12,7 +12,8 @@ from vtc_watch import EPS, Watch, adversarial, bound, cases
 from fairserve.scheduling.base import LocalCall
 from fairserve.scheduling.local.fcfs import Fcfs
 from fairserve.scheduling.local.lcf import Lcf, LcfOptions
-from fairserve.scheduling.local.vtc import Vtc, VtcOptions
+from fairserve.scheduling.local.vtc import Vtc
+from fairserve.scheduling.local.vtc_options import VtcOptions
 
 
 @given(cases)
@@ -44,7 +45,7 @@ def test_the_theorems_hold_in_a_long_run(seed):
 
 
 def on_off(scheduler):
-    """One client floods all the time, another comes after a long absence and floods, too."""
+    """One client floods all the time, another returns after a long absence and floods, too."""
     worker = OneWorker(scheduler, 400)
     watch = Watch(worker)
     for _ in range(600):

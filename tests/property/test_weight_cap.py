@@ -1,4 +1,4 @@
-"""The cap on an app's weight: siblings divide tokens, and nobody gains by it but those it protects."""
+"""The cap on an app's weight: siblings divide tokens, and only those that it protects gain."""
 
 import json
 import math
@@ -45,7 +45,7 @@ REFERENCE = WEIGHTS.typical_call(DEFAULT_PROFILE, 1)
 
 
 def weight_that_counts(cap, profiles, used_apps, app, stage, window, most):
-    """The rule written out; ``used_apps`` are those of the tenant's calls so far, the newest last."""
+    """Return the weight by the plain rule; ``used_apps`` are of the tenant's calls, newest last."""
     recent = list(dict.fromkeys(reversed(used_apps[-window:])))[:most]
     others = [WEIGHTS.typical_call(profiles[each], stage) for each in recent if each != app]
     own = WEIGHTS.typical_call(profiles[app], stage)
@@ -81,12 +81,14 @@ def test_the_price_is_that_of_the_lower_median_of_the_other_apps_in_use(seed, ca
             each = call(f"c{number}", "u", app=app)
             each.tenant, each.client, each.stage = tenant, (tenant, "u"), rng.randint(1, 4)
             queue(feeder, each)
-            price = feeder.dispatch(each.call_id, 0)
+            charge_factor = feeder.dispatch(each.call_id, 0)
             feeder.finish(each.call_id, used(each))
             used_apps[tenant].append(app)
             counts = weight_that_counts(cap, profiles, used_apps[tenant], app, each.stage, 6, 3)
-            assert price == pytest.approx(REFERENCE / counts)
-            assert price >= REFERENCE / WEIGHTS.typical_call(profiles[app], each.stage) * (1 - 1e-9)
+            assert charge_factor == pytest.approx(REFERENCE / counts)
+            assert charge_factor >= REFERENCE / WEIGHTS.typical_call(profiles[app], each.stage) * (
+                1 - 1e-9
+            )
 
 
 def test_what_is_kept_is_bounded():

@@ -17,7 +17,7 @@ OUTCOMES = ["completed", "completed", "refused", "cancelled", "failed", "expired
 
 
 def calls(seed, count, *, start=START, hours=HOURS, tenants=2):
-    """Calls of tenants whose apps and users have the same ids, some served by another model."""
+    """Return calls of tenants whose apps and users have the same ids, some of another model."""
     rng = random.Random(seed)
     return [_call(rng, f"c{seed}-{number}", start, hours, tenants) for number in range(count)]
 
@@ -84,7 +84,7 @@ def runs(seed, count):
 
 
 def rewritten(records, seed):
-    """The charge of some calls is taken back, others are told differently."""
+    """Return the records with some charges refunded and other calls changed."""
     rng = random.Random(seed)
     some = rng.sample(records, len(records) // 3)
     return [
@@ -103,7 +103,7 @@ def gone_on(records, seed):
 
 
 def call_sums(records, key):
-    """Some sums of charged calls by ``key(record)``."""
+    """Return some sums of charged calls by ``key(record)``."""
     sums = defaultdict(Counter)
     for record in records:
         found = sums[key(record)]

@@ -16,7 +16,8 @@ def main():
         webhook_allowed_networks="127.0.0.0/8",
         webhook_timeout_s=60,
     )
-    print(deliver_due(session_factory(connect(url)), settings, key_hasher(settings)), flush=True)
+    sessions, hasher = session_factory(connect(url)), key_hasher(settings.db)
+    print(deliver_due(sessions, settings.background, hasher), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import yaml
 
 from fairserve.platform.fleet.fleet_file import FleetFileBody, parse_fleet
 from fairserve.platform.fleet.schemas import AliasPut, WorkerIn, WorkerJoin
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.server.settings import FIELDS, Settings
 from fairserve.platform.server.settings_flags import environment_names
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guide"
@@ -21,7 +21,7 @@ PINNED = re.compile(r"^[\w./-]+:v?\d+\.\d+(\.\d+)?(-\w+)*$")
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch):
-    for field in Settings.model_fields:
+    for field in FIELDS:
         for name in environment_names(field):
             monkeypatch.delenv(name, raising=False)
 
@@ -54,16 +54,16 @@ def test_every_field_of_a_worker_is_described():
 
 def test_the_platform_s_settings_exist_and_are_valid(monkeypatch):
     given = COMPOSE["x-platform"]["environment"]
-    known = {name for field in Settings.model_fields for name in environment_names(field)}
+    known = {name for field in FIELDS for name in environment_names(field)}
     others = {"HF_TOKEN", "FAIRSERVE_WORKER_KEY_LLAMA"}
     assert set(given) - others <= known
     for name, value in given.items():
         monkeypatch.setenv(name, filled(value))
     settings = Settings()
-    assert not settings.embedded_database
-    assert (settings.port, settings.host) == (8000, "0.0.0.0")
+    assert not settings.db.embedded_database
+    assert (settings.server.port, settings.server.host) == (8000, "0.0.0.0")
     (mounted,) = SERVICES["platform"]["configs"]
-    assert str(settings.fleet_file) == mounted["target"]
+    assert str(settings.fleet.fleet_file) == mounted["target"]
 
 
 def test_the_fleet_of_the_compose_file():

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ["interactions", "throttling", "scheduling", "engine", "platform", "benchmarks", "migrations"]
+FOLDERS = [
+    "interactions",
+    "throttling",
+    "scheduling",
+    "engine",
+    "platform",
+    "benchmarks",
+    "migrations",
+]
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from fairserve.interactions.program import (
     PROGRAM_FIELDS,
     ProgramLimits,
 )
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.schemas import InteractionCreate, ProgramCreate
 from fairserve.platform.serving.programs.declaration import read_program
 from fairserve.platform.serving.programs.schemas import NodeIn
+from fairserve.platform.serving.settings import ServingSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/guide/programs.md").read_text()
@@ -58,7 +58,7 @@ def test_the_bounds_are_those_that_hold():
     )
     assert "{} KiB; {} MiB; {} MiB".format(*sizes) in text
     assert f"0 to {MAX_RETRIES}, {DEFAULT_RETRIES} if" in TEXT
-    fields = Settings.model_fields
+    fields = ServingSettings.model_fields
     named = set(re.findall(r"`(program_\w+)`", text))
     assert named == {name for name in fields if name.startswith("program_")}
     defaults = {name: fields[name].default for name in named}

@@ -11,7 +11,7 @@ from both_dlpm import BothDlpm
 from vllm_world import BOTH, World
 
 from fairserve.engine.vllm.waiting_queue import WaitingQueue
-from fairserve.scheduling.local.dlpm import DlpmOptions
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 
 REQUESTS = 300
 LONGEST_PROMPT, LONGEST_OUTPUT = 130, 24

@@ -12,6 +12,7 @@ so the claims are about the least satisfied client (:mod:`fairserve.benchmarks.r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -108,10 +109,17 @@ class Cells:
     def ratios(self, column: str, system: str, other: str) -> dict[Cell, float]:
         """By cell, one system's value over another's."""
         return {
-            cell: row.measured[column].value / self.rows[cell, other].measured[column].value
+            cell: _ratio(row.measured[column].value, self.rows[cell, other].measured[column].value)
             for (cell, name), row in self.rows.items()
             if name == system
         }
+
+
+def _ratio(value: float, other: float) -> float:
+    """Return the ratio of two figures that are not negative; 1 if both are 0."""
+    if not other:
+        return math.inf if value else 1.0
+    return value / other
 
 
 def dlpm_figure7(setting: Setting, workers: Sequence[int] = WORKERS) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel
-from fairserve.scheduling.local.dlpm import DlpmOptions
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 from fairserve.scheduling.registry import SYSTEMS
 from fairserve.scheduling.system import SystemConfig
 

@@ -1,4 +1,4 @@
-"""``/admin/jobs``: what is done in the background, what of it fails, and doing it again."""
+"""``/admin/jobs``: background jobs, their failures, and requests to run them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from sqlalchemy import select
 from fairserve.platform.background.jobs.jobs import JOBS
 from fairserve.platform.background.jobs.passes import replay
 from fairserve.platform.background.jobs.schemas import JobOut, Jobs
+from fairserve.platform.background.settings import JobSettings
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.db import audit
 from fairserve.platform.db.base import utc_now
 from fairserve.platform.db.jobs import JobState
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
 
 router = APIRouter(prefix="/admin/jobs", dependencies=[Depends(require_admin)])
 
 
 class JobRequests(Protocol):
-    """Who runs the jobs."""
+    """The runner of the jobs."""
 
     def request(self, name: str) -> None:
         """Run a pass of this job soon."""
@@ -31,12 +31,12 @@ class JobRequests(Protocol):
 
 @router.get("")
 def list_jobs(request: Request, session: ReadSession) -> Jobs:
-    """All background jobs, with the error of those that fail."""
-    settings: Settings = request.app.state.settings
+    """List all background jobs, with the errors of failing ones."""
+    settings: JobSettings = request.app.state.settings
     states = {state.name: state for state in session.scalars(select(JobState))}
     now = utc_now()
     return Jobs(
-        done_by="celery" if settings.jobs_on_celery else "here",
+        done_by="celery" if settings.background.jobs_on_celery else "here",
         items=[
             JobOut.of(job, job.interval_s(settings), states.get(job.name), now)
             for job in JOBS.values()
@@ -46,7 +46,7 @@ def list_jobs(request: Request, session: ReadSession) -> Jobs:
 
 @router.post("/{job}/run", status_code=status.HTTP_202_ACCEPTED)
 def run_job(job: str, request: Request, session: WriteSession, principal: AdminPrincipal) -> JobOut:
-    """Run a job soon, dead or not: its failures are forgotten, its last error stays to be read."""
+    """Run a job soon, dead or not: its failures are reset, its last error stays readable."""
     found = JOBS.get(job)
     if found is None:
         raise NotFoundError(f"there is no such job; there are: {', '.join(JOBS)}", param="job")
@@ -54,5 +54,5 @@ def run_job(job: str, request: Request, session: WriteSession, principal: AdminP
     jobs: JobRequests = request.app.state.jobs
     after_commit(session, lambda: jobs.request(job))
     audit.record(session, principal, "job.run", job)
-    settings: Settings = request.app.state.settings
+    settings: JobSettings = request.app.state.settings
     return JobOut.of(found, found.interval_s(settings), state, utc_now())

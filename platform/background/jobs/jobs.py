@@ -9,7 +9,6 @@ from fairserve.platform.background.retention import delete_old
 from fairserve.platform.background.webhooks.delivery import deliver_due
 from fairserve.platform.reporting.exports.work import expire_exports, make_exports
 from fairserve.platform.reporting.usage.rollups import roll_up
-from fairserve.platform.server.settings_parts import learning_options
 from fairserve.platform.tenancy.profiles.learning import learn_profiles
 
 
@@ -19,7 +18,7 @@ def _roll_up(context: JobContext, stopping: Stopping) -> int:
 
 
 def _learn(context: JobContext, stopping: Stopping) -> int:
-    options = learning_options(context.settings)
+    options = context.settings.tenancy.learning_options
     return 0 if options is None else learn_profiles(context.sessions, options, stopping=stopping)
 
 
@@ -31,7 +30,9 @@ def _delete_old(context: JobContext, stopping: Stopping) -> int:
 
 
 def _deliver(context: JobContext, stopping: Stopping) -> int:
-    return deliver_due(context.sessions, context.settings, context.hasher, stopping=stopping)
+    return deliver_due(
+        context.sessions, context.settings.background, context.hasher, stopping=stopping
+    )
 
 
 def _export(context: JobContext, stopping: Stopping) -> int:
@@ -42,27 +43,27 @@ def _export(context: JobContext, stopping: Stopping) -> int:
 _ALL = (
     Job(
         "rollup",
-        "sums the ledger up for usage reports",
-        lambda settings: settings.usage_rollup_interval_s,
+        "sums the ledger for usage reports",
+        lambda settings: settings.reporting.usage_rollup_interval_s,
         _roll_up,
     ),
     Job(
         "profiles",
         "learns the token profiles of apps from the ledger",
-        lambda settings: settings.profile_learning_interval_s,
+        lambda settings: settings.tenancy.profile_learning_interval_s,
         _learn,
     ),
     Job(
         "webhooks",
         "sends webhooks",
-        lambda settings: settings.webhook_interval_s,
+        lambda settings: settings.background.webhook_interval_s,
         _deliver,
         rest=0.0,
     ),
     Job(
         "exports",
-        "makes report exports, and lets them expire",
-        lambda settings: settings.export_poll_interval_s,
+        "makes report exports, and deletes expired ones",
+        lambda settings: settings.reporting.export_poll_interval_s,
         _export,
         rest=1.0,
     ),

@@ -1,9 +1,8 @@
-"""Deliveries that are due, taken by one process at a time, and how their attempts went.
+"""Claims of deliveries that are due, and the outcomes of their attempts.
 
-Taking one leaves a lease in its row, in a short transaction; nothing is locked while it is sent. A
-process that dies leaves the lease behind, and when that is over the delivery is due again. Endpoints
-take turns, by when each was served last, with few deliveries each, and one that fails again and again
-rests, so that it holds up nobody else.
+A claim leaves a lease in the delivery's row (:mod:`fairserve.platform.db.leases`); nothing is locked
+while it is sent. Endpoints take turns: first the one served longest ago, each with a few deliveries. An
+endpoint that fails again and again pauses, so that it delays no other.
 """
 
 from __future__ import annotations
@@ -13,42 +12,50 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import orjson
-from sqlalchemy import ColumnElement, Select, or_, select, update
+from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
-from fairserve.platform.background.webhooks.retries import delay_s, rest_s
+from fairserve.platform.background.webhooks.retries import delay_s, pause_s
 from fairserve.platform.background.webhooks.signature import signing_secrets
 from fairserve.platform.db import audit
 from fairserve.platform.db.engine import SessionFactory, read_only
 from fairserve.platform.db.identity import Tenant
 from fairserve.platform.db.key_hash import KeyHasher
+from fairserve.platform.db.leases import LeasedTable, RowLease
 from fairserve.platform.db.webhooks import WebhookDelivery, WebhookEndpoint, WebhookEvent
 
+DELIVERIES = LeasedTable(
+    WebhookDelivery,
+    unfinished=("pending",),
+    attempts="attempts",
+    fence=("lease_until",),
+    due_at="next_attempt_at",
+)
 PER_ENDPOINT = 4
-"""Deliveries to one endpoint at a time, of one process; one where its last attempt failed."""
+"""Deliveries to one endpoint at a time, of one process; one if its last attempt failed."""
 GONE = "the receiver answered 410 (gone)"
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A delivery that this process is to send before its lease is over."""
+    """A delivery that this process is to send before its lease expires."""
 
+    lease: RowLease[WebhookDelivery]
     endpoint_id: str
     event_id: str
     url: str
     body: bytes
     secrets: tuple[bytes, ...]
-    """In force when it was taken; none where they are lost."""
+    """Signing secrets in force at the claim; empty if they are lost."""
     attempts: int
-    """This one included."""
-    lease_until: datetime
+    """Attempts at this delivery, including this one."""
     failing: bool
-    """Whether the last attempt at its endpoint failed."""
+    """True if the last attempt at its endpoint failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt went: ``status`` of the answer, if there was one, and what was wrong."""
+    """Outcome of an attempt: the HTTP status of the answer, if there was one, and the error."""
 
     status: int | None
     error: str = ""
@@ -56,7 +63,7 @@ class Outcome:
 
     @property
     def delivered(self) -> bool:
-        """Whether the receiver has it."""
+        """Return whether the receiver accepted the delivery."""
         return self.status is not None and 200 <= self.status < 300
 
 
@@ -69,8 +76,9 @@ def claim(
     failing_slots: int,
     busy: Mapping[str, int],
 ) -> list[Claimed]:
-    """Take at most so many deliveries that are due, of them ``failing_slots`` of endpoints that failed
-    last. ``busy``: how many this process sends to endpoints already.
+    """Claim at most ``slots`` due deliveries, ``failing_slots`` of them for endpoints that failed last.
+
+    ``busy``: deliveries that this process is sending already, by endpoint.
     """
     full = [endpoint_id for endpoint_id, number in busy.items() if number >= PER_ENDPOINT]
     with sessions() as session:
@@ -83,9 +91,9 @@ def claim(
             of=WebhookEndpoint, key_share=True, skip_locked=True
         )
         for endpoint in session.scalars(found).all():
-            room = min(failing_slots, 1) if endpoint.failures else PER_ENDPOINT
-            room = min(room - busy.get(endpoint.id, 0), slots - len(claimed))
-            taken = _take(session, endpoint, now, lease, room) if room > 0 else []
+            free = min(failing_slots, 1) if endpoint.failures else PER_ENDPOINT
+            free = min(free - busy.get(endpoint.id, 0), slots - len(claimed))
+            taken = _take(session, endpoint, now, lease, free) if free > 0 else []
             if not taken:
                 continue
             endpoint.tried_at = now
@@ -98,10 +106,10 @@ def claim(
 def _endpoints(
     now: datetime, limit: int, full: Collection[str], failing_slots: int
 ) -> Select[WebhookEndpoint]:
-    """Endpoints for which something is due, the one served longest ago first."""
+    """Return the endpoints with due deliveries, the one served longest ago first."""
     due = (
         select(WebhookDelivery.event_id)
-        .where(WebhookDelivery.endpoint_id == WebhookEndpoint.id, *_due(now))
+        .where(WebhookDelivery.endpoint_id == WebhookEndpoint.id, DELIVERIES.waiting(now))
         .exists()
     )
     statement = (
@@ -123,27 +131,25 @@ def _endpoints(
 def _take(
     session: Session, endpoint: WebhookEndpoint, now: datetime, lease: timedelta, limit: int
 ) -> list[Claimed]:
-    rows = session.execute(
+    statement = (
         select(WebhookDelivery, WebhookEvent.payload)
         .join(WebhookEvent, WebhookEvent.id == WebhookDelivery.event_id)
-        .where(WebhookDelivery.endpoint_id == endpoint.id, *_due(now))
+        .where(WebhookDelivery.endpoint_id == endpoint.id)
         .order_by(WebhookDelivery.next_attempt_at, WebhookDelivery.event_id)
         .limit(limit)
-        .with_for_update(of=WebhookDelivery, skip_locked=True)
-    ).all()
+    )
     taken = []
-    for delivery, payload in rows:
-        delivery.attempts += 1
-        delivery.lease_until = now + lease
+    for delivery, payload in session.execute(DELIVERIES.due(statement, now)).all():
+        DELIVERIES.take(delivery, now, lease)
         taken.append(
             Claimed(
+                lease=DELIVERIES.lease(delivery),
                 endpoint_id=endpoint.id,
                 event_id=delivery.event_id,
                 url=endpoint.url,
                 body=orjson.dumps(payload),
                 secrets=(),
                 attempts=delivery.attempts,
-                lease_until=delivery.lease_until,
                 failing=endpoint.failures > 0,
             )
         )
@@ -153,20 +159,12 @@ def _take(
 def record(
     sessions: SessionFactory, claimed: Claimed, outcome: Outcome, now: datetime, max_attempts: int
 ) -> None:
-    """Store how an attempt went. It changes nothing where the lease was over and another took it."""
+    """Store the outcome of an attempt; change nothing if the lease is lost."""
     with sessions.begin() as session:
         endpoint = session.get(
             WebhookEndpoint, claimed.endpoint_id, with_for_update={"key_share": True}
         )
-        delivery = session.scalars(
-            select(WebhookDelivery)
-            .where(
-                WebhookDelivery.endpoint_id == claimed.endpoint_id,
-                WebhookDelivery.event_id == claimed.event_id,
-                WebhookDelivery.lease_until == claimed.lease_until,
-            )
-            .with_for_update()
-        ).one_or_none()
+        delivery = claimed.lease.locked_row(session)
         if endpoint is None or delivery is None:
             return
         delivery.lease_until = None
@@ -177,8 +175,8 @@ def record(
             endpoint.failures, endpoint.rests_until = 0, None
             return
         endpoint.failures += 1
-        rest = rest_s(endpoint.failures)
-        endpoint.rests_until = now + timedelta(seconds=rest) if rest else None
+        pause = pause_s(endpoint.failures)
+        endpoint.rests_until = now + timedelta(seconds=pause) if pause else None
         if outcome.status == 410 and endpoint.enabled:
             _disable(session, endpoint)
         if delivery.state != "pending":
@@ -193,25 +191,9 @@ def record(
 
 
 def release(sessions: SessionFactory, claimed: Claimed) -> None:
-    """Give back a delivery that was not sent to its end: it is due as it was."""
+    """Release a delivery whose attempt was cut off: it is due again at once."""
     with sessions.begin() as session:
-        session.execute(
-            update(WebhookDelivery)
-            .where(
-                WebhookDelivery.endpoint_id == claimed.endpoint_id,
-                WebhookDelivery.event_id == claimed.event_id,
-                WebhookDelivery.lease_until == claimed.lease_until,
-            )
-            .values(lease_until=None)
-        )
-
-
-def _due(now: datetime) -> tuple[ColumnElement[bool], ...]:
-    return (
-        WebhookDelivery.state == "pending",
-        WebhookDelivery.next_attempt_at <= now,
-        or_(WebhookDelivery.lease_until.is_(None), WebhookDelivery.lease_until <= now),
-    )
+        claimed.lease.end(session)
 
 
 def _disable(session: Session, endpoint: WebhookEndpoint) -> None:

@@ -1,8 +1,8 @@
-"""When a failed delivery is tried again, and how long an endpoint rests that fails many times in a row.
+"""Delays between the attempts at a delivery, and pauses of an endpoint that fails many times in a row.
 
-The steps grow as the Standard Webhooks specification suggests. Each is lengthened by up to a tenth, by a
-hash of what is sent, so that the deliveries of one outage do not come back at the same moment and a test
-knows when they do.
+The delays grow as the Standard Webhooks specification suggests. Each is lengthened by up to a tenth, by
+a hash of the delivery, so that the deliveries of one outage are not repeated at the same moment, and
+tests can compute when they are.
 """
 
 from __future__ import annotations
@@ -11,38 +11,42 @@ import hashlib
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-STEPS_S = (5, 30, 120, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
-"""After the first, second, ... attempt; the last one again and again."""
+from fairserve.engine.backoff import Backoff
+
+DELAYS_S = (5, 30, 120, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
+"""Seconds after the first, second, ... attempt at a delivery; the last delay repeats."""
 JITTER = 0.1
 
-REST_AFTER_FAILURES = 5
-"""In a row, of an endpoint."""
-FIRST_REST_S = 30.0
-LAST_REST_S = 600.0
+PAUSE_AFTER_FAILURES = 5
+"""Failures in a row after which an endpoint pauses."""
+PAUSES = Backoff(30.0, 600.0)
 
 
 def delay_s(endpoint_id: str, event_id: str, attempts: int, asked_s: float | None = None) -> float:
-    """How long to wait after so many attempts, in seconds. ``asked_s``: the receiver's ``Retry-After``,
-    which holds up to the step after this one.
+    """Return the seconds to wait after so many attempts.
+
+    ``asked_s`` is the receiver's ``Retry-After``; it counts up to the delay after the next attempt.
     """
-    own_s = _step_s(attempts) * (1 + JITTER * _fraction(endpoint_id, event_id, attempts))
+    own_s = _own_delay_s(attempts) * (1 + JITTER * _fraction(endpoint_id, event_id, attempts))
     if asked_s is None:
         return own_s
-    return max(own_s, min(asked_s, _step_s(attempts + 1)))
+    return max(own_s, min(asked_s, _own_delay_s(attempts + 1)))
 
 
-def rest_s(failures: int) -> float:
-    """How long an endpoint rests after so many failures in a row; shorter than the step of an event that
-    has failed as often.
+def pause_s(failures: int) -> float:
+    """Return the seconds that an endpoint pauses after so many failures in a row.
+
+    They are shorter than the delay of a delivery that has failed as often.
     """
-    if failures < REST_AFTER_FAILURES:
-        return 0.0
-    doublings = min(failures - REST_AFTER_FAILURES, 10)
-    return min(FIRST_REST_S * 2.0**doublings, LAST_REST_S)
+    return PAUSES.pause_s(failures - PAUSE_AFTER_FAILURES + 1)
+
+
+def _own_delay_s(attempts: int) -> float:
+    return DELAYS_S[min(max(attempts, 1), len(DELAYS_S)) - 1]
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:
-    """A ``Retry-After``, seconds or a date, as seconds from now; None if there is none to be read."""
+    """Return the seconds of a ``Retry-After``, a number or a date; None if it cannot be parsed."""
     if value is None:
         return None
     text = value.strip()
@@ -55,10 +59,6 @@ def retry_after_s(value: str | None, now: datetime) -> float | None:
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
     return max(0.0, (time - now) / timedelta(seconds=1))
-
-
-def _step_s(attempts: int) -> float:
-    return float(STEPS_S[min(max(attempts, 1), len(STEPS_S)) - 1])
 
 
 def _fraction(*parts: str | int) -> float:

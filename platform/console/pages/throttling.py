@@ -1,4 +1,4 @@
-"""The throttling page: what holds, changing it with a preview, and going back to what held."""
+"""Throttling page: settings in force, changes with a preview, and earlier versions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fairserve.platform.console.live_charts import chart_events, load_chart, ref
 from fairserve.platform.console.rendering import page
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import stream
-from fairserve.platform.console.throttling_form import Sheet, differences, sheet
+from fairserve.platform.console.throttling_form import ParameterForm, differences, parameter_form
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.session import ReadSession, WriteSession
 from fairserve.platform.tuning.endpoints import change_throttling, preview_throttling
-from fairserve.platform.tuning.preview_schemas import PreviewIn
+from fairserve.platform.tuning.preview.schemas import PreviewIn
 from fairserve.platform.tuning.schemas import ThrottlingPut
 from fairserve.platform.tuning.service import Current, load_current
 
@@ -31,7 +31,7 @@ router = APIRouter(prefix="/console/throttling")
 
 HERE = "/console/throttling"
 SHOWN_BUCKETS = 120
-"""Ten minutes."""
+"""Buckets of ten minutes."""
 
 
 def _draw(request: Request) -> dict[str, Chart]:
@@ -40,7 +40,7 @@ def _draw(request: Request) -> dict[str, Chart]:
 
 
 async def _charts(viewer: AdminViewer, request: Request) -> dict[str, Chart]:
-    return _draw(request)  # on the event loop, to which the history belongs
+    return _draw(request)  # on the event loop, which owns the history
 
 
 Charts = Annotated[dict[str, Chart], Depends(_charts)]
@@ -50,11 +50,13 @@ Charts = Annotated[dict[str, Chart], Depends(_charts)]
 def show(
     request: Request, viewer: AdminViewer, session: ReadSession, live: Charts, done: str = ""
 ) -> Response:
-    """What holds, or the parameters of the system that the address names."""
+    """Show the settings in force, or the parameters of the system in the address."""
     query = asked(request, view.ThrottlingPageQuery)
-    current = load_current(session, request.app.state.settings)
+    current = load_current(session, request.app.state.settings.tuning)
     try:
-        found = sheet(request.app.state.settings, current, query.chosen() or current.system)
+        found = parameter_form(
+            request.app.state.settings.tuning, current, query.chosen() or current.system
+        )
     except ValueError as error:
         wrong = InvalidRequestError(str(error), param="system")
         return _page(request, viewer, session, live, problem=wrong)
@@ -64,7 +66,7 @@ def show(
 
 @router.get("/stream")
 async def follow(request: Request, viewer: AdminViewer) -> Response:
-    """Load and refusals as they go on."""
+    """Send charts of load and rejections."""
 
     def pieces() -> AsyncIterator[bytes]:
         return chart_events(request.app.state.history, lambda: _draw(request))
@@ -76,8 +78,8 @@ async def follow(request: Request, viewer: AdminViewer) -> Response:
 def apply(
     request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession, live: Charts
 ) -> Response:
-    """Let what the form says hold from now on."""
-    settings = request.app.state.settings
+    """Apply the settings of the form."""
+    settings = request.app.state.settings.tuning
     current = load_current(session, settings)
     shown, problem = _read(request, current, form)
     if problem is None and shown is not None:
@@ -99,11 +101,11 @@ def apply(
 
 @router.post("/preview")
 async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Charts) -> Response:
-    """What the form's settings would have made of the last minutes; nothing changes."""
+    """Show the last minutes replayed under the form's settings; nothing changes."""
 
-    def read() -> tuple[Current, Sheet | None, FairServeError | None]:
+    def read() -> tuple[Current, ParameterForm | None, FairServeError | None]:
         with request.app.state.session_factory() as session:
-            current = load_current(read_only(session), request.app.state.settings)
+            current = load_current(read_only(session), request.app.state.settings.tuning)
         return current, *_read(request, current, form)
 
     current, shown, problem = await asyncio.to_thread(read)
@@ -148,9 +150,9 @@ async def preview(request: Request, viewer: AdminViewer, form: OwnForm, live: Ch
 def revert(
     request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession, live: Charts
 ) -> Response:
-    """Let an earlier version hold again, as a new one."""
+    """Apply an earlier version again, as a new one."""
     system, parameters = view.version(
-        session, request.app.state.settings, view.version_of(form, "to")
+        session, request.app.state.settings.tuning, view.version_of(form, "to")
     )
     body = ThrottlingPut(
         system=system, parameters=dict(parameters), expected_version=view.version_of(form)
@@ -164,11 +166,11 @@ def revert(
 
 def _read(
     request: Request, current: Current, form: Form
-) -> tuple[Sheet | None, FairServeError | None]:
-    """The form's parameters, and what is wrong with it, if anything."""
+) -> tuple[ParameterForm | None, FairServeError | None]:
+    """Return the form's parameters, and its error, if any."""
     system = form.get("system", "") or current.system
     try:
-        found = sheet(request.app.state.settings, current, system, form)
+        found = parameter_form(request.app.state.settings.tuning, current, system, form)
     except ValueError as error:
         return None, InvalidRequestError(str(error), param="system")
     if not found.problems:
@@ -183,14 +185,14 @@ def _page(
     session: Session,
     live: dict[str, Chart],
     *,
-    shown: Sheet | None = None,
+    shown: ParameterForm | None = None,
     problem: FairServeError | None = None,
     form: Form | None = None,
     status: int | None = None,
     **more: Any,
 ) -> Response:
-    """The whole page; of a form that a script sent with something wrong, the form."""
-    settings = request.app.state.settings
+    """Return the whole page; for a wrong form that a script sent, only the form."""
+    settings = request.app.state.settings.tuning
     values = view.values(session, settings, shown, problem, form, **more)
     status = status or (200 if problem is None else problem.status)
     if "hx-request" in request.headers and request.method == "POST":

@@ -1,72 +1,66 @@
-"""Who makes an export: one process at a time, with a lease that it extends while it goes on.
+"""Claims of exports: one process at a time makes an export, and renews its lease meanwhile.
 
-A claim is an attempt with a number of its own. Whatever an attempt writes it writes together with a
-check that it is still the one in the row, so an attempt that was taken over, cancelled or voided by an
-erasure changes nothing any more. Tenants take turns: next is the one whose last turn is longest ago.
-
-Weakness: leases are told by the clocks of processes, so clocks must agree to well within a lease.
+Each attempt has a number, which fences its writes (:mod:`fairserve.platform.db.leases`): an attempt that
+was taken over, cancelled or voided by an erasure changes nothing. Tenants take turns: the next export is
+of the tenant whose last attempt began longest ago.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, aliased
 
 from fairserve.platform.db.base import TEXT_CHARS
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.exports import ReportExport
+from fairserve.platform.db.leases import LeasedTable, RowLeaseLostError, renewing
 from fairserve.platform.db.upsert import fitting_text
-from fairserve.platform.reporting.exports import repository
+from fairserve.platform.reporting.exports.repository import UNFINISHED
 
+EXPORTS = LeasedTable(
+    ReportExport, unfinished=UNFINISHED, attempts="attempt", fence=("attempt", "state")
+)
 LEASE = timedelta(seconds=60)
+RENEWAL_INTERVAL_S = 15.0
 MAX_LOST = 3
-"""Attempts that end without a word: then the export fails."""
-BEAT_S = 15.0
+"""Attempts whose lease expired, after which an export fails."""
 
 Now = Callable[[], datetime]
 
 
-class LostError(Exception):
-    """The attempt is no longer the one that counts: its export was deleted, voided or taken over."""
-
-
 def claim(sessions: SessionFactory, now: Now, kept: timedelta) -> ReportExport | None:
-    """Take the next export that waits, or whose attempt was lost. None if there is none.
+    """Claim the next export that waits or whose attempt was lost; return None if there is none.
 
-    It is ``running`` then, or ``failed`` if that was its last attempt; ``kept`` is for how long a
-    finished one is.
+    It is ``running`` then, or ``failed`` if that was its last attempt. A finished export is kept for
+    ``kept``.
     """
     with sessions.begin() as session:
         at = now()
-        export = session.scalars(_next(at)).one_or_none()
+        export = session.scalars(EXPORTS.due(_by_turn(), at)).one_or_none()
         if export is None:
             return None
         if export.state == "running":
             export.lost += 1
-        export.size_bytes = 0
+        export.size_bytes, export.progress = 0, None
         if export.lost >= MAX_LOST:
             export.state = "failed"
             export.error = (
-                f"{export.lost} attempts to make it were broken off: a process was killed or ran out"
-                " of memory; ask for less, or again"
+                f"{export.lost} attempts to make the export were interrupted: its process was killed"
+                " or ran out of memory; request a smaller export, or try again"
             )
-            export.lease_until, export.progress = None, None
+            export.lease_until = None
             export.finished_at, export.expires_at = at, at + kept
             return export
-        export.state = "running"
-        export.attempt += 1
-        export.started_at, export.lease_until = at, at + LEASE
-        export.progress = None
+        EXPORTS.take(export, at, LEASE)
+        export.state, export.started_at = "running", at
         return export
 
 
-def _next(at: datetime) -> Select[ReportExport]:
+def _by_turn() -> Select[ReportExport]:
     other = aliased(ReportExport)
     last_turn = (
         select(func.max(other.started_at))
@@ -76,33 +70,37 @@ def _next(at: datetime) -> Select[ReportExport]:
         )
         .scalar_subquery()
     )
-    lost = and_(ReportExport.state == "running", ReportExport.lease_until < at)
     return (
         select(ReportExport)
-        .where(or_(ReportExport.state == "queued", lost))
         .order_by(last_turn.asc().nulls_first(), ReportExport.created_at, ReportExport.id)
         .limit(1)
-        .with_for_update(of=ReportExport, skip_locked=True)
-        .execution_options(populate_existing=True)
     )
 
 
-def hold(session: Session, export: ReportExport, now: Now, **values: object) -> None:
-    """Extend the lease of an attempt and set other values; the row is locked until the commit.
+def renew(session: Session, export: ReportExport, now: Now, **values: object) -> None:
+    """Renew the lease of an attempt and set other columns; the row is locked until the commit.
 
-    Raises LostError if another attempt counts.
+    Raises RowLeaseLostError if another attempt holds the export.
     """
-    found = repository.change(session, _mine(export), lease_until=now() + LEASE, **values)
-    if not found:
-        raise LostError
+    EXPORTS.lease(export).renew(session, now() + LEASE, **values)
 
 
-def give_back(sessions: SessionFactory, export: ReportExport) -> None:
-    """Let others make it; the attempt is not counted among the lost ones."""
+def renewing_lease(
+    sessions: SessionFactory, export: ReportExport, now: Now
+) -> AbstractContextManager[None]:
+    """Renew the lease from a thread: one statement of a report may take longer than a lease."""
+    return renewing(
+        sessions,
+        lambda session: renew(session, export, now),
+        every_s=RENEWAL_INTERVAL_S,
+        name=f"lease of {export.id}",
+    )
+
+
+def release(sessions: SessionFactory, export: ReportExport) -> None:
+    """Release the lease and requeue the export. The attempt does not count as lost."""
     with sessions.begin() as session:
-        repository.change(
-            session, _mine(export), state="queued", lease_until=None, progress=None, size_bytes=0
-        )
+        EXPORTS.lease(export).end(session, state="queued", progress=None, size_bytes=0)
 
 
 def end(
@@ -114,20 +112,18 @@ def end(
     error: str,
     sha256: str | None,
 ) -> None:
-    """Finish an attempt: as ready, or where there is an ``error`` as failed.
+    """Finish an attempt: as ``ready``, or with an ``error`` as ``failed``.
 
-    Doing it again changes nothing. Raises LostError if another attempt counts.
+    A repetition changes nothing. Raises RowLeaseLostError if another attempt holds the export.
     """
     at = now()
     error = fitting_text(error, TEXT_CHARS)
     state = "failed" if error else "ready"
     with sessions.begin() as session:
-        ended = repository.change(
+        ended = EXPORTS.lease(export).end(
             session,
-            _mine(export),
             state=state,
             error=error,
-            lease_until=None,
             finished_at=at,
             expires_at=at + kept,
             progress=None if error else 1.0,
@@ -136,38 +132,6 @@ def end(
         )
         if not ended:
             row = session.get(ReportExport, export.id)
-            # A commit whose answer was lost has happened all the same.
+            # A commit may have taken effect although its answer was lost.
             if row is None or (row.attempt, row.state) != (export.attempt, state):
-                raise LostError
-
-
-@contextlib.contextmanager
-def beating(sessions: SessionFactory, export: ReportExport, now: Now) -> Iterator[None]:
-    """Extend the lease from a thread: one statement of a report may take longer than a lease."""
-    over = threading.Event()
-
-    def beat() -> None:
-        while not over.wait(BEAT_S):
-            try:
-                with sessions.begin() as session:
-                    hold(session, export, now)
-            except LostError:
-                return
-            except SQLAlchemyError:
-                continue  # what is written next meets the same trouble, and deals with it
-
-    thread = threading.Thread(target=beat, name=f"lease of {export.id}", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _mine(export: ReportExport) -> list[ColumnElement[bool]]:
-    return [
-        ReportExport.id == export.id,
-        ReportExport.attempt == export.attempt,
-        ReportExport.state == "running",
-    ]
+                raise RowLeaseLostError

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from fairserve.engine.base import CompletionPath, WorkerRequest
-from fairserve.engine.request_fields import SERVER_KINDS, RequestFieldError, demands
+from fairserve.engine.wire.base import CompletionPath, WorkerRequest
+from fairserve.engine.wire.request_fields import SERVER_KINDS, RequestFieldError, demands
 from fairserve.interactions.call import Call, client_id
 from fairserve.interactions.conversation import Conversation
 from fairserve.interactions.identity import (
@@ -33,14 +33,14 @@ from fairserve.platform.base.errors import (
 from fairserve.platform.control.messages import Grant, Submit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.fleet.models import Models, ServedModel
-from fairserve.platform.server.settings import CacheIsolation
-from fairserve.platform.serving.completions.prompt import Prompt, PromptTooLongError
+from fairserve.platform.fleet.prompt import Prompt, PromptTooLongError
 from fairserve.platform.serving.completions.schemas import (
     ChatBody,
     CompletionBody,
     TextBody,
     invalid,
 )
+from fairserve.platform.serving.settings import CacheIsolation
 from fairserve.platform.tenancy.auth import Principal
 
 INLINE_BODY_BYTES = 64 * 1024
@@ -294,10 +294,10 @@ async def _read_prompt(
     try:
         if isinstance(body, ChatBody):
             messages = plain["messages"]
-            return await model.reader.chat(body, messages, tenant=tenant, max_tokens=most)
+            return await model.reader.chat(messages, body.tools, tenant=tenant, max_tokens=most)
         assert isinstance(body, TextBody)
         plain["prompt"] = body.only_prompt
-        return await model.reader.text(body, tenant=tenant, max_tokens=most)
+        return await model.reader.text(body.only_prompt, tenant=tenant, max_tokens=most)
     except PromptTooLongError as error:
         raise _too_long(body, str(error), model.context_tokens) from error
 

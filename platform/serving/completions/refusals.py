@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any
 
-from fairserve.engine.base import WorkerRejectedError
+from fairserve.engine.wire.base import WorkerRejectedError
 from fairserve.platform.base.errors import (
     FairServeError,
     InsufficientQuotaError,

@@ -20,7 +20,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     WorkerChunk,
     WorkerClient,
     WorkerRejectedError,
@@ -28,8 +28,8 @@ from fairserve.engine.base import (
     WorkerStreamError,
     WorkerUnavailableError,
 )
-from fairserve.engine.chunk_output import has_content
-from fairserve.engine.upstream_message import public_message
+from fairserve.engine.wire.chunk_output import has_content
+from fairserve.engine.wire.upstream_message import public_message
 from fairserve.interactions.call import TokenUsage
 from fairserve.platform.base.errors import (
     FairServeError,
@@ -194,7 +194,7 @@ class Relay:
             return
         self._failures += failure.cause != "worker"
         if failure.cause == "failed":
-            self._upstream_error = failure.said or "the worker gave no reason"
+            self._upstream_error = failure.client_message or "the worker gave no reason"
 
     def _no_answer(self, failure: WorkerUnavailableError | WorkerStreamError) -> FairServeError:
         """Return the error of a call that is not retried any more."""
@@ -206,7 +206,9 @@ class Relay:
             )
         text = "no worker could begin with the call"
         return UnavailableError(
-            f"{text}; the last one answered: {failure.said}" if failure.said else text,
+            f"{text}; the last one answered: {failure.client_message}"
+            if failure.client_message
+            else text,
             headers={"Retry-After": "5"},
         )
 
@@ -215,8 +217,8 @@ class Relay:
         conversation = self.prepared.conversation
         if outcome != "completed" or conversation is None or self.merger is None:
             return {}
-        answers = conversation.answered(self.merger.messages())
-        return {"answers": answers, "asks": self.merger.asks}
+        keys = conversation.answered(self.merger.messages())
+        return {"continuation_keys": keys, "requested_tools": self.merger.requested_tools}
 
     async def _read(self, grant: Grant) -> AsyncGenerator[WorkerChunk]:
         worker = self._workers.get(grant.worker_id)
@@ -275,13 +277,18 @@ class Relay:
                 self._hang_up()
                 return
             progress = Progress(
-                grant.call_id, self.meter.started, self.meter.usage(), self.meter.cached_told
+                grant.call_id,
+                self.meter.started,
+                self.meter.usage(),
+                self.meter.cached_tokens_reported,
             )
             if not self._control.progress(progress):
                 return
 
     def _report(self, grant: Grant) -> None:
-        progress = Progress(grant.call_id, True, self.meter.usage(), self.meter.cached_told)
+        progress = Progress(
+            grant.call_id, True, self.meter.usage(), self.meter.cached_tokens_reported
+        )
         if not self._control.progress(progress) and self._stopped is None:
             self._stopped = Cancel(grant.call_id, "failed", "its lease has ended")
         if self._stopped is not None:

@@ -1,7 +1,7 @@
 """What a completion request may look like, checked before anything is queued.
 
 Values are checked here, with bounds for all that costs a worker more than its tokens. Which fields
-there are, and which kind of worker gets them, is the table of :mod:`fairserve.engine.request_fields`.
+there are, and which kind of worker gets them, is in :mod:`fairserve.engine.wire.request_fields`.
 The models validate; the original JSON is passed on, as far as the table allows.
 """
 
@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from fairserve.engine.request_fields import FieldDemand
+from fairserve.engine.wire.request_fields import FieldDemand
 from fairserve.platform.base.errors import InvalidRequestError
 from fairserve.platform.base.user_ids import normal_user_id
 from fairserve.platform.serving.completions.output_schema import schema_problem

@@ -12,11 +12,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from fairserve.engine.base import CompletionPath, WorkerClient
+from fairserve.engine.wire.base import CompletionPath, WorkerClient
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.server.http.bodies import BodyReservation
+from fairserve.platform.serving.bodies import BodyReservation
 from fairserve.platform.serving.completions.answer import (
     AnswerBuffer,
     ClientLimits,

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from fairserve.engine.base import WorkerChunk
-from fairserve.engine.chunk_output import has_content
+from fairserve.engine.wire.base import WorkerChunk
+from fairserve.engine.wire.chunk_output import has_content
 from fairserve.platform.base.errors import FairServeError
 
 KEEP_ALIVE = b": waiting for a worker\n\n"

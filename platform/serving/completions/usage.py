@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairserve.engine.chunk_output import output_bytes, output_chunks
+from fairserve.engine.wire.chunk_output import output_bytes, output_chunks
 from fairserve.interactions.call import NO_USAGE, TokenUsage
 
 BYTES_PER_TOKEN = 4
@@ -30,7 +30,7 @@ class UsageMeter:
         self._ended = False
         self.started = False
         """Whether the worker has begun with the prompt."""
-        self.cached_told = False
+        self.cached_tokens_reported = False
         self._told: dict[str, Any] | None = None
         """The last usage object of the worker."""
 
@@ -47,7 +47,7 @@ class UsageMeter:
         self._output_tokens = max(self._output_tokens, _number(usage, "completion_tokens"))
         details = usage.get("prompt_tokens_details")
         if isinstance(details, dict) and isinstance(details.get("cached_tokens"), int):
-            self.cached_told = True
+            self.cached_tokens_reported = True
             self._cached_tokens = max(self._cached_tokens, details["cached_tokens"])
 
     def ended(self) -> None:

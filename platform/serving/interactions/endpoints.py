@@ -19,8 +19,6 @@ from fairserve.platform.base.live_stream import while_allowed
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import ObjectId
 from fairserve.platform.db.session import unavailable
-from fairserve.platform.reporting.usage.readers import Reader, asked_app
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.interactions.drawing import draw
 from fairserve.platform.serving.interactions.events import error_event
 from fairserve.platform.serving.interactions.graph_view import GraphOut
@@ -38,7 +36,9 @@ from fairserve.platform.serving.interactions.schemas import (
     of_view,
 )
 from fairserve.platform.serving.interactions.service import Interactions
+from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.auth import AppPrincipal, Authenticator, CurrentPrincipal, Principal
+from fairserve.platform.tenancy.readers import Reader, asked_app
 
 router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 
@@ -124,7 +124,7 @@ Readable = Annotated[Interactions, Depends(_readable)]
 @router.post("", status_code=201, openapi_extra=CREATE_BODY)
 async def open_interaction(request: Request, service: Service) -> InteractionOut:
     """Open an empty run, whose id goes into ``X-Interaction-Id`` of its calls, or start a program."""
-    limits = ProgramLimits(nodes=request.app.state.settings.program_max_nodes)
+    limits = ProgramLimits(nodes=request.app.state.settings.serving.program_max_nodes)
     return await service.open(await read_opening(await request.body(), limits))
 
 
@@ -167,7 +167,7 @@ async def follow_interaction(
 
     The stream also ends, with an ``error``, soon after the key stops working.
     """
-    settings: Settings = request.app.state.settings
+    settings: ServingSettings = request.app.state.settings.serving
     authenticator: Authenticator = request.app.state.authenticator
     events = while_allowed(
         await service.follow(interaction_id, settings.keepalive_s),

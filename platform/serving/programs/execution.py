@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
+from fairserve.engine.backoff import Backoff
 from fairserve.interactions.identity import core_run_id
 from fairserve.interactions.program_run import ProgramRun
 from fairserve.interactions.program_task import Task, call_name
@@ -220,7 +221,7 @@ class Execution:
     async def _attempt(self, task: Task) -> _Ended:
         """Make the call of a task; comes again by itself while it is not accepted."""
         parents = tuple(self._name(parent) for parent in task.parents)
-        wait_s = self._options.first_wait_s
+        backoff, failures = Backoff(self._options.first_wait_s, LAST_WAIT_S), 0
         while True:
             try:
                 output = await self._calls.make(self.owner, task, parents)
@@ -231,8 +232,8 @@ class Execution:
                     if again:
                         await self._stopped_within(_retry_after_s(error))
                     return _Ended(task, reason=error.message, again=again, interrupted=interrupted)
-                held_s = max(wait_s, _retry_after_s(error))
-                wait_s = min(2 * wait_s, LAST_WAIT_S)
+                failures += 1
+                held_s = max(backoff.pause_s(failures), _retry_after_s(error))
                 if error.code not in OF_ONE_MODEL:
                     self._hold_s = max(self._hold_s, self._clock() + held_s)
                 if await self._stopped_within(held_s):

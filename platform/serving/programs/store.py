@@ -11,6 +11,7 @@ import logging
 
 from sqlalchemy.exc import DataError, DBAPIError
 
+from fairserve.engine.backoff import Backoff
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.serving.programs import repository
 from fairserve.platform.serving.programs.repository import Change, ProgramKey, SavedProgram
@@ -32,7 +33,7 @@ class ProgramStore:
 
     def __init__(self, sessions: SessionFactory, *, retry_s: float = FIRST_RETRY_S) -> None:
         self.sessions = sessions
-        self._first_retry_s = retry_s
+        self._backoff = Backoff(retry_s, LAST_RETRY_S)
         self._pending: list[tuple[Change, asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -79,7 +80,7 @@ class ProgramStore:
             await self._write(batch)
 
     async def _write(self, batch: list[tuple[Change, asyncio.Future[None]]]) -> None:
-        pause_s = self._first_retry_s
+        failures = 0
         while batch:
             try:
                 there = await asyncio.to_thread(self._apply, [change for change, _ in batch])
@@ -88,8 +89,8 @@ class ProgramStore:
                 return
             except DBAPIError as error:  # also if an app is deleted in this very moment
                 logger.warning("programs wait for the database: %s", type(error).__name__)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LAST_RETRY_S)
+                failures += 1
+                await asyncio.sleep(self._backoff.pause_s(failures))
                 continue
             for change, saved in batch:
                 if saved.done():

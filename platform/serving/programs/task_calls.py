@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from fairserve.engine.base import CompletionPath, WorkerClient
+from fairserve.engine.wire.base import CompletionPath, WorkerClient
 from fairserve.interactions.identity import CallIdentity
 from fairserve.interactions.program_task import Task, call_name
 from fairserve.platform.control.port import ControlPort

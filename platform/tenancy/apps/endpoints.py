@@ -20,8 +20,6 @@ from fairserve.platform.db.schemas import (
     TenantQuery,
 )
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.server.settings import Settings
-from fairserve.platform.server.settings_parts import learning_options
 from fairserve.platform.tenancy.apps import repository
 from fairserve.platform.tenancy.apps.schemas import AppCreate, AppCreated, AppOut, AppPatch
 from fairserve.platform.tenancy.apps.service import Apps
@@ -29,6 +27,7 @@ from fairserve.platform.tenancy.apps.view import describe_all
 from fairserve.platform.tenancy.auth import TenantPrincipal, require_admin
 from fairserve.platform.tenancy.keys.schemas import KeyCreate, KeyPatch, KeyRotate
 from fairserve.platform.tenancy.keys.service import shown_once
+from fairserve.platform.tenancy.settings import TenancySettings
 
 router = APIRouter()
 
@@ -38,19 +37,20 @@ Named = Annotated[TenantQuery, Query()]
 def service_of(request: Request, session: WriteSession, principal: TenantPrincipal) -> Apps:
     """The apps of the principal's tenant as a request sees them."""
     state = request.app.state
+    settings: TenancySettings = state.settings.tenancy
     return Apps(
         session,
         principal,
         state.authenticator,
         state.control,
         state.programs,
-        default_idle_timeout_s=state.settings.interaction_idle_timeout_s,
-        retention=_retention(state.settings),
-        learning=learning_options(state.settings),
+        default_idle_timeout_s=settings.interaction_idle_timeout_s,
+        retention=_retention(settings),
+        learning=settings.learning_options,
     )
 
 
-def _retention(settings: Settings) -> timedelta:
+def _retention(settings: TenancySettings) -> timedelta:
     return timedelta(days=settings.ledger_retention_days)
 
 
@@ -163,7 +163,7 @@ def list_all_apps(
     """All tenants' apps, or one tenant's, oldest first; with ``deleted`` those that are deleted."""
     found = repository.page(session, query.tenant, query)
     return Page(
-        items=describe_all(session, found, _retention(request.app.state.settings)),
+        items=describe_all(session, found, _retention(request.app.state.settings.tenancy)),
         total=repository.count(session, query.tenant, deleted=query.deleted, name=query.name),
         limit=query.limit,
         offset=query.offset,

@@ -17,6 +17,7 @@ from fairserve.platform.db.base import new_id, utc_now
 from fairserve.platform.db.contracts import Price
 from fairserve.platform.db.schemas import Page
 from fairserve.platform.db.session import ReadSession, WriteSession, after_commit
+from fairserve.platform.tenancy.apps.inboxes import ControlInbox
 from fairserve.platform.tenancy.auth import AdminPrincipal, require_admin
 from fairserve.platform.tenancy.prices import repository
 from fairserve.platform.tenancy.prices.schemas import PriceCreate, PriceOut, PriceQuery
@@ -33,7 +34,7 @@ def list_prices(
 ) -> Page[PriceOut]:
     """All prices, past ones included: by model, newest first."""
     rows, total = repository.page(session, query.model, query.limit, query.offset)
-    currency = request.app.state.settings.currency
+    currency = request.app.state.settings.tenancy.currency
     return Page(
         items=[_out(row, currency) for row in rows],
         total=total,
@@ -74,7 +75,7 @@ def create_price(
     session.flush()
     audit.record(session, principal, "price.create", row.id, after=_audited(row))
     _changed(request, session)
-    return _out(row, request.app.state.settings.currency)
+    return _out(row, request.app.state.settings.tenancy.currency)
 
 
 @router.delete("/{price_id}")
@@ -92,17 +93,18 @@ def delete_price(
     session.delete(row)
     audit.record(session, principal, "price.delete", row.id, before=_audited(row))
     _changed(request, session)
-    return _out(row, request.app.state.settings.currency)
+    return _out(row, request.app.state.settings.tenancy.currency)
 
 
 def _changed(request: Request, session: Session) -> None:
     state = request.app.state
+    control: ControlInbox = state.control
 
-    def tell() -> None:
+    def use_prices() -> None:
         with state.session_factory() as reading:
-            state.control.use_prices(repository.load_book(reading))
+            control.use_prices(repository.load_book(reading))
 
-    after_commit(session, tell)
+    after_commit(session, use_prices)
 
 
 def _audited(row: Price) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.db.identity import App
 from fairserve.platform.db.schemas import Page, TenantPaging, TenantQuery
 from fairserve.platform.db.session import ReadSession, WriteSession
-from fairserve.platform.server.settings_parts import learning_options
 from fairserve.platform.tenancy.apps import repository as apps
 from fairserve.platform.tenancy.auth import AdminPrincipal, TenantPrincipal
 from fairserve.platform.tenancy.profiles import repository, service
@@ -20,12 +19,14 @@ from fairserve.platform.tenancy.profiles.schemas import (
     ProfileModeBody,
     ProfileVersionOut,
 )
+from fairserve.platform.tenancy.settings import TenancySettings
 
 router = APIRouter()
 
 
 def _options(request: Request) -> LearningOptions | None:
-    return learning_options(request.app.state.settings)
+    settings: TenancySettings = request.app.state.settings.tenancy
+    return settings.learning_options
 
 
 Options = Annotated[LearningOptions | None, Depends(_options)]

@@ -29,7 +29,7 @@ from fairserve.platform.tenancy.profiles.schemas import (
     Seen,
 )
 
-_FORETOLD_CALLS = 1000
+_COMPARED_CALLS = 1000
 """The most recent ones, of which the error is told."""
 
 
@@ -113,16 +113,16 @@ def _audited(session: Session, app: App, options: LearningOptions | None) -> dic
 
 
 def _prediction(session: Session, app_id: str) -> PredictionOut | None:
-    foretold_tokens = func.coalesce(LedgerCall.expected_output_tokens, 0)
+    predicted_output_tokens = func.coalesce(LedgerCall.expected_output_tokens, 0)
     rows = session.execute(
-        select(foretold_tokens, LedgerCall.output_tokens)
+        select(predicted_output_tokens, LedgerCall.output_tokens)
         .where(
             LedgerCall.app_id == app_id,
             LedgerCall.outcome == "completed",
             LedgerCall.expected_output_tokens > 0,
         )
         .order_by(LedgerCall.accepted_at.desc())
-        .limit(_FORETOLD_CALLS)
+        .limit(_COMPARED_CALLS)
     ).all()
     if not rows:
         return None
@@ -130,7 +130,8 @@ def _prediction(session: Session, app_id: str) -> PredictionOut | None:
     return PredictionOut(
         calls=number,
         mean_output_tokens=sum(made for _, made in rows) / number,
-        mean_error_tokens=sum(foretold - made for foretold, made in rows) / number,
-        mean_absolute_error_tokens=sum(abs(foretold - made) for foretold, made in rows) / number,
-        within_half=sum(abs(made - foretold) <= foretold / 2 for foretold, made in rows) / number,
+        mean_error_tokens=sum(predicted - made for predicted, made in rows) / number,
+        mean_absolute_error_tokens=sum(abs(predicted - made) for predicted, made in rows) / number,
+        within_half=sum(abs(made - predicted) <= predicted / 2 for predicted, made in rows)
+        / number,
     )

@@ -32,7 +32,7 @@ def service_of(request: Request, session: WriteSession, principal: AdminPrincipa
         state.authenticator,
         state.control,
         state.programs,
-        timedelta(days=state.settings.ledger_retention_days),
+        timedelta(days=state.settings.tenancy.ledger_retention_days),
     )
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from catalogue.mutation import Mutation
 
-_CIRCUIT = ("tests/unit/engine/*circuit*.py", "tests/property/*circuit*.py")
+_CIRCUIT = ("tests/unit/engine/wire/*circuit*.py", "tests/property/*circuit*.py")
 _PAGES = (
     "tests/unit/engine/*paged_cache*.py",
     "tests/unit/engine/*prefix_trie*.py",
     "tests/unit/engine/*test_engine.py",
     "tests/unit/engine/*preemption*.py",
 )
-_CLIENT = ("tests/contract/*worker_clients*.py", "tests/unit/engine/*queued_client*.py")
+_CLIENT = ("tests/contract/*worker_clients*.py", "tests/unit/engine/wire/*queued_client*.py")
 
 _ENGINE = (
     Mutation(
         "circuit-opens-one-failure-late",
         "engine",
-        "engine/circuit.py",
+        "engine/wire/circuit.py",
         "if not unreachable and self._counted_failures() < self.options.calls:",
         "if not unreachable and self._counted_failures() <= self.options.calls:",
         _CIRCUIT,
@@ -25,7 +25,7 @@ _ENGINE = (
     Mutation(
         "calls-of-one-tenant-open-the-circuit",
         "engine",
-        "engine/circuit.py",
+        "engine/wire/circuit.py",
         "min(failed, most) if tenant else failed for",
         "failed for",
         _CIRCUIT,
@@ -33,47 +33,47 @@ _ENGINE = (
     Mutation(
         "circuit-does-not-lengthen-its-pauses",
         "engine",
-        "engine/circuit.py",
-        "doubled_s = min(2 * self._pause_s, options.last_pause_s)",
-        "doubled_s = min(self._pause_s, options.last_pause_s)",
+        "engine/wire/circuit.py",
+        "pause_s = self._backoff.pause_s(self._pauses)",
+        "pause_s = self._backoff.pause_s(1)",
         _CIRCUIT,
     ),
     Mutation(
         "call-of-an-earlier-worker-process-opens-the-circuit",
         "engine",
-        "engine/circuit.py",
-        'if life != self.life or self.state != "closed":',
+        "engine/wire/circuit.py",
+        'if generation != self.generation or self.state != "closed":',
         'if self.state != "closed":',
         _CIRCUIT,
     ),
     Mutation(
         "gap-in-the-event-sequence-is-ignored",
         "engine",
-        "engine/kv_sequence.py",
+        "engine/kv_events/sequence.py",
         """            self._waiting.append((sequence, payload))
             self._ask()
         return self._done()""",
         """            self._take(sequence, payload)
         return self._done()""",
-        ("tests/unit/engine/*kv_sequence*.py", "tests/unit/engine/*kv_follow*.py"),
+        ("tests/unit/engine/kv_events/*sequence*.py", "tests/unit/engine/kv_events/*follow*.py"),
     ),
     Mutation(
         "removed-block-keeps-the-parts-behind-it",
         "engine",
-        "engine/kv_view.py",
+        "engine/kv_events/view.py",
         """        for child in self._below.pop(name, ()):
             gone += self._remove(child)
 """,
         "",
-        ("tests/property/*kv_view*.py", "tests/unit/engine/*kv_*.py"),
+        ("tests/property/*kv_view*.py", "tests/unit/engine/kv_events/*.py"),
     ),
     Mutation(
         "blocks-of-another-lora-are-believed",
         "engine",
-        "engine/kv_view.py",
+        "engine/kv_events/view.py",
         "if event.lora_id is not None or event.lora_name is not None:",
         "if event.lora_id is not None and event.lora_name is not None:",
-        ("tests/property/*kv_view*.py", "tests/unit/engine/*kv_*.py"),
+        ("tests/property/*kv_view*.py", "tests/unit/engine/kv_events/*.py"),
     ),
     Mutation(
         "prompts-of-different-salts-share-a-cache",
@@ -87,7 +87,7 @@ _ENGINE = (
         "page-that-two-sequences-filled-leaks",
         "engine",
         "engine/torch/paged_cache.py",
-        "                self.pool.give_back(own)\n",
+        "                self.pool.free(own)\n",
         "",
         _PAGES,
     ),
@@ -134,23 +134,23 @@ _ENGINE = (
     Mutation(
         "queued-client-charges-reported-tokens-again",
         "engine",
-        "engine/queued_client.py",
-        "if told is None else told - self._charged_tokens",
-        "if told is None else told",
+        "engine/wire/queued_client.py",
+        "if total is None else total - self._charged_tokens",
+        "if total is None else total",
         _CLIENT,
     ),
     Mutation(
         "shorter-pause-replaces-a-longer-one",
         "engine",
-        "engine/local_queue.py",
+        "engine/wire/local_queue.py",
         "self.resume_s = max(self.resume_s, until_s)",
         "self.resume_s = until_s",
-        ("tests/unit/engine/*local_queue*.py", *_CLIENT),
+        ("tests/unit/engine/wire/*local_queue*.py", *_CLIENT),
     ),
     Mutation(
         "retry-after-of-a-worker-is-ignored",
         "engine",
-        "engine/client.py",
+        "engine/wire/client.py",
         "pause_s=_pause_of(headers))",
         "pause_s=PAUSE_S)",
         _CLIENT,

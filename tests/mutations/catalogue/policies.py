@@ -16,7 +16,7 @@ _DLPM = ("tests/property/*test_dlpm*.py", "tests/contract/*local_schedulers*.py"
 _D2LPM = ("tests/property/*d2lpm*.py", "tests/contract/*routers*.py")
 _CENTRAL = ("tests/property/*central_dlpm*.py", "tests/property/*test_dlpm*.py")
 _TREE = ("tests/property/*prefix_tree*.py", "tests/unit/scheduling/*prefix_tree*.py")
-_DISPATCHER = ("tests/unit/scheduling/*dispatcher*.py", *_UNIT, "tests/property/*pool*.py")
+_DISPATCHER = ("tests/unit/scheduling/*dispatcher*.py", *_UNIT, "tests/property/*worker_table*.py")
 
 _SCHEDULING = (
     Mutation(
@@ -314,7 +314,7 @@ _SCHEDULING = (
         "d2lpm-forgets-to-charge-output",
         "scheduling",
         "scheduling/routers/d2lpm.py",
-        "cost = price * self.options.wq * output_tokens",
+        "cost = charge_factor * self.options.wq * output_tokens",
         "cost = 0.0",
         _D2LPM,
     ),
@@ -373,7 +373,7 @@ _SCHEDULING = (
     Mutation(
         "feed-window-is-ignored",
         "scheduling",
-        "scheduling/pool.py",
+        "scheduling/worker_table.py",
         "if worker.waiting_tokens < window_tokens:",
         "if worker.waiting_tokens < 1000 * window_tokens:",
         _DISPATCHER,
@@ -391,7 +391,7 @@ _SCHEDULING = (
         "ended-call-stays-in-the-demand",
         "scheduling",
         "scheduling/model_pool.py",
-        """            self.pool.add_demand(worker, -live.demand_tokens)
+        """            self.worker_table.add_demand(worker, -live.demand_tokens)
 """,
         "",
         _DISPATCHER,
@@ -402,7 +402,7 @@ _SCHEDULING = (
         "scheduling/membership.py",
         """        pool.lose(worker)
         del self._homes[event.worker_id]""",
-        """        pool.lose(next(iter(pool.pool.workers.values()), worker))
+        """        pool.lose(next(iter(pool.worker_table.workers.values()), worker))
         del self._homes[event.worker_id]""",
         (*_DISPATCHER, "tests/unit/platform/cluster"),
     ),
@@ -431,7 +431,7 @@ _THROTTLING = (
     Mutation(
         "one-tenant-fills-the-queue",
         "throttling",
-        "platform/control/room.py",
+        "platform/control/capacity.py",
         "elif bounds.calls > bounds.of_tenant <= waiting_of_tenant:",
         "elif False:",
         ("tests/unit/platform/control/test_bounds.py",),
@@ -729,8 +729,8 @@ _TRACKER = (
         "understated-stage-is-believed",
         "tracker",
         "interactions/profile_learning.py",
-        "if said.total_tokens < _LEAST_SHARE * found.total_tokens:",
-        "if said.total_tokens <= 0:",
+        "if stated.total_tokens < _LEAST_SHARE * found.total_tokens:",
+        "if stated.total_tokens <= 0:",
         _PROFILES,
     ),
     Mutation(

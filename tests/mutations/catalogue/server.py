@@ -68,8 +68,8 @@ _LEDGER = (
         "ledger",
         "platform/control/live_calls.py",
         """        self._leases.renew(live.call.call_id, now_s)
-        self._activity.used""",
-        "        self._activity.used",
+        for listener""",
+        "        for listener",
         _CONTROL,
     ),
     Mutation(
@@ -104,14 +104,14 @@ _LEDGER = (
         "live-service-counts-each-progress-in-full",
         "ledger",
         "platform/monitoring/activity.py",
-        "            live.counted_service = service\n",
-        "            live.counted_service = 0.0\n",
-        ("tests/unit/platform/control/*activity*.py", "tests/property/*activity*.py"),
+        "            counted.service = service\n",
+        "            counted.service = 0.0\n",
+        ("tests/unit/platform/monitoring/*activity*.py", "tests/property/*activity*.py"),
     ),
     Mutation(
         "new-feeder-forgets-what-running-calls-used",
         "ledger",
-        "platform/control/switch.py",
+        "scheduling/switch.py",
         "            feeder.charge(call.call_id, usage)\n",
         "",
         ("tests/unit/platform/control/*switch*.py", *_CONTROL),
@@ -196,7 +196,7 @@ _USAGE = (
         "platform/reporting/usage/zones.py",
         "return begin_s, _midnight(last + timedelta(days=1), zone)",
         "return begin_s, _midnight(last, zone) + DAY_S",
-        ("tests/unit/platform/*zones*.py", *_REPORTS),
+        ("tests/unit/platform/reporting/*zones*.py", *_REPORTS),
     ),
     Mutation(
         "budget-is-told-days-of-the-last-period",
@@ -214,7 +214,8 @@ _DELIVERY = (
     "tests/integration/*webhooks_endpoints*.py",
 )
 _EVENTS = ("tests/integration/*webhooks_events*.py", "tests/integration/*webhooks_budgets*.py")
-_WEBHOOK_UNITS = ("tests/unit/platform/webhooks",)
+_WEBHOOK_UNITS = ("tests/unit/platform/background/webhooks",)
+_LEASES = ("tests/unit/platform/db/test_leases.py",)
 
 _WEBHOOKS = (
     Mutation(
@@ -237,7 +238,7 @@ _WEBHOOKS = (
         "retry-after-of-the-receiver-is-ignored",
         "webhooks",
         "platform/background/webhooks/retries.py",
-        "return max(own_s, min(asked_s, _step_s(attempts + 1)))",
+        "return max(own_s, min(asked_s, _own_delay_s(attempts + 1)))",
         "return own_s",
         (*_WEBHOOK_UNITS, *_DELIVERY),
     ),
@@ -250,23 +251,20 @@ _WEBHOOKS = (
         _WEBHOOK_UNITS,
     ),
     Mutation(
-        "delivery-is-claimed-while-it-is-leased",
+        "row-is-claimed-while-it-is-leased",
         "webhooks",
-        "platform/background/webhooks/claims.py",
-        """        or_(WebhookDelivery.lease_until.is_(None), WebhookDelivery.lease_until <= now),
+        "platform/db/leases.py",
+        """            or_(column("lease_until").is_(None), column("lease_until") < now),
 """,
         "",
-        _DELIVERY,
+        (*_LEASES, *_DELIVERY),
     ),
     Mutation(
         "outcome-of-a-lost-lease-is-recorded",
         "webhooks",
         "platform/background/webhooks/claims.py",
-        """                WebhookDelivery.lease_until == claimed.lease_until,
-            )
-            .with_for_update()""",
-        """            )
-            .with_for_update()""",
+        'fence=("lease_until",)',
+        "fence=()",
         _DELIVERY,
     ),
     Mutation(
@@ -315,8 +313,8 @@ _EXPORTS = (
         "attempt-that-was-taken-over-goes-on-writing",
         "exports",
         "platform/reporting/exports/claims.py",
-        "        ReportExport.attempt == export.attempt,\n",
-        "",
+        'fence=("attempt", "state")',
+        'fence=("state",)',
         _EXPORTS_TESTS,
     ),
     Mutation(
@@ -332,8 +330,8 @@ _EXPORTS = (
     Mutation(
         "postgresql-exports-are-claimed-twice",
         "exports",
-        "platform/reporting/exports/claims.py",
-        "        .with_for_update(of=ReportExport, skip_locked=True)\n",
+        "platform/db/leases.py",
+        "            .with_for_update(of=self.model, skip_locked=True)\n",
         "",
         _EXPORTS_TESTS,
     ),

@@ -11,13 +11,13 @@ def test_every_page_is_handed_out_once_and_never_the_pad_page():
         pool.take()
 
 
-def test_a_page_cannot_be_given_back_twice():
+def test_a_page_cannot_be_freed_twice():
     pool = PagePool(2)
     page = pool.take()
-    pool.give_back(page)
+    pool.free(page)
     for wrong in (page, 0, 3):
         with pytest.raises(ValueError, match="is not taken"):
-            pool.give_back(wrong)
+            pool.free(wrong)
     assert pool.free_pages == 2
 
 

@@ -39,7 +39,7 @@ def test_a_call_goes_through_and_completes_its_interaction():
     assert cluster.dispatcher.load()[0] == 0
 
 
-def test_a_flood_is_refused_under_overload_and_a_run_under_way_completes():
+def test_a_flood_is_rejected_under_overload_and_a_run_in_progress_completes():
     cluster = with_limits("fairserve")
     flood(cluster, calls=300)
     for step in range(4):  # a run of the same user, begun before the overload
@@ -160,13 +160,13 @@ def test_a_draining_worker_gets_nothing_new_and_finishes_what_it_has():
     assert len(cluster.ended) == 40
 
 
-def test_a_worker_that_is_taken_back_has_the_cache_and_the_calls_that_it_had():
+def test_an_undrained_worker_has_the_cache_and_the_calls_that_it_had():
     cluster = VirtualCluster(SYSTEMS["cache-aware"], workers=2, kv_tokens=400)
     pool = cluster.dispatcher.first
     document = prompt((1, 96))
     cluster.arrive(make_call("a", tokens=document))
     assert cluster.admitted["a"][-1][1] == "w0"
-    held = pool.pool.workers["w0"].demand_tokens
+    held = pool.worker_table.workers["w0"].demand_tokens
     cluster.event(ev.WorkerDraining("w0"))
     assert cluster.dispatcher.load() == (0, 400)
     cluster.event(ev.WorkerDraining("w0"))
@@ -180,10 +180,10 @@ def test_a_worker_that_is_taken_back_has_the_cache_and_the_calls_that_it_had():
     assert cluster.dispatcher.load() == (0, 800)
     cluster.arrive(make_call("d", tokens=document))
     assert cluster.admitted["d"][-1][1] == "w0"
-    assert pool.pool.workers["w0"].demand_tokens < held
+    assert pool.worker_table.workers["w0"].demand_tokens < held
 
 
-def test_calls_that_wait_go_to_a_worker_that_is_taken_back():
+def test_waiting_calls_go_to_an_undrained_worker():
     cluster = VirtualCluster(SYSTEMS["fairserve"], workers=1)
     cluster.event(ev.WorkerDraining("w0"))
     cluster.arrive(make_call("a"))
@@ -225,7 +225,7 @@ def test_the_feed_window_bounds_what_waits_at_a_worker():
 
     def watch(call, outcome):
         nonlocal most
-        for worker in cluster.dispatcher.first.pool.workers.values():
+        for worker in cluster.dispatcher.first.worker_table.workers.values():
             most = max(most, worker.waiting_tokens)
 
     cluster.on_end = watch
@@ -254,7 +254,7 @@ def test_a_silent_worker_is_lost():
     cluster.run(10)
     cluster.event(ev.WorkerReported("w1"))
     cluster.run(20)
-    assert list(cluster.dispatcher.first.pool.serving()) == ["w1"]
+    assert list(cluster.dispatcher.first.worker_table.serving()) == ["w1"]
 
 
 def test_events_that_do_not_fit_change_nothing():

@@ -19,7 +19,7 @@ from vllm_world import (
     write_llama,
 )
 
-from fairserve.scheduling.local.dlpm import DlpmOptions
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
 
 if importlib.util.find_spec("vllm._C") is None:
     pytest.skip("this build of vLLM has no kernels for CPUs", allow_module_level=True)

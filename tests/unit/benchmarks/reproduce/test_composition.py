@@ -29,8 +29,8 @@ from fairserve.benchmarks.reproduce.composition.unsaturated import TRACE, unsatu
 from fairserve.benchmarks.reproduce.composition.workloads import COLUMNS, OURS, WORKLOADS
 from fairserve.benchmarks.reproduce.report import Row, Spread
 from fairserve.benchmarks.reproduce.setting import Setting
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tuning.parameters import describe
+from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 GOOD = {OURS: (100.0, 1.0, 0.95)} | dict.fromkeys(OTHERS, (90.0, 4.0, 0.90))
@@ -154,7 +154,7 @@ def test_a_default_is_recommended_unless_another_value_is_better(other, better):
 
 
 def test_the_defaults_are_those_that_are_served():
-    served = {each.name: each.value for each in describe(Settings(), OURS, {})}
+    served = {each.name: each.value for each in describe(TuningSettings(), OURS, {})}
     for parameter, values in (SWEEPS | WATERMARKS).items():
         assert default_of(parameter) == served[parameter]
         assert default_of(parameter) in values

@@ -145,8 +145,8 @@ def test_progress_is_what_was_generated_by_now():
     engine.add("a", 6, 5, samples=2)
     assert engine.worker.progress(0.0) == []
     engine.advance_to(16.0)
-    told = [engine.worker.progress(16.0 + s) for s in (0.0, 1.2, 1.25, 2.5)]
-    assert told == [[("a", 2)], [("a", 2)], [("a", 4)], [("a", 6)]]
+    reports = [engine.worker.progress(16.0 + s) for s in (0.0, 1.2, 1.25, 2.5)]
+    assert reports == [[("a", 2)], [("a", 2)], [("a", 4)], [("a", 6)]]
 
 
 calls = st.lists(

@@ -8,7 +8,7 @@ from fairserve.platform.base.client_address import (
     client_scheme,
     parse_networks,
 )
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.console.settings import ConsoleSettings
 
 PROXIES = parse_networks(["10.0.0.0/8", "fd00::/8", "192.0.2.1"])
 
@@ -46,7 +46,7 @@ def test_the_first_address_from_the_end_that_is_no_proxy(peer, forwarded, addres
 
 
 def test_nobody_is_believed_by_default():
-    assert Settings(_env_file=None).proxy_networks == ()
+    assert ConsoleSettings().proxy_networks == ()
     forged = scope("127.0.0.1", "1.1.1.1", x_forwarded_proto="https")
     assert client_address(forged, ()) == "127.0.0.1"
     assert client_scheme(forged, ()) == "http"
@@ -67,10 +67,10 @@ def test_a_client_is_an_ipv4_address_or_an_ipv6_network():
 
 def test_networks_are_read_from_a_list(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_TRUSTED_PROXIES", " 10.0.0.0/8, ::1 ")
-    assert [str(each) for each in Settings(_env_file=None).proxy_networks] == [
+    assert [str(each) for each in ConsoleSettings().proxy_networks] == [
         "10.0.0.0/8",
         "::1/128",
     ]
     for wrong in ("10.0.0.1/8", "proxy.example", "*"):
         with pytest.raises(ValueError, match="CIDR network without host bits"):
-            Settings(_env_file=None, trusted_proxies=wrong)
+            ConsoleSettings(trusted_proxies=wrong)

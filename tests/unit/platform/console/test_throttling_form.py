@@ -1,4 +1,4 @@
-"""Throttling's form: texts to typed values and back, what is stored, who is to blame, what differs."""
+"""Throttling form: texts and values, stored values, errors by field, differences of versions."""
 
 import math
 from typing import Literal
@@ -8,16 +8,16 @@ import pytest
 from fairserve.platform.console.throttling_form import (
     Change,
     Kind,
-    blamed,
     differences,
+    errors_by_field,
     kind_of,
+    parameter_form,
     parse,
-    sheet,
     text_of,
     to_store,
 )
-from fairserve.platform.server.settings import Settings
 from fairserve.platform.tuning.service import Current
+from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 WHOLE, NUMBER, SWITCH = Kind("whole"), Kind("number"), kind_of("x", bool)
@@ -25,7 +25,7 @@ WHOLE, NUMBER, SWITCH = Kind("whole"), Kind("number"), kind_of("x", bool)
 
 @pytest.fixture
 def settings():
-    return Settings(_env_file=None)
+    return TuningSettings()
 
 
 def fields(found):
@@ -49,7 +49,7 @@ def form_of(found, **changes):
         (str, Kind("text")),
     ],
 )
-def test_what_is_entered_follows_from_the_type(hint, kind):
+def test_the_kind_of_a_field_follows_from_the_type(hint, kind):
     assert kind_of("x", hint) == kind
 
 
@@ -89,7 +89,7 @@ def test_texts_are_read_exactly(kind, text, value):
         (kind_of("x", Literal["a"]), "none"),
     ],
 )
-def test_a_wrong_text_is_told_what_is_allowed(kind, text):
+def test_the_error_of_a_wrong_text_names_what_is_allowed(kind, text):
     with pytest.raises(ValueError, match="is not allowed; allowed: ") as error:
         parse(kind, text)
     assert kind.allowed in str(error.value)
@@ -100,16 +100,16 @@ def test_every_value_of_every_system_survives_the_form(settings, system):
     if SYSTEMS[system].simulated_only:
         return
     current = Current("other")
-    shown = sheet(settings, current, system)
+    shown = parameter_form(settings, current, system)
     for field in shown.fields:
         assert text_of(parse(field.kind, field.text)) == field.text
         assert parse(field.kind, field.text) == field.value
-    sent = sheet(settings, current, system, form_of(shown))
+    sent = parameter_form(settings, current, system, form_of(shown))
     assert not sent.problems
     assert sent.parameters == {}, "all are the defaults"
 
 
-def test_what_differs_from_the_default_is_stored():
+def test_values_other_than_the_default_are_stored():
     base = {"a": 1, "b": 2.0, "c": 3.0, "d": None}
     assert to_store({**base, "a": 2, "c": math.inf, "d": 0.5}, base, {}) == {
         "a": 2,
@@ -119,30 +119,32 @@ def test_what_differs_from_the_default_is_stored():
     assert to_store({**base, "b": None}, base, {}) == {"b": None}
 
 
-def test_what_an_operator_set_is_kept_even_as_it_is_the_default():
+def test_values_that_an_operator_set_are_kept_even_as_defaults():
     base = {"a": 2.0, "b": 2.0, "c": math.inf}
     assert to_store(base, base, {"a": 2, "b": 3, "c": "inf"}) == {"a": 2, "c": "inf"}
 
 
 def test_the_servers_settings_are_the_default():
-    settings = Settings(_env_file=None, overload_high=3.0, system_options={"feeder.max_bypass": 9})
-    shown = sheet(settings, Current("fairserve", {"immunity_factor": 6}), "fairserve")
+    settings = TuningSettings(overload_high=3.0, system_options={"feeder.max_bypass": 9})
+    shown = parameter_form(settings, Current("fairserve", {"immunity_factor": 6}), "fairserve")
     found = fields(shown)
     high = found["high_watermark"]
     assert (high.value, high.default, high.own_default, high.differs) == (3.0, 3.0, 2.0, False)
     assert found["feeder.max_bypass"].default == 9
     assert found["immunity_factor"].differs
-    assert sheet(settings, Current("fairserve"), "fairserve", form_of(shown)).parameters == {
-        "immunity_factor": 6.0
-    }
-    other = fields(sheet(settings, Current("fairserve", {"immunity_factor": 6}), "fs-wi"))
+    assert parameter_form(
+        settings, Current("fairserve"), "fairserve", form_of(shown)
+    ).parameters == {"immunity_factor": 6.0}
+    other = fields(parameter_form(settings, Current("fairserve", {"immunity_factor": 6}), "fs-wi"))
     assert (other["feeder.max_bypass"].default, other["immunity_factor"].value) == (0, 2.0)
 
 
 def test_a_wrong_text_is_kept_and_marks_its_field(settings):
     current = Current("fairserve")
-    form = form_of(sheet(settings, current, "fairserve"), feeder__max_bypass="x", hit_share="0.5")
-    found = sheet(settings, current, "fairserve", form)
+    form = form_of(
+        parameter_form(settings, current, "fairserve"), feeder__max_bypass="x", hit_share="0.5"
+    )
+    found = parameter_form(settings, current, "fairserve", form)
     (wrong,) = found.problems
     assert (wrong.name, wrong.text, wrong.value) == ("feeder.max_bypass", "x", 16)
     assert fields(found)["hit_share"].text == "0.5"
@@ -163,19 +165,19 @@ def test_a_wrong_text_is_kept_and_marks_its_field(settings):
         ({"feed_window": 2.0, "feeder.alpha": -1.0}, {"feed_window", "feeder.alpha"}),
     ],
 )
-def test_whose_value_is_out_of_range_is_found_out(settings, chosen, names):
-    assert set(blamed(settings, "fairserve", chosen)) == names
+def test_parameters_with_invalid_values_are_found(settings, chosen, names):
+    assert set(errors_by_field(settings, "fairserve", chosen)) == names
 
 
-def test_unknown_systems_and_parameters_are_refused(settings):
+def test_unknown_systems_and_parameters_are_rejected(settings):
     current = Current("fairserve")
     with pytest.raises(ValueError, match="nothing"):
-        sheet(settings, current, "nothing")
+        parameter_form(settings, current, "nothing")
     with pytest.raises(ValueError, match=r"has no parameter feeder\.x"):
-        sheet(settings, current, "fairserve", {"p.feeder.x": "1"})
+        parameter_form(settings, current, "fairserve", {"p.feeder.x": "1"})
     with pytest.raises(ValueError, match="too long"):
-        sheet(settings, current, "rpm-" + "9" * 200)
-    assert sheet(settings, current, "rpm-7").fields
+        parameter_form(settings, current, "rpm-" + "9" * 200)
+    assert parameter_form(settings, current, "rpm-7").fields
 
 
 def test_versions_differ_by_what_changed():

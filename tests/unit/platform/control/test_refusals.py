@@ -12,10 +12,10 @@ from fairserve.platform.base.errors import UnavailableError
 from fairserve.platform.control.messages import Progress
 from fairserve.platform.control.record import CallRecord, record_of
 from fairserve.scheduling import events as ev
-from fairserve.scheduling.circumstances import Circumstances
+from fairserve.scheduling.rejection_context import RejectionContext
 from fairserve.throttling.quota import Quota
 
-NAMES = {field.name for field in fields(Circumstances)}
+NAMES = {field.name for field in fields(RejectionContext)}
 
 
 async def test_a_refusals_row_has_the_load_and_the_state_of_its_run(make_world):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fairserve.engine.base import KvEndpoints
+from fairserve.engine.wire.base import KvEndpoints
 from fairserve.platform.fleet.fleet import Desired, DesiredAlias, DesiredWorker, FleetPart
 from fairserve.platform.fleet.fleet_file import (
     FleetFileError,

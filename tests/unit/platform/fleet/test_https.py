@@ -9,7 +9,7 @@ import pytest
 from pool_world import PoolWorld, hasten
 from scripted_server import ScriptedServer
 
-from fairserve.engine.client import worker_session
+from fairserve.engine.wire.client import worker_session
 
 
 @pytest.fixture

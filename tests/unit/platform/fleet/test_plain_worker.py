@@ -9,8 +9,8 @@ from pool_world import CIRCUIT, hasten
 from scripted_server import ScriptedServer
 from until import until
 
-from fairserve.engine.base import WorkerRequest
-from fairserve.engine.client import worker_session
+from fairserve.engine.wire.base import WorkerRequest
+from fairserve.engine.wire.client import worker_session
 from fairserve.interactions.call import Call
 from fairserve.platform.control.messages import Submit
 from fairserve.platform.control.service import ControlService

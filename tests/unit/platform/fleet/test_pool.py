@@ -9,8 +9,8 @@ from pool_world import PoolWorld, hasten, request
 from scripted_server import ScriptedServer
 from until import settle
 
-from fairserve.engine.base import WorkerUnavailableError
-from fairserve.engine.client import worker_session
+from fairserve.engine.wire.base import WorkerUnavailableError
+from fairserve.engine.wire.client import worker_session
 from fairserve.platform.fleet import watch
 from fairserve.platform.fleet.worker_spec import WorkerSpec
 from fairserve.scheduling import events as ev
@@ -186,14 +186,14 @@ async def test_calls_that_fail_while_it_is_looked_at_lose_it_all_the_same(world,
     def fail_now():
         world.while_asked = lambda: None
         for _ in range(3):
-            member.watched.failed(member.circuit.life, WorkerUnavailableError("500"), "")
+            member.watched.failed(member.circuit.generation, WorkerUnavailableError("500"), "")
         assert world.state() == "open circuit"
         assert member.circuit.opened == 1
 
     world.while_asked = fail_now
     await world.until(lambda: "WorkerLost" in kinds(world))
     await world.until(lambda: world.state() == "ready")
-    assert member.circuit.life == 1, "it came back by the look after the pause"
+    assert member.circuit.generation == 1, "it came back by the look after the pause"
 
 
 async def test_one_look_that_fails_changes_nothing(world, server):

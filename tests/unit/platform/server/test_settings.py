@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from fairserve.platform.background import settings as background_settings
 from fairserve.platform.base.option_pairs import parse_options
 from fairserve.platform.db.key_hash import KeyHasher, key_hasher
-from fairserve.platform.server import settings_background
-from fairserve.platform.server.settings import Settings
+from fairserve.platform.db.settings import DbSettings
+from fairserve.platform.server.settings import FIELDS as ALL
+from fairserve.platform.server.settings import ROOM_OF, ROOMS, Settings
 from fairserve.platform.server.settings_flags import (
     add_flags,
     environment_names,
@@ -20,11 +22,14 @@ from fairserve.platform.server.settings_flags import (
     guide,
     settings_from,
 )
+from fairserve.platform.server.settings_topics import TOPICS
+from fairserve.platform.tuning.parameters import configured_system
+from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import SYSTEMS
 
 ROOT = Path(__file__).resolve().parents[4]
 SECRET = "s3cret-" + "x" * 40
-FIELDS = sorted(Settings.model_fields)
+FIELDS = sorted(ALL)
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +37,10 @@ def clean_environment(monkeypatch):
     for field in FIELDS:
         for name in environment_names(field):
             monkeypatch.delenv(name, raising=False)
+
+
+def read(settings, field):
+    return getattr(getattr(settings, ROOM_OF[field]), field)
 
 
 def parse(*flags):
@@ -47,9 +56,24 @@ def test_every_setting_is_described_and_documented():
     )
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     for field in FIELDS:
-        assert Settings.model_fields[field].description, field
+        assert ALL[field].description, field
         assert all(f"`{name}`" in rows[field] for name in environment_names(field)), field
         assert flag(field) is None or f"`{flag(field)}`" in rows[field], field
+
+
+def test_every_setting_has_one_topic():
+    assert sorted(name for names in TOPICS.values() for name in names) == FIELDS
+
+
+def test_the_help_begins_with_the_most_used_flags():
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    text = parser.format_help().partition("--help")[2]
+    assert next(iter(TOPICS)) == "Most used"
+    begins = [text.index(f"\n{topic}:\n") for topic in TOPICS]
+    assert begins == sorted(begins)
+    first = re.findall(r"\n  (--[\w-]+)", text[: begins[1]])
+    assert first[:6] == ["--host", "--port", "--data-dir", "--database-url", "--model", "--workers"]
 
 
 def test_help_names_every_flag_default_and_variable():
@@ -69,42 +93,46 @@ def test_a_flag_wins_over_the_environment(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_PORT", "9001")
     monkeypatch.setenv("FAIRSERVE_WORKERS", "5")
     settings = parse("--port", "9002", "--no-api-docs")
-    assert (settings.port, settings.workers, settings.api_docs) == (9002, 5, False)
+    assert (settings.server.port, settings.fleet.workers, settings.server.api_docs) == (
+        9002,
+        5,
+        False,
+    )
 
 
 @pytest.mark.parametrize("field", ["database_url", "redis_url"])
 def test_urls_come_with_and_without_the_prefix(monkeypatch, field):
     plain = field.upper()
     monkeypatch.setenv(plain, "x://plain")
-    assert getattr(Settings(), field) == "x://plain"
+    assert read(Settings(), field) == "x://plain"
     monkeypatch.setenv(f"FAIRSERVE_{plain}", "x://prefixed")
-    assert getattr(Settings(), field) == "x://prefixed"
-    assert getattr(parse(f"--{field.replace('_', '-')}", "x://flag"), field) == "x://flag"
+    assert read(Settings(), field) == "x://prefixed"
+    assert read(parse(f"--{field.replace('_', '-')}", "x://flag"), field) == "x://flag"
 
 
 def test_lists_and_options_are_read_from_text(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_WORKER_URLS", "http://a:1/, https://b:2")
     monkeypatch.setenv("FAIRSERVE_SYSTEM_OPTIONS", "feed_window=0.1,feeder.charge=finish")
     settings = Settings()
-    assert settings.worker_urls == ("http://a:1", "https://b:2")
-    assert settings.system_options == {"feed_window": 0.1, "feeder.charge": "finish"}
-    assert settings.system_config().feeder_options["charge"] == "finish"
+    assert settings.fleet.worker_urls == ("http://a:1", "https://b:2")
+    assert settings.tuning.system_options == {"feed_window": 0.1, "feeder.charge": "finish"}
+    assert configured_system(settings.tuning).feeder_options["charge"] == "finish"
     settings = parse("--set", "feed_window=0.2", "--set", "router.quantum=null")
-    assert settings.system_options == {"feed_window": 0.2, "router.quantum": None}
+    assert settings.tuning.system_options == {"feed_window": 0.2, "router.quantum": None}
     monkeypatch.setenv("FAIRSERVE_SYSTEM_OPTIONS", json.dumps({"feed_window": 0.3}))
-    assert Settings().system_options == {"feed_window": 0.3}
+    assert Settings().tuning.system_options == {"feed_window": 0.3}
 
 
-def test_endpoints_of_kv_events_belong_to_urls(monkeypatch):
+def test_endpoints_of_kv_events_match_the_urls(monkeypatch):
     monkeypatch.setenv("FAIRSERVE_WORKER_URLS", "http://a:1,http://b:1")
     monkeypatch.setenv("FAIRSERVE_WORKER_KV_EVENTS", "tcp://a:2 tcp://a:3,")
-    assert Settings().worker_kv_events == ("tcp://a:2 tcp://a:3", "")
+    assert Settings().fleet.worker_kv_events == ("tcp://a:2 tcp://a:3", "")
     monkeypatch.setenv("FAIRSERVE_WORKER_KV_EVENTS", "")
-    assert Settings().worker_kv_events == ()
+    assert Settings().fleet.worker_kv_events == ()
 
 
 @pytest.mark.parametrize("pairs", [["a"], ["=1"], ["a=1", "a=2"]])
-def test_options_that_are_none_are_refused(pairs):
+def test_invalid_options_are_rejected(pairs):
     with pytest.raises(ValueError, match="option"):
         parse_options(pairs)
 
@@ -126,16 +154,47 @@ def test_options_that_are_none_are_refused(pairs):
         ({"keepalive_s": "soon"}, "keepalive_s"),
     ],
 )
-def test_what_is_wrong_is_said_without_the_value(wrong, problem):
+def test_an_error_names_the_setting_without_its_value(wrong, problem):
     with pytest.raises(ValueError, match=problem) as caught:
         settings_from(argparse.Namespace(**wrong))
     assert "\n" not in str(caught.value)
     assert "short" not in str(caught.value)
 
 
-def test_a_mistyped_name_is_refused():
-    with pytest.raises(ValidationError):
+def test_an_unknown_name_is_rejected():
+    with pytest.raises(ValidationError, match="prot"):
         Settings(prot=8000)
+    with pytest.raises(ValidationError, match="port"):
+        TuningSettings(port=8000)
+    with pytest.raises(KeyError, match="prot"):
+        Settings().changed(prot=8000)
+
+
+def test_no_two_rooms_have_a_setting_of_the_same_name():
+    assert sum(len(part.model_fields) for part in ROOMS.values()) == len(FIELDS)
+
+
+def test_a_room_reads_its_own_variables(monkeypatch):
+    monkeypatch.setenv("FAIRSERVE_OVERLOAD_HIGH", "5")
+    monkeypatch.setenv("FAIRSERVE_PORT", "none of its own")
+    assert TuningSettings().overload_high == 5
+
+
+def test_all_wrong_settings_are_reported_at_once():
+    with pytest.raises(
+        ValueError, match=r"port: .*; secret_key: .*; overload_low must not"
+    ) as caught:
+        settings_from(argparse.Namespace(overload_low=3, secret_key="short", port="x"))
+    assert "short" not in str(caught.value)
+
+
+def test_a_changed_copy_leaves_the_original(monkeypatch):
+    settings = Settings(port=1, overload_high=7)
+    monkeypatch.setenv("FAIRSERVE_PORT", "9001")
+    changed = settings.changed(port=0, console=False)
+    assert (changed.server.port, changed.console.console) == (0, False)
+    assert (settings.server.port, settings.console.console) == (1, True)
+    assert changed.tuning == settings.tuning
 
 
 @pytest.mark.parametrize(
@@ -147,22 +206,23 @@ def test_a_mistyped_name_is_refused():
 )
 def test_unknown_systems_list_the_known(system, local, problem):
     with pytest.raises(ValueError, match=problem):
-        Settings(system=system, local_scheduler=local).system_config()
+        configured_system(TuningSettings(system=system, local_scheduler=local))
 
 
 def test_the_system_takes_the_settings():
-    config = Settings(
+    settings = Settings(
         overload_high=3, overload_low=2, feed_window=0.2, immunity_factor=9, local_scheduler="fcfs"
-    ).system_config()
+    )
+    config = configured_system(settings.tuning)
     assert (config.high_watermark, config.low_watermark) == (3, 2)
     assert (config.feed_window, config.immunity_factor, config.local) == (0.2, 9, "fcfs")
-    assert Settings(system="fcfs").system_config().feed_window is None
+    assert configured_system(TuningSettings(system="fcfs")).feed_window is None
 
 
 @pytest.mark.parametrize("system", ["fairserve", "central-dlpm", "fcfs"])
-def test_a_system_keeps_its_own_feed_window_where_none_is_set(system):
-    for settings in (Settings(system=system), Settings(system=system, feed_window="")):
-        assert settings.system_config().feed_window == SYSTEMS[system].feed_window
+def test_a_system_keeps_its_own_feed_window_if_none_is_set(system):
+    for settings in (TuningSettings(system=system), TuningSettings(system=system, feed_window="")):
+        assert configured_system(settings).feed_window == SYSTEMS[system].feed_window
 
 
 def test_no_secret_is_shown():
@@ -173,35 +233,35 @@ def test_no_secret_is_shown():
         database_url="postgresql://u:s3cret-x@h/d",
         redis_url="redis://:s3cret-x@h",
     )
-    hasher = key_hasher(settings)
+    hasher = key_hasher(settings.db)
     assert SECRET not in settings.model_dump_json()
     assert "s3cret" not in repr(settings) + str(settings) + repr(hasher)
-    assert isinstance(settings.admin_key, SecretStr)
+    assert isinstance(settings.db.admin_key, SecretStr)
 
 
 def test_an_empty_secret_is_none():
-    assert Settings(secret_key="", admin_key="").secret_key is None
+    assert Settings(secret_key="", admin_key="").db.secret_key is None
 
 
 def test_the_secret_is_generated_once_and_private(tmp_path):
     settings = Settings(data_dir=tmp_path / "data")
-    first, second = key_hasher(settings), key_hasher(settings)
+    first, second = key_hasher(settings.db), key_hasher(settings.db)
     assert first.hash("key") == second.hash("key")
     path = tmp_path / "data" / "secret.key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == ["secret.key"]
-    other = key_hasher(Settings(data_dir=tmp_path / "other"))
+    other = key_hasher(DbSettings(data_dir=tmp_path / "other"))
     assert other.hash("key") != first.hash("key")
     path.write_text("short\n")
     with pytest.raises(ValueError, match="at least 32 characters"):
-        key_hasher(settings)
+        key_hasher(settings.db)
 
 
 def test_a_shared_database_needs_a_shared_secret(tmp_path):
     url = "postgresql://h/d"
     with pytest.raises(ValueError, match="FAIRSERVE_SECRET_KEY must be set"):
-        key_hasher(Settings(data_dir=tmp_path, database_url=url))
-    hasher = key_hasher(Settings(data_dir=tmp_path, database_url=url, secret_key=SECRET))
+        key_hasher(DbSettings(data_dir=tmp_path, database_url=url))
+    hasher = key_hasher(DbSettings(data_dir=tmp_path, database_url=url, secret_key=SECRET))
     assert hasher.hash("k") == KeyHasher(SECRET.encode()).hash("k")
     assert list(tmp_path.iterdir()) == []
 
@@ -215,14 +275,14 @@ def test_a_shared_database_needs_a_shared_secret(tmp_path):
         ({"redis_url": "redis://h/0", "background_jobs": "celery"}, True),
     ],
 )
-def test_who_does_background_jobs(given, celery):
-    assert Settings(**given).jobs_on_celery is celery
+def test_the_redis_url_and_background_jobs_choose_the_process_of_jobs(given, celery):
+    assert Settings(**given).background.jobs_on_celery is celery
 
 
-def test_celery_needs_a_redis_and_has_to_be_installed(monkeypatch):
+def test_celery_needs_a_redis_and_must_be_installed(monkeypatch):
     with pytest.raises(ValueError, match="needs a redis_url"):
         Settings(background_jobs="celery")
-    monkeypatch.setattr(settings_background, "find_spec", lambda name: None)
-    assert Settings(redis_url="redis://h/0", background_jobs="here").redis_url
+    monkeypatch.setattr(background_settings, "find_spec", lambda name: None)
+    assert Settings(redis_url="redis://h/0", background_jobs="here").background.redis_url
     with pytest.raises(ValueError, match=r"fairserve\[redis\]"):
         Settings(redis_url="redis://h/0")

@@ -1,13 +1,10 @@
-"""Every parameter of every system is described, and its own values are accepted again."""
+"""Every parameter of every system is described, and accepts its own value."""
 
 import pytest
 
-from fairserve.platform.server.settings import Settings
-from fairserve.platform.tuning.parameters import describe, system_config
+from fairserve.platform.tuning.parameters import configured_system, describe, system_config
+from fairserve.platform.tuning.settings import TuningSettings
 from fairserve.scheduling.registry import LOCAL_SCHEDULERS, SYSTEMS
-
-SETTINGS = Settings(_env_file=None)
-
 
 SERVED = [name for name, system in SYSTEMS.items() if not system.simulated_only]
 
@@ -17,7 +14,7 @@ SERVED = [name for name, system in SYSTEMS.items() if not system.simulated_only]
     [*((name, "") for name in SERVED), *(("fairserve", name) for name in LOCAL_SCHEDULERS)],
 )
 def test_every_parameter_is_described_and_can_be_set_to_its_value(system, local):
-    settings = SETTINGS.model_copy(update={"local_scheduler": local})
+    settings = TuningSettings(local_scheduler=local)
     found = describe(settings, system, {})
     assert found
     for parameter in found:
@@ -32,4 +29,4 @@ def test_every_parameter_is_described_and_can_be_set_to_its_value(system, local)
 
 def test_a_system_that_knows_the_future_is_not_served():
     with pytest.raises(ValueError, match="'vtc-oracle' needs the true output lengths"):
-        Settings(system="vtc-oracle").system_config()
+        configured_system(TuningSettings(system="vtc-oracle"))

@@ -1,17 +1,17 @@
-"""Hostile URLs lead nowhere, and what was looked up once is not looked up again."""
+"""Hostile URLs are rejected, and an address that was checked is not resolved again."""
 
 from ipaddress import ip_address, ip_network
 
 import pytest
 from pydantic import ValidationError
 
+from fairserve.platform.background.settings import BackgroundSettings
 from fairserve.platform.background.webhooks.guard import (
     Guard,
     UnsafeUrlError,
     is_public,
     system_resolve,
 )
-from fairserve.platform.server.settings import Settings
 
 PUBLIC = "8.8.8.8"
 
@@ -127,8 +127,8 @@ def test_addresses_that_are_public(address):
         ("https://①②⑦.0.0.1/", "characters that no URL has"),
         ("https://hooks.example/#part", "fragment"),
         ("https://hooks.example:0/", "port 0"),
-        ("https://hooks.example:70000/", "cannot be read"),
-        ("https://hooks.example:http/", "cannot be read"),
+        ("https://hooks.example:70000/", "cannot be parsed"),
+        ("https://hooks.example:http/", "cannot be parsed"),
         ("https:///path", "no host"),
         ("//hooks.example/", "its scheme is ''"),
         ("hooks.example", "its scheme is ''"),
@@ -154,7 +154,7 @@ def test_names_of_this_machine(host):
 
 
 def test_numbers_that_the_system_would_take_for_addresses():
-    """Were they not refused, it would look them up."""
+    """Without the rejection the system would resolve them."""
     assert system_resolve("127.1", 443) == ["127.0.0.1"]
 
 
@@ -183,11 +183,12 @@ def test_a_host_without_an_address():
 
 
 def test_networks_of_the_settings():
-    found = Settings(webhook_allowed_networks="10.1.0.0/16, fd00::/8").webhook_allowed_networks
+    settings = BackgroundSettings(webhook_allowed_networks="10.1.0.0/16, fd00::/8")
+    found = settings.webhook_allowed_networks
     assert found == (ip_network("10.1.0.0/16"), ip_network("fd00::/8"))
     for bad in ("10.1.2.3/16", "inside.example", "10.1.0.0/16;fd00::/8"):
         with pytest.raises(ValidationError, match=r"such as 10\.1\.2\.0/24"):
-            Settings(webhook_allowed_networks=bad)
+            BackgroundSettings(webhook_allowed_networks=bad)
 
 
 def test_what_the_operator_allows():

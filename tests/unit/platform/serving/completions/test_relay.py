@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from until import settle
 
-from fairserve.engine.base import (
+from fairserve.engine.wire.base import (
     WorkerChunk,
     WorkerRejectedError,
     WorkerStreamError,
@@ -179,7 +179,7 @@ async def test_attempts_are_bounded():
 
 
 def failing(cause, said=""):
-    return Worker(refuses=WorkerUnavailableError("raw", cause=cause, said=said))
+    return Worker(refuses=WorkerUnavailableError("raw", cause=cause, client_message=said))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,223 @@
+"""Orders the batches of a worker, detects gaps and restarts, and requests replays. Pure.
+
+Batches arrive live, numbered from 0, and by replays, which are requested at every connection and at
+every gap. A replay begins with the last batch that was taken: if the worker has another one under that
+number it has restarted, and the sequence starts over. During a replay live batches wait.
+
+Batches that are no longer available are given up: the view of the cache is incomplete from then on
+(``Begin(complete=False)``), until the worker clears its cache or restarts, or a new connection replays
+the missing batches. Bounded: one payload, and ``max_waiting`` of them during a replay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_WAITING = 10_000
+MAX_FRUITLESS = 3
+"""Replays in a row without a missing batch after which it is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Drop the view. ``complete``: the batches that follow describe all that the worker has cached."""
+
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Apply the next batch."""
+
+    sequence: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Request a replay from ``start`` on; it replaces an earlier one."""
+
+    start: int
+
+
+Step = Begin | Take | Ask
+
+
+class KvSequence:
+    """The batches of one worker. Every method returns the steps to take, in order.
+
+    The caller reports the answers of the latest :class:`Ask` only.
+    """
+
+    def __init__(self, max_waiting: int = MAX_WAITING) -> None:
+        self._max_waiting = max_waiting
+        self.next = 0
+        """Sequence number of the next batch to take."""
+        self.gaps = 0
+        """Times that a batch was missing."""
+        self.restarts = 0
+        """Times that a restart of the worker was detected."""
+        self._last: bytes | None = None
+        """Batch before ``next``, if it was taken in this generation of the worker."""
+        self._last_live: int | None = None
+        """Sequence number of the last live batch of this connection."""
+        self._begun: bool | None = None
+        """``complete`` of the last :class:`Begin`; None: there was none yet."""
+        self._asked: int | None = None
+        """First sequence number of the running replay."""
+        self._answered = self._holes = self._progress = False
+        """Flags of the running replay: it answered, batches were missing in it, it brought some."""
+        self._fruitless = 0
+        """Replays in a row without a new batch."""
+        self._waiting: list[tuple[int, bytes]] = []
+        """Live batches that wait for the end of the replay."""
+        self._steps: list[Step] = []
+
+    @property
+    def replaying(self) -> bool:
+        """True while a replay runs."""
+        return self._asked is not None
+
+    def connected(self) -> list[Step]:
+        """Begin a connection, the first or a later one: batches may have been missed.
+
+        Live batches of an earlier connection must not follow, and those that wait are dropped: they may
+        be of an earlier generation of the worker.
+        """
+        self._last_live = None
+        self._waiting = []
+        if not self._begun:  # batches that were given up may be available now
+            self.next, self._last = 0, None
+        self._ask()
+        return self._done()
+
+    def check(self) -> list[Step]:
+        """Request one more replay: the subscription may have come after the one at the connection."""
+        if self._asked is None:
+            self._ask()
+        return self._done()
+
+    def live(self, sequence: int, payload: bytes) -> list[Step]:
+        """Take a published batch."""
+        if self._last_live is not None and sequence <= self._last_live:
+            self._restart()
+        self._last_live = sequence
+        if self._asked is not None:
+            self._waiting.append((sequence, payload))
+            if len(self._waiting) > self._max_waiting:
+                self._fail()
+        elif sequence == self.next:
+            self._take(sequence, payload)
+        elif sequence > self.next:
+            self.gaps += 1
+            self._waiting.append((sequence, payload))
+            self._ask()
+        return self._done()
+
+    def replayed(self, sequence: int, payload: bytes) -> list[Step]:
+        """Take a batch of the replay."""
+        if self._asked is not None and not self._holes:
+            first, self._answered = not self._answered, True
+            checked = first and self._last is not None
+            if sequence < self.next:
+                if checked and (sequence, payload) != (self._asked, self._last):
+                    self._restart()
+            elif sequence == self.next and not checked:
+                self._progress = True
+                self._take(sequence, payload)
+            elif first:  # the batches up to here are no longer there
+                self._progress = True
+                self._give_up(sequence)
+                self._take(sequence, payload)
+            else:
+                self._holes = True
+        return self._done()
+
+    def ended(self) -> list[Step]:
+        """End the replay."""
+        if self._asked is None:
+            return []
+        if self._last is not None and not self._answered:
+            self._restart()  # the worker does not know even the batch that was taken last
+            return self._done()
+        if not self._begun and not self._answered and self.next == 0:
+            self._begin(complete=True)  # nothing was published yet
+        self._asked = None
+        self._fruitless = 0 if self._progress else self._fruitless + 1
+        if self._holes:
+            if self._fruitless >= MAX_FRUITLESS:
+                self._give_up(None)
+            self._ask()
+        else:
+            self._take_waiting()
+        return self._done()
+
+    def failed(self) -> list[Step]:
+        """Record that no replay is available: missing batches are given up."""
+        if self._asked is not None:
+            self._fail()
+        return self._done()
+
+    def lost(self) -> list[Step]:
+        """Record a long time without a connection: the view is too old to be used."""
+        if self._begun is not None:
+            self._asked, self._waiting = None, []
+            self._give_up(0)
+        return self._done()
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _done(self) -> list[Step]:
+        steps, self._steps = self._steps, []
+        return steps
+
+    def _fail(self) -> None:
+        self._asked = None
+        self._fruitless = MAX_FRUITLESS
+        self._give_up(self._waiting[0][0] if self._waiting else None)
+        self._take_waiting()
+
+    def _take_waiting(self) -> None:
+        """Take the live batches that waited; request a replay if batches before them are missing."""
+        waiting, self._waiting = self._waiting, []
+        for index, (sequence, payload) in enumerate(waiting):
+            if sequence < self.next:
+                continue
+            if sequence > self.next:
+                if self._fruitless < MAX_FRUITLESS:
+                    self._waiting = waiting[index:]
+                    self._ask()
+                    return
+                self._give_up(sequence)
+            self._take(sequence, payload)
+        self._fruitless = 0
+
+    def _ask(self) -> None:
+        self._asked = self.next if self._last is None else self.next - 1
+        self._answered = self._holes = self._progress = False
+        self._steps.append(Ask(self._asked))
+
+    def _restart(self) -> None:
+        """Start over: the worker has restarted, its cache is empty and its numbers begin at 0."""
+        self.restarts += 1
+        self.next, self._last, self._last_live = 0, None, None
+        self._waiting = []
+        self._begin(complete=True)
+        self._ask()
+
+    def _give_up(self, sequence: int | None) -> None:
+        """Give up the batches before this one; None: before the next one that arrives."""
+        if sequence is not None:
+            self.next = sequence
+        self._last = None
+        self._begin(complete=False)
+
+    def _begin(self, *, complete: bool) -> None:
+        self._begun = complete
+        self._steps.append(Begin(complete))
+
+    def _take(self, sequence: int, payload: bytes) -> None:
+        if not self._begun and (sequence == 0 or self._begun is None):
+            self._begin(complete=sequence == 0)  # there is nothing before number 0
+        self.next, self._last = sequence + 1, payload
+        self._steps.append(Take(sequence, payload))

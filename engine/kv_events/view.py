@@ -1,0 +1,166 @@
+"""A worker's prefix cache as its KV events describe it, in the platform's own block keys. Pure.
+
+A worker names its blocks by hashes of its own; the router names prefixes by the keys of
+:class:`~fairserve.scheduling.block_keys.BlockHasher`. The key of a block follows from its parent's key,
+its place and its tokens, so the view keeps those of every block that the worker has, and turns each
+batch into events for the dispatcher. The worker's blocks may be multiples of the platform's, or parts.
+
+Blocks without a key are left out, so the view never claims more than the worker has: blocks below an
+unknown one, of a LoRA, with images, in other memory than the device's, beyond the worker's capacity.
+Memory: about 250 bytes a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fairserve.engine.kv_events.dialect import (
+    DEVICE_MEDIUM,
+    AllBlocksCleared,
+    BlockHash,
+    BlockRemoved,
+    BlockStored,
+    KvEvent,
+)
+from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.events import (
+    CacheReport,
+    WorkerCached,
+    WorkerCacheReset,
+    WorkerEvicted,
+)
+
+_SLACK = 1.25
+"""Factor on a worker's capacity: blocks beyond it are left out."""
+
+
+class _Block(NamedTuple):
+    end: int
+    """Tokens of the prefix that ends with the block."""
+    key: int
+    """Key of that prefix."""
+    boundary: int | None
+    """Key at the last end of a platform block within the prefix; None: there is none."""
+    inside: tuple[int, ...]
+    """Keys of the platform blocks that end inside it, before its own end."""
+    parent: BlockHash | None
+    """Block before it, if both are parts of one platform block."""
+
+
+class KvView:
+    """The blocks of one worker. ``capacity_tokens`` bounds them."""
+
+    def __init__(self, worker_id: str, hasher: BlockHasher, capacity_tokens: int) -> None:
+        self._worker_id = worker_id
+        self._hasher = hasher
+        self._capacity_tokens = capacity_tokens
+        self._blocks: dict[BlockHash, _Block] = {}
+        self._below: dict[BlockHash, set[BlockHash]] = {}
+        """Blocks that follow a block ending inside a platform block: removed together with it."""
+        self.left_out = 0
+        """Stored blocks without a key."""
+
+    def __len__(self) -> int:
+        """Return the number of the worker's blocks that have a key."""
+        return len(self._blocks)
+
+    def keys(self) -> set[int]:
+        """Return the platform's keys of all blocks that the worker has; O(blocks)."""
+        return {key for name in self._blocks for key in self._keys(name)}
+
+    def begin(self, *, complete: bool) -> list[CacheReport]:
+        """Drop all blocks; see :class:`~fairserve.scheduling.events.WorkerCacheReset`."""
+        self._blocks.clear()
+        self._below.clear()
+        return [WorkerCacheReset(self._worker_id, complete)]
+
+    def apply(self, events: Sequence[KvEvent]) -> list[CacheReport]:
+        """Apply a batch. Return its changes in the platform's keys, in order."""
+        reports: list[CacheReport] = []
+        for event in events:
+            if isinstance(event, AllBlocksCleared):
+                reports += self.begin(complete=True)
+            elif event.medium not in (None, DEVICE_MEDIUM) or event.group_idx not in (None, 0):
+                continue
+            elif isinstance(event, BlockRemoved):
+                keys = [key for name in event.block_hashes for key in self._remove(name)]
+                if keys:
+                    reports.append(WorkerEvicted(self._worker_id, tuple(keys)))
+            else:
+                reports += self._store(event)
+        return reports
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _store(self, event: BlockStored) -> list[CacheReport]:
+        size, ours = event.block_size, self._hasher.block_tokens
+        above = self._above(event)
+        plain = _plain_blocks(event)
+        room = int(_SLACK * self._capacity_tokens) // size - len(self._blocks)
+        count = 0 if above is None or (size % ours and ours % size) else min(plain, max(0, room))
+        self.left_out += len(event.block_hashes) - count
+        if above is None or not count:
+            return []
+        parent, start = event.parent_block_hash, above.boundary
+        tokens = np.asarray(event.token_ids[: count * size], dtype=np.uint32)
+        step = min(size, ours)
+        keys = self._hasher.extend(above.key, above.end, tokens, step)
+        end, boundary, stored = above.end, above.boundary, []
+        parts = size // step
+        for index, name in enumerate(event.block_hashes[:count]):
+            end += size
+            own = keys[index * parts : (index + 1) * parts]
+            if end % ours == 0:
+                boundary = own[-1]
+                stored += own
+            whole = parent if (end - size) % ours else None
+            if whole is not None:
+                self._below.setdefault(whole, set()).add(name)
+            self._blocks[name] = _Block(end, own[-1], boundary, tuple(own[:-1]), whole)
+            parent = name
+        return [WorkerCached(self._worker_id, start, tuple(stored))] if stored else []
+
+    def _above(self, event: BlockStored) -> _Block | None:
+        """Return the block that stored blocks follow; None if it is unknown or has no key."""
+        if event.lora_id is not None or event.lora_name is not None:
+            return None
+        if event.parent_block_hash is not None:
+            return self._blocks.get(event.parent_block_hash)
+        first = (event.extra_keys or [None])[0] or []
+        if not first:
+            return _Block(0, self._hasher.start(), None, (), None)
+        if len(first) == 1 and isinstance(first[0], str):
+            return _Block(0, self._hasher.start(first[0]), None, (), None)
+        return None
+
+    def _remove(self, name: BlockHash) -> list[int]:
+        """Drop a block and those that have no key without it. Return the removed keys."""
+        gone = self._keys(name)
+        block = self._blocks.pop(name, None)
+        if block is not None and block.parent in self._below:
+            self._below[block.parent].discard(name)
+        for child in self._below.pop(name, ()):
+            gone += self._remove(child)
+        return gone
+
+    def _keys(self, name: BlockHash) -> list[int]:
+        block = self._blocks.get(name)
+        if block is None:
+            return []
+        if block.end % self._hasher.block_tokens:
+            return list(block.inside)
+        return [*block.inside, block.key]
+
+
+def _plain_blocks(event: BlockStored) -> int:
+    """Return the leading blocks that tokens alone identify; the first one's salt does not count."""
+    if event.extra_keys is None:
+        return len(event.block_hashes)
+    first = event.parent_block_hash is None
+    for index, extra in enumerate(event.extra_keys):
+        if extra and not (first and index == 0):
+            return index
+    return len(event.extra_keys)

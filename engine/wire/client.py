@@ -1,0 +1,357 @@
+"""HTTP client of one worker, over one shared aiohttp session.
+
+It speaks vLLM's dialect, or the plain OpenAI API to servers of any other kind. It always streams, parses
+server-sent events as they arrive, and cancels a call on the worker by closing its connection, which is
+how vLLM, the embedded engine and most others detect it. Redirects are not followed: a call, and the
+token that it carries, reaches the configured address or none.
+
+Weakness: a cancellation is not acknowledged, so tokens that the worker generates until it notices are
+not counted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import aiohttp
+import numpy as np
+import orjson
+
+from fairserve.engine.wire.base import (
+    WorkerFacts,
+    WorkerMetrics,
+    WorkerRejectedError,
+    WorkerRequest,
+    WorkerUnavailableError,
+)
+from fairserve.engine.wire.request_fields import ServerKind
+from fairserve.engine.wire.upstream_message import is_about_our_account, public_message
+from fairserve.engine.wire.worker_metrics import MAX_METRICS_BYTES, kv_endpoints_of, read_metrics
+from fairserve.engine.wire.worker_stream import HttpWorkerStream, describe
+from fairserve.interactions.call import TokenIds
+
+Dialect = Literal["vllm", "openai"]
+
+BEGIN_S = 300.0
+"""Seconds until an answer without a header is abandoned."""
+MAX_ERROR_BYTES = 64 * 1024
+MAX_FACTS_BYTES = 4 * 1024 * 1024
+"""Longer listings of models are not read."""
+TOKENIZE_S = 10.0
+"""Seconds that a worker may take to tokenise a prompt."""
+MAX_TOKENS_BYTES = 64 * 1024 * 1024
+"""Longer lists of token ids are not read."""
+MODELS_PROBE_S = 5.0
+"""Least seconds between probes of a server without a health check, which lists its models instead."""
+PAUSE_S = 1.0
+"""Pause in seconds after a 429 without ``Retry-After``."""
+
+_OURS_4XX = frozenset({401, 402, 403, 407})
+"""Statuses about our token or account there: a client must not see them."""
+_BUSY = frozenset({408, 425, 503})
+"""Statuses of a worker that accepts no call now, whatever its content."""
+_NO_SUCH_CHECK = frozenset({401, 403, 404, 405, 501})
+_NO_ANSWER = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
+"""Raised where a worker sends no answer, or one that is too long."""
+_BAD_ANSWER = (*_NO_ANSWER, KeyError, TypeError, OverflowError)
+"""Raised where it sends none, or one that is not of the expected form."""
+_SECRET_URL = re.compile(r"//[^/@\s]*@")
+
+
+def worker_session() -> aiohttp.ClientSession:
+    """Return a session for any number of workers; must be made and closed on the event loop."""
+    # Workers close idle connections after 5 s (uvicorn's default): close them before that, or a call
+    # would now and then be sent into a connection that is being closed.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=1 << 17)
+
+
+class HttpWorkerClient:
+    """A client of the worker at ``base_url`` (no trailing slash). Holds no connection of its own."""
+
+    def __init__(
+        self,
+        base_url: str,
+        session: aiohttp.ClientSession,
+        dialect: Dialect = "vllm",
+        *,
+        begin_s: float = BEGIN_S,
+    ) -> None:
+        self.base_url = base_url
+        self.dialect: Dialect = dialect
+        self.kind: ServerKind = dialect
+        """Kind of server, which decides its fields; :meth:`facts` recognises our own worker."""
+        self._session = session
+        self._begin_s = begin_s
+        self._headers: dict[str, str] = {}
+        self._private: tuple[str, ...] = (urlsplit(base_url).hostname or "",)
+        """Texts that are removed from the worker's errors before a client reads them."""
+        self._well_until_s = 0.0
+
+    def authorize(self, api_key: str) -> None:
+        """Send this bearer token with every later request; empty: none."""
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._private = (self._private[0], api_key)
+
+    async def open(self, request: WorkerRequest) -> HttpWorkerStream:
+        """Send a call; see :class:`fairserve.engine.wire.base.WorkerClient`."""
+        vllm = self.dialect == "vllm"
+        body = request.wire_body(self.kind) if vllm else request.plain_body()
+        response: aiohttp.ClientResponse | None = None
+        try:
+            async with asyncio.timeout(self._begin_s):
+                response = await self._session.post(
+                    self.base_url + request.path,
+                    data=orjson.dumps(body),
+                    headers={
+                        "content-type": "application/json",
+                        "accept": "text/event-stream",
+                        **self._headers,
+                    },
+                    allow_redirects=False,
+                )
+                if response.status == 200:
+                    return HttpWorkerStream(response, self._private)
+                error = _error_of(await _read_some(response, MAX_ERROR_BYTES), response.status)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as failure:
+            raise WorkerUnavailableError(f"no connection: {failure}", unreachable=True) from failure
+        except TimeoutError as failure:
+            if response is not None:
+                response.close()
+            text = f"no answer within {self._begin_s:g} s"
+            raise WorkerUnavailableError(text, cause="silent") from failure
+        except (aiohttp.ClientError, OSError, ValueError) as failure:
+            if response is not None:
+                response.close()
+            raise WorkerUnavailableError(describe(failure), cause="silent") from failure
+        except BaseException:
+            if response is not None:
+                response.close()
+            raise
+        status, headers = response.status, response.headers
+        response.close()
+        raise self._error(status, headers, error)
+
+    def _error(
+        self, status: int, headers: Mapping[str, str], error: dict[str, Any]
+    ) -> WorkerUnavailableError | WorkerRejectedError:
+        """Return the error of an answer that is not 200; ``error`` is the object in its body."""
+        message = error["message"]
+        text = f"it answered {status}: {message}"
+        if status in _OURS_4XX:
+            text = f"it does not take our token or account ({status})"
+            # A filter in front of a worker also answers 403, because of the content of a call.
+            return WorkerUnavailableError(text, cause="unknown" if status == 403 else "worker")
+        if status == 429:
+            return WorkerUnavailableError(text, cause="busy", pause_s=_pause_of(headers))
+        if is_about_our_account(message):
+            return WorkerUnavailableError(text, cause="unknown")
+        client_message = public_message(message, self._private)
+        if 400 <= status < 500 and status not in _BUSY:
+            return WorkerRejectedError(status, {**error, "message": client_message})
+        return WorkerUnavailableError(
+            text, cause="busy" if status in _BUSY else "failed", client_message=client_message
+        )
+
+    # --- probes and facts -------------------------------------------------------------------------
+
+    async def probe(self) -> str:
+        """Check the worker's health. Return what is wrong, or an empty text. Takes four seconds at most.
+
+        ``/health`` must answer 200. A server of another kind may have none: one that lists its models,
+        or asks for a pause, is healthy.
+        """
+        now_s = time.monotonic()
+        if now_s < self._well_until_s:
+            return ""
+        path = "/health"
+        status = await self._status(path)
+        well = status == 200
+        if self.dialect == "openai" and status in _NO_SUCH_CHECK:
+            path = "/v1/models"
+            status = await self._status(path)
+            well = status in (200, 429)
+            self._well_until_s = now_s + MODELS_PROBE_S if well else 0.0
+        if well:
+            return ""
+        return status if isinstance(status, str) else f"{path} answers {status}"
+
+    async def _status(self, path: str) -> int | str:
+        try:
+            async with self._get(path, 2.0) as response:
+                return int(response.status)
+        except _NO_ANSWER as failure:
+            return f"{path}: {_describe_unreached(failure)}"
+
+    async def metrics(self) -> WorkerMetrics | None:
+        """Return queue and KV pressure; None if the worker reports none, or has another dialect."""
+        if self.dialect == "openai":
+            return None
+        text = await self._text("/metrics", 2.0)
+        return read_metrics(text) if text else None
+
+    async def facts(self, model: str = "") -> WorkerFacts:
+        """Return the worker's own facts: ``/v1/models``, and for vLLM ``/metrics`` and ``/version``.
+
+        ``model`` is the one to serve; empty: the first that the worker lists. Raises
+        WorkerUnavailableError, or ValueError if the worker does not serve it.
+        """
+        models = await self._listing()
+        names = tuple(models)
+        if not names:
+            raise ValueError("it serves no model")
+        if model and model not in models:
+            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise ValueError(f"it does not serve {model!r}; it serves {known}")
+        chosen = model or names[0]
+        text, version, tokenizes = b"", None, False
+        if self.dialect == "vllm":
+            ours = models[chosen].get("owned_by") == "fairserve"
+            self.kind = "embedded" if ours else "vllm"
+            text, version = await self._text("/metrics", 5.0), await self._version()
+            tokenizes = await self._tokenizes(chosen)
+        root = models[chosen].get("root")
+        return WorkerFacts(
+            models=names,
+            context_tokens=_context_of(models, chosen),
+            kv_capacity_tokens=read_metrics(text).kv_capacity_tokens,
+            kv_events=kv_endpoints_of(text, self.base_url),
+            model=chosen,
+            version=version,
+            kind=self.kind,
+            root=root if isinstance(root, str) else "",
+            tokenizes=tokenizes,
+        )
+
+    async def tokenize(self, body: Mapping[str, Any]) -> TokenIds:
+        """Return the token ids of a prompt, by vLLM's ``/tokenize``.
+
+        Raises WorkerRejectedError for a prompt that the worker rejects, WorkerUnavailableError for
+        everything else.
+        """
+        try:
+            async with self._session.post(
+                self.base_url + "/tokenize",
+                data=orjson.dumps(body),
+                headers={"content-type": "application/json", **self._headers},
+                timeout=aiohttp.ClientTimeout(total=TOKENIZE_S),
+                allow_redirects=False,
+            ) as response:
+                answer = await _read(response, MAX_TOKENS_BYTES)
+            if response.status in (400, 422):
+                raise WorkerRejectedError(400, _error_of(answer, response.status))
+            if response.status != 200:
+                raise WorkerUnavailableError(f"/tokenize answers {response.status}")
+            return np.asarray(orjson.loads(answer)["tokens"], dtype=np.uint32)
+        except _BAD_ANSWER as error:
+            raise WorkerUnavailableError(f"/tokenize: {_describe_unreached(error)}") from error
+
+    async def _tokenizes(self, model: str) -> bool:
+        try:
+            return len(await self.tokenize({"model": model, "prompt": "a"})) > 0
+        except (WorkerUnavailableError, WorkerRejectedError):
+            return False
+
+    async def _listing(self) -> dict[str, dict[str, Any]]:
+        try:
+            async with self._get("/v1/models", 5.0) as response:
+                if response.status != 200:
+                    raise WorkerUnavailableError(f"/v1/models answers {response.status}")
+                listing = orjson.loads(await _read(response, MAX_FACTS_BYTES))
+            entries = [entry for entry in listing["data"] if isinstance(entry, dict)]
+        except _BAD_ANSWER as error:
+            raise WorkerUnavailableError(f"/v1/models: {_describe_unreached(error)}") from error
+        return {entry["id"]: entry for entry in entries if isinstance(entry.get("id"), str)}
+
+    async def _version(self) -> str | None:
+        try:
+            answer = orjson.loads(await self._text("/version", 5.0) or b"{}")
+        except orjson.JSONDecodeError:
+            return None
+        version = answer.get("version") if isinstance(answer, dict) else None
+        return version if isinstance(version, str) else None
+
+    async def _text(self, path: str, timeout_s: float) -> bytes:
+        """Return the body of a page, empty if it cannot be read."""
+        try:
+            async with self._get(path, timeout_s) as response:
+                return await _read(response, MAX_METRICS_BYTES) if response.status == 200 else b""
+        except _NO_ANSWER:
+            return b""
+
+    def _get(self, path: str, timeout_s: float) -> Any:
+        return self._session.get(
+            self.base_url + path,
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            headers=self._headers,
+            allow_redirects=False,
+        )
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Return the body. Raises ValueError if it is longer than the limit."""
+    body = await _read_some(response, limit + 1)
+    if len(body) > limit:
+        raise ValueError(f"it is longer than {limit} bytes")
+    return body
+
+
+async def _read_some(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Return the first ``limit`` bytes of the body."""
+    body = bytearray()
+    async for part in response.content.iter_any():
+        body += part
+        if len(body) >= limit:
+            response.close()
+            break
+    return bytes(body[:limit])
+
+
+def _context_of(models: Mapping[str, Mapping[str, Any]], name: str) -> int | None:
+    """Return the context of a model, of the one that it adapts (LoRA), or the least of all models."""
+    parent = models.get(str(models[name].get("parent")), {})
+    for entry in (models[name], parent):
+        if (length := _length_of(entry)) is not None:
+            return length
+    lengths = map(_length_of, models.values())
+    return min((length for length in lengths if length is not None), default=None)
+
+
+def _length_of(entry: Mapping[str, Any]) -> int | None:
+    """Return the context length in the field of vLLM and SGLang, or in that of llama.cpp."""
+    meta = entry.get("meta")
+    more = meta.get("n_ctx") if isinstance(meta, dict) else None
+    return next(
+        (each for each in (entry.get("max_model_len"), more) if isinstance(each, int)), None
+    )
+
+
+def _pause_of(headers: Mapping[str, str]) -> float:
+    """Return ``Retry-After`` in seconds; a short pause for a date, or if it is absent."""
+    value = headers.get("Retry-After", "").strip()
+    return float(value) if re.fullmatch(r"\d{1,6}(\.\d+)?", value) else PAUSE_S
+
+
+def _error_of(body: bytes, status: int) -> dict[str, Any]:
+    """Return the error object of an answer; vLLM wraps it in ``error``, older versions do not."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        parsed = None
+    if isinstance(parsed, dict):
+        inner = parsed.get("error", parsed)
+        if isinstance(inner, dict) and isinstance(inner.get("message"), str):
+            return inner
+    text = body[:200].decode("utf-8", "replace")
+    return {"message": text or f"status {status}", "type": "worker_error"}
+
+
+def _describe_unreached(failure: BaseException) -> str:
+    """Return a failure as a text for operators: addresses without the credentials in them."""
+    return _SECRET_URL.sub("//", describe(failure))

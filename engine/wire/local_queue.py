@@ -1,0 +1,129 @@
+"""The fair queue in front of a worker that has none: a server of any other kind.
+
+Such a server gets a bounded number of calls at a time; the others wait here, in the order of a local
+scheduler (:class:`~fairserve.scheduling.base.LocalScheduler`, DLPM by default), which is charged as it
+would be inside an engine: the extend tokens when a call is sent, tokens as they are decoded. A state
+machine without a clock or a socket.
+
+The server does not report its cache. The queue assumes that it has the latest prompts that it was sent,
+without regard to salts, since such a server has none; the least recently used is evicted first.
+
+A server may ask for a pause because of one call, such as one that is too large for the account there.
+So a pause applies to the calls of that call's tenant; to all calls once two tenants were answered so.
+
+Weakness: the order among the calls that the server has, and its evictions, are unknown. A call that
+fails after it was sent has been charged for its prompt.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fairserve.engine.block_prefix_cache import BlockPrefixCache
+from fairserve.scheduling.base import LocalCall, LocalScheduler
+from fairserve.scheduling.block_keys import BlockHasher
+
+BLOCK_TOKENS = 16
+
+
+class LocalQueue:
+    """The calls of one server by id: waiting, then sent, then removed."""
+
+    def __init__(
+        self, scheduler: LocalScheduler, concurrency: int, cache_tokens: int, seed: int = 0
+    ) -> None:
+        """Make an empty queue; ``cache_tokens`` bounds the assumed cache of the server."""
+        if concurrency < 1:
+            raise ValueError(f"concurrency is {concurrency}; allowed: 1 or more")
+        self.concurrency = concurrency
+        self.resume_s = -math.inf
+        """Time before which no call is sent."""
+        self._tenant_pauses: dict[str, float] = {}
+        """End of each tenant's pause."""
+        self._tenants: dict[str, str] = {}
+        """Tenant of each waiting call."""
+        self._scheduler = scheduler
+        self._cache = BlockPrefixCache(cache_tokens, BLOCK_TOKENS)
+        self._hasher = BlockHasher(seed, BLOCK_TOKENS)
+        self._waiting: set[str] = set()
+        self._sent: set[str] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Number of waiting calls."""
+        return len(self._waiting)
+
+    @property
+    def sent(self) -> int:
+        """Number of calls that the server has."""
+        return len(self._sent)
+
+    def add(self, call: LocalCall, tenant: str = "") -> None:
+        """Add a call. Raises ValueError for an id that is in use."""
+        self._cache.register(call.call_id, self._hasher.keys(call.token_ids))
+        try:
+            self._scheduler.add(call)
+        except ValueError:
+            if call.call_id not in self._waiting | self._sent:
+                self._cache.forget(call.call_id)
+            raise
+        self._waiting.add(call.call_id)
+        self._tenants[call.call_id] = tenant
+
+    def send(self, now_s: float) -> list[str]:
+        """Return the calls whose turn it is; they count as sent from now on."""
+        turns: list[str] = []
+        if now_s < self.resume_s or not self._waiting or len(self._sent) >= self.concurrency:
+            return turns
+        self._scheduler.start_pass(self._cache)
+        while len(self._sent) < self.concurrency:
+            call = self._scheduler.peek()
+            if call is None:
+                break
+            if self._tenant_pauses.get(self._tenants[call.call_id], -math.inf) > now_s:
+                self._scheduler.skip()
+                continue
+            cached_tokens = self._cache.match(call)[0]
+            self._scheduler.accept(cached_tokens)
+            self._cache.store(call.call_id)
+            self._waiting.remove(call.call_id)
+            del self._tenants[call.call_id]
+            self._sent.add(call.call_id)
+            turns.append(call.call_id)
+        return turns
+
+    def decoded(self, call_id: str, tokens: int) -> None:
+        """Charge a sent call for so many more tokens."""
+        if tokens > 0:
+            self._scheduler.decoded(call_id, tokens)
+
+    def end(self, call_id: str) -> None:
+        """Remove a call, waiting or sent. Raises KeyError for an unknown one."""
+        self._scheduler.finish(call_id)
+        self._cache.forget(call_id)
+        self._waiting.discard(call_id)
+        self._tenants.pop(call_id, None)
+        self._sent.discard(call_id)
+
+    def pause(self, now_s: float, until_s: float, tenant: str = "") -> None:
+        """Pause until ``until_s`` because of a call of this tenant; a pause never shortens another.
+
+        Only the calls of the tenant wait, unless a second one was asked to, or ``tenant`` is empty.
+        """
+        pauses = {name: end_s for name, end_s in self._tenant_pauses.items() if end_s > now_s}
+        if tenant:
+            pauses[tenant] = max(until_s, pauses.get(tenant, -math.inf))
+        self._tenant_pauses = pauses
+        if len(pauses) > 1 or not tenant:
+            self.resume_s = max(self.resume_s, until_s)
+
+    def next_resume_s(self, now_s: float) -> float:
+        """Return the end of the pause that ends next; infinite if there is none."""
+        if now_s < self.resume_s:
+            return self.resume_s
+        ends_s = (end_s for end_s in self._tenant_pauses.values() if end_s > now_s)
+        return min(ends_s, default=math.inf)
+
+    def paused_s(self, now_s: float) -> float:
+        """Return the seconds left of the longest pause, of all calls or of one tenant's."""
+        return max(0.0, max(self.resume_s, *self._tenant_pauses.values(), -math.inf) - now_s)

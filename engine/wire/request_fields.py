@@ -1,0 +1,288 @@
+"""Table of the request fields that each kind of server gets.
+
+A field outside the table never reaches a worker. A field is sent to the kinds that honour it; for the
+others it is left out if its value is neutral, else they are no candidates for the call. A field that
+costs more than its tokens (beams, ``best_of``, log probabilities of the prompt) is sent to no server,
+nor is one that the platform sets, or that acts on the worker itself (priorities, transfers of KV cache,
+options of processors, templates).
+
+The checks of values are the platform's (:mod:`fairserve.platform.serving.completions.schemas`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+ServerKind = Literal["embedded", "vllm", "openai"]
+"""Kind of a server: our torch worker, vLLM, or any other OpenAI-compatible one."""
+SERVER_KINDS: frozenset[ServerKind] = frozenset(get_args(ServerKind))
+
+Kinds = frozenset[ServerKind]
+_EVERY: Kinds = SERVER_KINDS
+_VLLM: Kinds = frozenset({"vllm"})
+_OPENAI: Kinds = frozenset({"openai"})
+_DIALECT: Kinds = frozenset({"embedded", "vllm"})
+_TOOLS: Kinds = frozenset({"vllm", "openai"})
+_NOBODY: Kinds = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRule:
+    """The rule of one field."""
+
+    kinds: Kinds
+    """Kinds of server that get the field."""
+    neutral: tuple[Any, ...] = ()
+    """Values without an effect, beside null: no server has to honour them."""
+    described: bool = False
+    """True for a field for the platform: any value is allowed, and no server gets it."""
+    internal: bool = False
+    """True for a field that the platform sets, or that acts on the worker: no call may have it."""
+
+
+_COMMON: Mapping[str, FieldRule] = {
+    "model": FieldRule(_EVERY),
+    "max_tokens": FieldRule(_EVERY),
+    "temperature": FieldRule(_EVERY),
+    "top_p": FieldRule(_EVERY),
+    "n": FieldRule(_EVERY),
+    "seed": FieldRule(_EVERY),
+    "stop": FieldRule(_EVERY),
+    "stream": FieldRule(_EVERY),
+    "stream_options": FieldRule(_EVERY),
+    "presence_penalty": FieldRule(_EVERY),
+    "frequency_penalty": FieldRule(_EVERY),
+    "logit_bias": FieldRule(_EVERY),
+    "logprobs": FieldRule(_EVERY),
+    # fields of OpenAI for the platform
+    "user": FieldRule(_NOBODY, described=True),
+    "metadata": FieldRule(_NOBODY, described=True),
+    "safety_identifier": FieldRule(_NOBODY, described=True),
+    "prompt_cache_key": FieldRule(_NOBODY, described=True),
+    "store": FieldRule(_NOBODY, (False,)),
+    "service_tier": FieldRule(_NOBODY, ("auto", "default")),
+    # fields of vLLM
+    "top_k": FieldRule(_DIALECT, (-1, 0)),
+    "min_p": FieldRule(_DIALECT, (0,)),
+    "min_tokens": FieldRule(_DIALECT, (0,)),
+    "stop_token_ids": FieldRule(_DIALECT, ([],)),
+    "ignore_eos": FieldRule(_DIALECT, (False,)),
+    "cache_salt": FieldRule(_DIALECT),
+    "repetition_penalty": FieldRule(_VLLM, (1,)),
+    "skip_special_tokens": FieldRule(_VLLM, (True,)),
+    "spaces_between_special_tokens": FieldRule(_VLLM, (True,)),
+    "include_stop_str_in_output": FieldRule(_VLLM, (False,)),
+    "bad_words": FieldRule(_VLLM, ([],)),
+    "allowed_token_ids": FieldRule(_VLLM),
+    "structured_outputs": FieldRule(_VLLM),
+    # fields that cost more than their tokens
+    "best_of": FieldRule(_NOBODY, (1,)),
+    "use_beam_search": FieldRule(_NOBODY, (False,)),
+    "length_penalty": FieldRule(_NOBODY, (1,)),
+    "echo": FieldRule(_NOBODY, (False,)),
+    "prompt_logprobs": FieldRule(_NOBODY),
+    # fields that clients may not set
+    **dict.fromkeys(
+        (
+            "chat_template",
+            "data_parallel_rank",
+            "ec_transfer_params",
+            "extra_args",
+            "kv_transfer_params",
+            "logits_processors",
+            "media_io_kwargs",
+            "mm_processor_kwargs",
+            "priority",
+            "prompt_embeds",
+            "request_id",
+            "session_id",
+            "vllm_xargs",
+        ),
+        FieldRule(_NOBODY, internal=True),
+    ),
+}
+
+CHAT_FIELDS: Mapping[str, FieldRule] = {
+    **_COMMON,
+    "messages": FieldRule(_EVERY),
+    "max_completion_tokens": FieldRule(_EVERY),
+    "response_format": FieldRule(_EVERY),
+    "top_logprobs": FieldRule(_EVERY),
+    "tools": FieldRule(_TOOLS, ([],)),
+    "tool_choice": FieldRule(_TOOLS, ("none",)),
+    "parallel_tool_calls": FieldRule(_TOOLS, (True, False)),
+    "reasoning_effort": FieldRule(_TOOLS),
+    "verbosity": FieldRule(_OPENAI),
+    "modalities": FieldRule(_NOBODY, (["text"],)),
+    "functions": FieldRule(_NOBODY, ([],)),
+    "function_call": FieldRule(_NOBODY, ("none",)),
+    "include_reasoning": FieldRule(_VLLM, (True,)),
+    "chat_template_kwargs": FieldRule(_VLLM, ({},)),
+    "add_generation_prompt": FieldRule(_VLLM, (True,)),
+    "continue_final_message": FieldRule(_VLLM, (False,)),
+    "add_special_tokens": FieldRule(_VLLM, (False,)),
+}
+"""Rules of the fields of ``/v1/chat/completions``."""
+
+TEXT_FIELDS: Mapping[str, FieldRule] = {
+    **_COMMON,
+    "prompt": FieldRule(_EVERY),
+    "response_format": FieldRule(_DIALECT, ({"type": "text"},)),
+    "suffix": FieldRule(_NOBODY, ("",)),
+    "add_special_tokens": FieldRule(_VLLM, (True,)),
+}
+"""Rules of the fields of ``/v1/completions``."""
+
+MESSAGE_FIELDS: Mapping[str, FieldRule] = {
+    "role": FieldRule(_EVERY),
+    "content": FieldRule(_EVERY),
+    "name": FieldRule(_EVERY),
+    "tool_calls": FieldRule(_TOOLS, ([],)),
+    "tool_call_id": FieldRule(_TOOLS),
+    "refusal": FieldRule(_TOOLS),
+    "reasoning": FieldRule(_TOOLS),
+    "reasoning_content": FieldRule(_TOOLS),
+    "annotations": FieldRule(_NOBODY, ([],)),
+    "audio": FieldRule(_NOBODY),
+    "function_call": FieldRule(_NOBODY),
+}
+"""Rules of the fields of a message."""
+
+PART_FIELDS: Mapping[str, tuple[Kinds, frozenset[str]]] = {
+    "text": (_EVERY, frozenset({"text"})),
+    "refusal": (_TOOLS, frozenset({"refusal"})),
+    "image_url": (_TOOLS, frozenset({"image_url"})),
+    "video_url": (_VLLM, frozenset({"video_url"})),
+    "audio_url": (_VLLM, frozenset({"audio_url"})),
+    "input_audio": (_TOOLS, frozenset({"input_audio"})),
+}
+"""Parts of a message's content by ``type``: the kinds of server that take them, and their fields."""
+
+STREAM_OPTION_KINDS: Mapping[str, Kinds] = {"continuous_usage_stats": _DIALECT}
+"""Kinds of server for options of a stream that not every kind honours."""
+
+
+class RequestFieldError(ValueError):
+    """No server takes a field; ``field`` is its path, such as ``messages[0].audio``."""
+
+    def __init__(self, field: str, message: str, code: str) -> None:
+        super().__init__(message)
+        self.field = field
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDemand:
+    """A field of a call that only some kinds of server honour."""
+
+    field: str
+    kinds: Kinds
+
+
+def fields_of(path: str) -> Mapping[str, FieldRule]:
+    """Return the table for an endpoint."""
+    return CHAT_FIELDS if path == "/v1/chat/completions" else TEXT_FIELDS
+
+
+def demands(path: str, body: Mapping[str, Any]) -> list[FieldDemand]:
+    """Return the fields of a request that not every kind of server honours, in their order.
+
+    ``body`` has the types that the platform checks. Raises RequestFieldError for a field that
+    no server takes.
+    """
+    found = list(_demands(fields_of(path), body, ""))
+    for number, message in enumerate(body.get("messages") or ()):
+        where = f"messages[{number}]."
+        found += _demands(MESSAGE_FIELDS, message, where)
+        content = message.get("content")
+        if isinstance(content, list):
+            found += _part_demands(content, f"{where}content")
+    for option, kinds in STREAM_OPTION_KINDS.items():
+        if (body.get("stream_options") or {}).get(option):
+            found.append(FieldDemand(f"stream_options.{option}", kinds))
+    return found
+
+
+def passed_on(path: str, kind: ServerKind, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a request's body that a server of this kind gets."""
+    passed = _passed_on(fields_of(path), kind, body)
+    messages = passed.get("messages")
+    if isinstance(messages, list):
+        passed["messages"] = [_passed_on(MESSAGE_FIELDS, kind, message) for message in messages]
+    return passed
+
+
+def _passed_on(
+    rules: Mapping[str, FieldRule], kind: ServerKind, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in values.items()
+        if name in rules and kind in rules[name].kinds and (value is not None or name == "content")
+    }
+
+
+def _demands(
+    rules: Mapping[str, FieldRule], values: Mapping[str, Any], where: str
+) -> Iterator[FieldDemand]:
+    for name, value in values.items():
+        rule = rules.get(name)
+        field = where + name
+        if rule is None:
+            raise RequestFieldError(
+                field,
+                f"{shown(field)} is unknown; leave it out (docs/guide/apps.md lists the fields that"
+                " calls may have)",
+                "unknown_parameter",
+            )
+        if rule.internal:
+            text = f"{field} is not for clients to set; leave it out"
+            raise RequestFieldError(field, text, "invalid_value")
+        if value is None or rule.described or rule.kinds == _EVERY or _is_neutral(rule, value):
+            continue
+        if not rule.kinds:
+            allowed = "".join(f", {each!r}" for each in rule.neutral)
+            raise RequestFieldError(
+                field,
+                f"{field} is {shown(value)}; allowed: absent, null{allowed}",
+                "unsupported_parameter",
+            )
+        yield FieldDemand(field, rule.kinds)
+
+
+def _part_demands(parts: list[Any], where: str) -> Iterator[FieldDemand]:
+    for number, part in enumerate(parts):
+        kind = part.get("type")
+        field = f"{where}[{number}]"
+        known = PART_FIELDS.get(kind) if isinstance(kind, str) else None
+        if known is None:
+            raise RequestFieldError(
+                f"{field}.type",
+                f"{field}.type is {shown(kind)}; allowed: {', '.join(PART_FIELDS)}",
+                "unsupported_parameter",
+            )
+        kinds, fields = known
+        for name in part.keys() - fields - {"type"}:
+            raise RequestFieldError(
+                f"{field}.{name}",
+                f"{field}.{shown(name)} is unknown; allowed: type, {', '.join(fields)}",
+                "unknown_parameter",
+            )
+        if kinds != _EVERY:
+            yield FieldDemand(field, kinds)
+
+
+def _is_neutral(rule: FieldRule, value: Any) -> bool:
+    """Compare so that true is not 1."""
+    return any(
+        isinstance(each, bool) == isinstance(value, bool) and each == value for each in rule.neutral
+    )
+
+
+def shown(value: Any) -> str:
+    """Return a client's value as a message shows it: short, on one line."""
+    text = value if isinstance(value, str) else repr(value)
+    text = "".join(c if c.isprintable() else "?" for c in text[:61])
+    return text if len(text) <= 60 else text[:57] + "..."

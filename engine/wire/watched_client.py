@@ -1,0 +1,105 @@
+"""Counts the calls at one worker and reports their beginnings and failures to its circuit.
+
+A call has begun with its first chunk. A call that the worker rejects, that its client cancels, or that
+gets a 429 is no evidence about the worker's health. One that failed after the worker had it is reported
+with its tenant, because it may be the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairserve.engine.wire.base import (
+    WorkerChunk,
+    WorkerClient,
+    WorkerRequest,
+    WorkerStream,
+    WorkerUnavailableError,
+)
+from fairserve.engine.wire.circuit import Circuit
+
+
+class WatchedClient:
+    """A :class:`~fairserve.engine.wire.base.WorkerClient` that wraps another one."""
+
+    def __init__(
+        self,
+        client: WorkerClient,
+        circuit: Circuit,
+        clock: Callable[[], float],
+        on_open: Callable[[], None],
+    ) -> None:
+        """Wrap ``client``; ``on_open`` is called when its calls have opened the circuit."""
+        self.sequences = 0
+        """Sequences of the platform at the worker now."""
+        self._client = client
+        self._circuit = circuit
+        self._clock = clock
+        self._on_open = on_open
+
+    async def open(self, request: WorkerRequest) -> WorkerStream:
+        """Send a call; see :class:`~fairserve.engine.wire.base.WorkerClient`."""
+        generation = self._circuit.generation
+        self.sequences += request.sequences
+        try:
+            stream = await self._client.open(request)
+        except BaseException as error:
+            self.sequences -= request.sequences
+            if isinstance(error, WorkerUnavailableError):
+                self.failed(generation, error, request.tenant)
+            raise
+        return _WatchedStream(stream, self, generation, request)
+
+    def began(self, generation: int) -> None:
+        """Record that a call has its first chunk."""
+        self._circuit.call_began(generation)
+
+    def failed(self, generation: int, error: WorkerUnavailableError, tenant: str) -> None:
+        """Record that a call of this tenant has not begun."""
+        if error.pause_s is None and self._circuit.call_failed(
+            generation,
+            str(error),
+            self._clock(),
+            tenant="" if error.cause in ("worker", "silent") else tenant,
+            unreachable=error.unreachable,
+        ):
+            self._on_open()
+
+
+class _WatchedStream:
+    def __init__(
+        self, stream: WorkerStream, watched: WatchedClient, generation: int, request: WorkerRequest
+    ) -> None:
+        self._stream = stream
+        self._watched = watched
+        self._generation = generation
+        self._tenant = request.tenant
+        self._sequences = request.sequences
+        self._begun = False
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> WorkerChunk:
+        try:
+            chunk = await self._stream.__anext__()
+        except WorkerUnavailableError as error:
+            if self._sequences:  # else it was closed here, which is no failure of the worker
+                self._watched.failed(self._generation, error, self._tenant)
+            self._leave()
+            raise
+        except Exception:
+            self._leave()
+            raise
+        if not self._begun:
+            self._begun = True
+            self._watched.began(self._generation)
+        return chunk
+
+    def close(self) -> None:
+        self._leave()
+        self._stream.close()
+
+    def _leave(self) -> None:
+        self._watched.sequences -= self._sequences
+        self._sequences = 0

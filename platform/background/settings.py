@@ -1,0 +1,115 @@
+"""Settings of background jobs and of webhooks."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Annotated, Any, Literal, Protocol, Self
+
+from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+from fairserve.platform.base.settings import RoomSettings, parse_list
+from fairserve.platform.db.settings import DbSettings
+from fairserve.platform.reporting.settings import ReportSettings
+from fairserve.platform.serving.settings import ServingSettings
+
+
+class BackgroundSettings(RoomSettings):
+    """Processes of background jobs, and delivery of webhooks."""
+
+    redis_url: str = Field(
+        "",
+        validation_alias=AliasChoices("FAIRSERVE_REDIS_URL", "REDIS_URL"),
+        repr=False,
+        description="Redis, through which Celery's workers get background jobs.",
+    )
+    background_jobs: Literal["auto", "here", "celery"] = Field(
+        "auto",
+        description="Process that runs background jobs: the server itself (here), or the processes "
+        "of `fairserve jobs worker` and `fairserve jobs beat` (celery). auto: celery "
+        "if there is a redis_url.",
+    )
+    webhook_interval_s: float = Field(
+        1.0,
+        gt=0,
+        le=3600,
+        description="Interval at which the server checks for webhook deliveries that are due.",
+    )
+    webhook_timeout_s: float = Field(
+        10.0,
+        gt=0,
+        le=60,
+        description="Seconds that a webhook's receiver may take to answer, name look-up included.",
+    )
+    webhook_max_attempts: int = Field(
+        10,
+        ge=1,
+        le=100,
+        description="Attempts after which a webhook delivery is dead; the first nine follow within "
+        "a day, later ones every 12 hours.",
+    )
+    webhook_retention_days: int = Field(
+        7,
+        ge=1,
+        le=365,
+        description="Days for which delivered and dead webhook deliveries, and their events, are "
+        "kept.",
+    )
+    webhook_allow_http: bool = Field(
+        False,
+        description="Allow webhooks to http URLs, which anybody on the network path can read and "
+        "change.",
+    )
+    webhook_allowed_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode] = Field(
+        (),
+        description="Networks that webhooks may reach although they are not public, such as "
+        "10.1.2.0/24, separated by commas. Every tenant can then send requests there.",
+        json_schema_extra={"default_text": "none"},
+    )
+
+    @field_validator("webhook_allowed_networks", mode="before")
+    @classmethod
+    def _parse_networks(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return tuple(ip_network(part.strip()) for part in parse_list(value) if part.strip())
+        except ValueError:
+            raise ValueError("each is a network, such as 10.1.2.0/24 or fd00::/8") from None
+
+    @model_validator(mode="after")
+    def _check_jobs(self) -> Self:
+        if self.background_jobs == "celery" and not self.redis_url:
+            raise ValueError("background_jobs celery needs a redis_url")
+        if self.jobs_on_celery and find_spec("celery") is None:
+            raise ValueError(
+                "with a redis_url background jobs are left to Celery, which needs: pip install"
+                " 'fairserve[redis]'; or set background_jobs to here"
+            )
+        return self
+
+    @property
+    def jobs_on_celery(self) -> bool:
+        """True if Celery's workers run the background jobs."""
+        wanted = self.background_jobs
+        return bool(self.redis_url) if wanted == "auto" else wanted == "celery"
+
+
+class JobSettings(ReportSettings, Protocol):
+    """The settings that background jobs read."""
+
+    @property
+    def db(self) -> DbSettings:
+        """Database and secrets of a process that only runs jobs."""
+        ...
+
+    @property
+    def serving(self) -> ServingSettings:
+        """Retention of programs."""
+        ...
+
+    @property
+    def background(self) -> BackgroundSettings:
+        """Redis and webhooks."""
+        ...

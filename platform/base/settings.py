@@ -1,0 +1,47 @@
+"""Base of the settings that each room of the platform declares for itself.
+
+A field ``max_body_bytes`` is read from ``FAIRSERVE_MAX_BODY_BYTES`` unless the constructor gets a value.
+The server composes the rooms' settings (:mod:`fairserve.platform.server.settings`) and derives flags and
+documentation from the same fields.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+class RoomSettings(BaseSettings):
+    """The settings of one room. Immutable; unknown names are rejected, errors show no values."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FAIRSERVE_",
+        frozen=True,
+        extra="forbid",
+        validate_default=False,
+        validate_by_name=True,
+        validate_by_alias=True,
+        hide_input_in_errors=True,
+    )
+
+
+def parse_list(value: Any) -> Any:
+    """Return the items of a text: a JSON array, or items separated by commas. Keep other values."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.startswith("["):
+        return json.loads(text)
+    return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
+def empty_is_none(value: Any) -> Any:
+    """Return None for an empty text, which is how a variable of the environment unsets a setting."""
+    return None if value == "" else value
+
+
+TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(parse_list)]
+"""Texts that may be given as one text, separated by commas."""

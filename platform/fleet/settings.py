@@ -1,0 +1,79 @@
+"""Settings of the workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from fairserve.platform.base.settings import RoomSettings, TextList, empty_is_none
+
+
+class FleetSettings(RoomSettings):
+    """Embedded workers, and external ones that the server's start names."""
+
+    model: str = Field(
+        "",
+        description="Checkpoint folder or hub id that the embedded workers load. Empty: the small "
+        "built-in model with random weights. With worker_urls: the tokenizer of their "
+        "model.",
+    )
+    workers: int = Field(2, ge=0, le=256, description="Embedded worker processes to start.")
+    worker_urls: TextList = Field(
+        (),
+        description="Base URLs of external workers, separated by commas; their ids are w0, w1, ... "
+        "Embedded workers start only if no external ones are named here, in a fleet "
+        "file or through the admin API.",
+        json_schema_extra={"default_text": "none"},
+    )
+    fleet_file: Annotated[Path | None, BeforeValidator(empty_is_none)] = Field(
+        None,
+        description="JSON file with external workers, aliases and tokenizers; changes apply while "
+        "the server runs (docs/guide/fleet.md).",
+    )
+    kv_events: bool = Field(
+        True,
+        description="Let embedded workers publish changes of their prefix caches, and follow all "
+        "workers that do, so that the router knows which worker has cached what.",
+    )
+    worker_kv_events: TextList = Field(
+        (),
+        description="Endpoints at which external workers publish KV events, for workers that do "
+        "not report them (vLLM): for each of worker_urls the endpoint, a space, and "
+        "the replay endpoint, such as tcp://10.0.0.5:5557 tcp://10.0.0.5:5558; "
+        "separated by commas, empty for none.",
+        json_schema_extra={"default_text": "none"},
+    )
+    worker_kv_tokens: int = Field(
+        16_384, ge=256, le=1 << 31, description="KV cache of an embedded worker, in tokens."
+    )
+    worker_max_batch: int = Field(
+        16, ge=1, le=4096, description="Sequences that an embedded worker runs at once."
+    )
+
+    @field_validator("worker_urls")
+    @classmethod
+    def _check_urls(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        value = tuple(url for url in value if url)
+        for url in value:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError("a worker URL starts with http:// or https://")
+        if len(set(value)) != len(value):
+            raise ValueError("a worker URL is given twice")
+        return tuple(url.rstrip("/") for url in value)
+
+    @field_validator("worker_kv_events")
+    @classmethod
+    def _check_endpoints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pair in value:
+            endpoints = pair.split()
+            if len(endpoints) > 2 or not all(e.startswith(("tcp://", "ipc://")) for e in endpoints):
+                raise ValueError("each is one or two endpoints, tcp://HOST:PORT or ipc://PATH")
+        return value
+
+    @model_validator(mode="after")
+    def _check_publishers(self) -> Self:
+        if self.worker_kv_events and len(self.worker_kv_events) != len(self.worker_urls):
+            raise ValueError("worker_kv_events needs as many entries as worker_urls")
+        return self

@@ -1,0 +1,97 @@
+"""Settings of usage reports, exports and recorded traffic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from pydantic import Field
+
+from fairserve.platform.base.settings import RoomSettings
+from fairserve.platform.tenancy.settings import TenancySettings
+
+if TYPE_CHECKING:  # settings are read without the database's libraries
+    from sqlalchemy.orm import Session
+
+    from fairserve.scheduling.system import SystemConfig
+
+
+class ReportingSettings(RoomSettings):
+    """Retention and bounds of what is reported, and how fresh it is."""
+
+    usage_retention_days: int = Field(
+        730,
+        ge=1,
+        le=3650,
+        description="Days that usage reports reach back. They are made of rollups, which remain "
+        "when the ledger's rows are deleted.",
+    )
+    usage_rollup_interval_s: float = Field(
+        5.0,
+        gt=0,
+        le=3600,
+        description="Interval at which the ledger is rolled up for usage reports.",
+    )
+    export_retention_hours: float = Field(
+        72.0,
+        gt=0,
+        le=24 * 365,
+        description="Hours for which the file of a report export can be downloaded.",
+    )
+    export_max_unfinished: int = Field(
+        20,
+        ge=1,
+        le=10_000,
+        description="Report exports of one tenant that may wait or be in progress; more answer 429.",
+    )
+    export_max_bytes: int = Field(
+        1 << 30,
+        ge=1 << 20,
+        le=1 << 44,
+        description="Total size of the files of report exports in the database. When it is "
+        "reached, new exports answer 429 and those in progress fail.",
+    )
+    export_max_bytes_per_tenant: int = Field(
+        1 << 28,
+        ge=1 << 20,
+        le=1 << 44,
+        description="The same for one tenant.",
+    )
+    export_poll_interval_s: float = Field(
+        2.0,
+        gt=0,
+        le=3600,
+        description="Interval at which a server checks for requested report exports.",
+    )
+    trace_recording: bool = Field(
+        True,
+        description="Record token counts, times, dependencies and salted block keys of calls for "
+        "`fairserve trace export`; never text. Off: the recording is deleted at the "
+        "start.",
+    )
+    trace_max_bytes: int = Field(
+        128 * 1024 * 1024,
+        ge=1024 * 1024,
+        le=1 << 36,
+        description="Size of the recording; the oldest part is deleted.",
+    )
+    trace_retention_days: float = Field(
+        7.0, gt=0, le=3650, description="Days after which recorded calls are deleted at the latest."
+    )
+
+
+class ReportSettings(Protocol):
+    """The settings that usage reports and their exports read."""
+
+    @property
+    def tenancy(self) -> TenancySettings:
+        """Currency, and how profiles are learned."""
+        ...
+
+    @property
+    def reporting(self) -> ReportingSettings:
+        """Retention and bounds of exports."""
+        ...
+
+    def system_in_force(self, session: Session) -> SystemConfig:
+        """Return the system whose fairness is reported."""
+        ...

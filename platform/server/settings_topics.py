@@ -1,0 +1,45 @@
+"""Order in which people see the settings: by topic, the most used first.
+
+The flags of ``fairserve serve --help`` and the tables of ``docs/guide/settings.md`` follow it. Each
+setting has one topic; a test finds those that are missing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_TOPICS = {
+    "Most used": "host port data_dir database_url model workers worker_urls system log_level",
+    "Workers": "fleet_file kv_events worker_kv_events worker_kv_tokens worker_max_batch",
+    "Scheduling and throttling": "system_options local_scheduler overload_high overload_low feed_window"
+    " cache_isolation immunity_factor",
+    "Queue and calls": "max_queue_wait_s max_queued_calls max_tenant_share max_user_share"
+    " default_max_tokens keepalive_s client_buffer_bytes client_write_timeout_s lease_s drain_timeout_s",
+    "Interactions": "interaction_idle_timeout_s interaction_reopen_grace_s user_openings_per_minute"
+    " infer_parents run_from_traceparent",
+    "Programs": "program_max_nodes program_parallel_calls program_time_limit_s program_max_live"
+    " program_max_live_per_app program_max_bytes program_retention_days",
+    "Repeated requests": "idempotency_retention_s idempotency_max_entries idempotency_max_bytes",
+    "Connections and requests": "trusted_proxies max_connections max_connections_per_address"
+    " request_head_timeout_s request_body_timeout_s keep_alive_timeout_s max_body_bytes"
+    " max_body_memory_bytes stream_check_s api_docs",
+    "Database, journal and secrets": "secret_key secret_key_previous admin_key database_lease_s"
+    " accept_newer_schema journal_segment_bytes journal_max_bytes ledger_retention_days",
+    "Quotas and money": "contract_limits contract_rates_cut_runs currency",
+    "Learned profiles": "profile_learning profile_learning_interval_s profile_window_days"
+    " profile_learned_after profile_max_growth_per_day profile_believed_tokens",
+    "Usage reports and exports": "usage_retention_days usage_rollup_interval_s export_retention_hours"
+    " export_max_unfinished export_max_bytes export_max_bytes_per_tenant export_poll_interval_s",
+    "Recorded traffic": "trace_recording trace_max_bytes trace_retention_days",
+    "Background jobs": "background_jobs redis_url",
+    "Webhooks": "webhook_interval_s webhook_timeout_s webhook_max_attempts webhook_retention_days"
+    " webhook_allow_http webhook_allowed_networks",
+    "Console": "console console_session_hours console_idle_minutes console_sign_ins"
+    " console_sign_ins_in_all console_streams",
+}
+
+TOPICS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {topic: tuple(names.split()) for topic, names in _TOPICS.items()}
+)
+"""Names of settings by topic."""

@@ -1,0 +1,34 @@
+"""Options of completions and programs, derived from the settings."""
+
+from __future__ import annotations
+
+from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.platform.control.settings import ControlSettings
+from fairserve.platform.serving.completions.prepared import PrepareOptions
+from fairserve.platform.serving.programs.execution import ExecutionOptions
+from fairserve.platform.serving.programs.service import ProgramOptions
+from fairserve.platform.serving.settings import ServingSettings
+
+
+def prepare_options(settings: ServingSettings, control: ControlSettings) -> PrepareOptions:
+    """Return how requests are read."""
+    return PrepareOptions(
+        default_max_tokens=settings.default_max_tokens,
+        cache_isolation=settings.cache_isolation,
+        infer_parents=control.infer_parents,
+        run_from_traceparent=settings.run_from_traceparent,
+    )
+
+
+def program_options(settings: ServingSettings, learning: LearningOptions | None) -> ProgramOptions:
+    """Return the bounds of programs."""
+    return ProgramOptions(
+        max_live=settings.program_max_live,
+        max_live_per_app=settings.program_max_live_per_app,
+        max_bytes=settings.program_max_bytes,
+        learning=learning,
+        execution=ExecutionOptions(
+            parallel_calls=settings.program_parallel_calls,
+            time_limit_s=settings.program_time_limit_s,
+        ),
+    )

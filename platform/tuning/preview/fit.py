@@ -1,0 +1,245 @@
+"""A cost model of the present workers, fitted to some minutes of the ledger's calls.
+
+Every completed call yields two equations, linear in four times. From its start to its first token a
+worker made a pass over the prompt; from there to its end a decode step for every further token, slowed
+down by the prompts that were computed beside it:
+
+    first - start = pass + token * (own computed tokens + those of others) + sequence * b
+    end - first   = (steps - n) * step + n * pass + token * (tokens of others) + sequence * steps * b
+
+with ``n`` prompts of others begun meanwhile and ``b`` calls decoding on average. The times are fitted by
+least squares of relative errors, none below zero; outliers weigh less (Huber).
+
+The latency to a worker and back is the wait of the least delayed calls, which met an empty queue.
+
+Weakness: time outside the engine (HTTP, the client's own pace) counts as the engine's time; contexts and
+samples of different lengths are not distinguished. The replay of the present settings shows how far the
+model can be trusted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from fairserve.engine.simulated.cost_model import COST_MODELS, CostModel
+from fairserve.platform.tuning.preview.input import ServedCall, Workers
+
+FALLBACK = "a100-llama3-8b"
+MIN_CALLS = 20
+"""Calls below which nothing is fitted."""
+LEAST_STEP_S = 1e-5
+MOST_WAY_S = 0.25
+WAY_QUANTILE = 0.05
+_HUBER = 1.345
+_ROUNDS = 8
+_SCALES = (1e-4, 1e4)
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A cost model, and its source."""
+
+    costs: CostModel
+    source: str
+    """``fitted``, ``scaled``, or ``assumed``."""
+    calls: int
+    """Calls that the model is made from."""
+    way_s: float
+    """Seconds from control's grant to the event of the start."""
+    typical_error: float | None
+    """Median of the relative errors of the modelled times."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of one worker. Times are epoch seconds."""
+
+    waited_s: float
+    start: float
+    first: float
+    end: float
+    computed: int
+    steps: int
+
+
+def fit_costs(rows: Iterable[ServedCall], workers: Workers) -> Fit:
+    """Return the workers' cost model: fitted, or a named one, scaled if there are some calls."""
+    by_worker: dict[str, list[_Call]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row.at, row.tenant, row.app, row.run, row.stage)):
+        call = _timed(row)
+        if call is not None:
+            by_worker[row.worker or ""].append(call)
+    calls = [call for own in by_worker.values() for call in own]
+    way_s = _way(calls)
+    if len(calls) < MIN_CALLS:
+        return _scaled(calls, workers, way_s)
+    equations = [_equations(own) for own in by_worker.values()]
+    rows_, times = (np.concatenate(part) for part in zip(*equations, strict=True))
+    found, error = _solve(rows_, times)
+    pass_s, token_s, step_s, sequence_s = found.tolist()
+    costs = CostModel(
+        "fitted",
+        kv_capacity_tokens=workers.kv_capacity_tokens,
+        prefill_base_s=pass_s,
+        prefill_s_per_token=token_s,
+        prefill_s_per_pair=0.0,
+        decode_base_s=max(step_s, LEAST_STEP_S),
+        decode_s_per_sequence=sequence_s,
+        decode_s_per_held_token=0.0,
+        max_prefill_tokens=workers.max_pass_tokens,
+        max_running=workers.max_running,
+        loop="mixed",
+    )
+    return Fit(costs, "fitted", len(calls), way_s, error)
+
+
+def _timed(row: ServedCall) -> _Call | None:
+    """Return the times of a call; None unless all of them are known and in order."""
+    if row.outcome != "completed" or row.output_tokens < 1:
+        return None
+    if row.queue_s is None or row.ttft_s is None or row.duration_s is None:
+        return None
+    if not 0 <= row.queue_s < row.ttft_s <= row.duration_s:
+        return None
+    computed = max(0, row.input_tokens + row.system_tokens - row.cached_tokens)
+    return _Call(
+        row.queue_s,
+        row.at + row.queue_s,
+        row.at + row.ttft_s,
+        row.at + row.duration_s,
+        computed,
+        row.output_tokens - 1,
+    )
+
+
+def _way(calls: Sequence[_Call]) -> float:
+    if not calls:
+        return 0.0
+    least_s = float(np.quantile([call.waited_s for call in calls], WAY_QUANTILE))
+    return min(least_s, MOST_WAY_S)
+
+
+def _scaled(calls: Sequence[_Call], workers: Workers, way_s: float) -> Fit:
+    """Return a named model, scaled so that a lone call takes as long as measured."""
+    named = replace(
+        COST_MODELS[FALLBACK],
+        kv_capacity_tokens=workers.kv_capacity_tokens,
+        max_prefill_tokens=workers.max_pass_tokens,
+        max_running=workers.max_running,
+        loop="mixed",
+    )
+    ratios = [
+        (call.end - call.start)
+        / (named.prefill_s(call.computed, 0.0) + named.decode_s(1, call.computed, call.steps))
+        for call in calls
+    ]
+    if not ratios:
+        return Fit(named, "assumed", 0, way_s, None)
+    factor = min(max(median(ratios), _SCALES[0]), _SCALES[1])
+    errors = [abs(factor / ratio - 1) for ratio in ratios]
+    return Fit(slower(named, factor), "scaled", len(calls), way_s, median(errors))
+
+
+def slower(costs: CostModel, factor: float) -> CostModel:
+    """Return the model with all passes slower by a factor."""
+    times = {
+        name: getattr(costs, name) * factor
+        for name in (
+            "prefill_base_s",
+            "prefill_s_per_token",
+            "prefill_s_per_pair",
+            "decode_base_s",
+            "decode_s_per_sequence",
+            "decode_s_per_held_token",
+        )
+    }
+    return replace(costs, **times)
+
+
+def _equations(calls: Sequence[_Call]) -> tuple[Array, Array]:
+    """Return the coefficients of the four times in one worker's calls, and the measured times."""
+    start, first, end, computed, steps = (
+        np.array([getattr(call, name) for call in calls], dtype=np.float64)
+        for name in ("start", "first", "end", "computed", "steps")
+    )
+    zero = start.min()
+    start, first, end = start - zero, first - zero, end - zero
+    tokens = _Spread(start, first, computed)
+    prompts = _Spread(start, first, np.ones_like(computed))
+    decoding = _Spread(first, end, end - first)
+    took = first - start
+    others = np.maximum(0.0, tokens.between(start, first) - computed)
+    beside = decoding.between(start, first) / took
+    one = np.ones_like(took)
+    prefills = np.column_stack([one, computed + others, 0 * one, beside])
+    lasts = end - first
+    decodes = (steps > 0) & (lasts > 0)
+    first, end, steps, lasts = (each[decodes] for each in (first, end, steps, lasts))
+    begun = np.minimum(prompts.between(first, end), steps)
+    batch = decoding.between(first, end) / lasts
+    rows = np.column_stack([begun, tokens.between(first, end), steps - begun, steps * batch])
+    return np.vstack([prefills, rows]), np.concatenate([took, lasts])
+
+
+class _Spread:
+    """Amounts that are each spread evenly over an interval."""
+
+    def __init__(self, begin: Array, end: Array, amount: Array) -> None:
+        length = np.maximum(end - begin, 1e-9)
+        rate = amount / length
+        times = np.concatenate([begin, begin + length])
+        order = np.argsort(times, kind="stable")
+        self._times = times[order]
+        rates = np.cumsum(np.concatenate([rate, -rate])[order])
+        steps = np.diff(self._times) * rates[:-1]
+        self._sums = np.concatenate([[0.0], np.cumsum(steps)])
+
+    def between(self, begin: Array, end: Array) -> Array:
+        """Return the amount that falls between two times."""
+        upto = np.interp(end, self._times, self._sums)
+        found: Array = np.maximum(0.0, upto - np.interp(begin, self._times, self._sums))
+        return found
+
+
+def _solve(rows: Array, times: Array) -> tuple[Array, float]:
+    """Return the four times, none below zero, and the typical relative error."""
+    scale = np.maximum(times, 0.2 * float(np.median(times)))
+    rows, target = rows / scale[:, None], times / scale
+    weights = np.ones(len(times))
+    found = np.zeros(rows.shape[1])
+    for _ in range(_ROUNDS):
+        root = np.sqrt(weights)
+        found = _nonnegative(rows * root[:, None], target * root)
+        errors = np.abs(rows @ found - target)
+        bound = _HUBER * max(float(np.median(errors)) / 0.6745, 1e-9)
+        weights = np.minimum(1.0, bound / np.maximum(errors, 1e-12))
+    return found, float(np.median(np.abs(rows @ found - target)))
+
+
+def _nonnegative(rows: Array, target: Array) -> Array:
+    """Return the least squares without a negative coefficient: the best over all sets of zeros."""
+    columns = rows.shape[1]
+    best, least = np.zeros(columns), float("inf")
+    for size in range(1, columns + 1):
+        for chosen in combinations(range(columns), size):
+            part = rows[:, chosen]
+            lengths = np.linalg.norm(part, axis=0)
+            if not lengths.all():
+                continue
+            solution = np.linalg.lstsq(part / lengths, target, rcond=None)[0] / lengths
+            if (solution < 0).any():
+                continue
+            error = float(((part @ solution - target) ** 2).sum())
+            if error < least:
+                least, best = error, np.zeros(columns)
+                best[list(chosen)] = solution
+    return best

@@ -1,0 +1,146 @@
+"""Requests and answers of ``/admin/throttling/preview``. Times are seconds."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from fairserve.platform.tuning.schemas import ThrottlingChoice
+
+MAX_MINUTES = 60
+DEFAULT_MINUTES = 10
+
+
+class PreviewIn(ThrottlingChoice):
+    """A proposed setting, and the minutes to replay under it."""
+
+    minutes: int = Field(DEFAULT_MINUTES, ge=1, le=MAX_MINUTES)
+
+
+class WindowOut(BaseModel):
+    """The replayed window."""
+
+    from_: datetime = Field(alias="from")
+    until: datetime
+    cut: bool
+    """True if there were too many calls: ``from`` is later than requested."""
+    runs: int
+    calls: int
+    """Planned calls of these runs; an aborted run makes fewer, and retries are not counted."""
+    users: int
+    estimated_runs: int
+    """Rejected runs that never ran, estimated as typical runs of their apps."""
+    estimated_calls: int
+    estimated_by_profile: int
+    """Estimated runs of apps without an accepted run: as their profile expects."""
+    came_earlier_runs: int
+    """Runs accepted after a rejection: they arrive at their first rejection."""
+    continued_runs: int
+    """Runs rejected midway: their remaining calls are estimated."""
+    retries: int
+    """Retries of a rejected call, each after its ``Retry-After``, as many as clients made."""
+
+
+class CostsOut(BaseModel):
+    """Durations of the workers' passes."""
+
+    source: Literal["fitted", "scaled", "assumed"]
+    """Calls of the window, a known model scaled to the few calls there are, or that model itself."""
+    calls: int
+    typical_error: float | None
+    """Median of the relative errors of the modelled times."""
+    way_s: float
+    """Seconds to a worker and back."""
+    factor: float
+    """Factor by which all passes were slowed down so that calls last as long as measured."""
+    pass_s: float
+    prompt_token_s: float
+    step_s: float
+    sequence_s: float
+
+
+class WorkersOut(BaseModel):
+    """The replayed workers: those of the model that are ready now."""
+
+    model: str
+    number: int
+    kv_capacity_tokens: int
+    costs: CostsOut
+
+
+class DistributionOut(BaseModel):
+    """A distribution; None without values."""
+
+    mean: float | None
+    p50: float | None
+    p99: float | None
+
+
+class FiguresOut(BaseModel):
+    """Results of one setting; only calls and runs that arrived in the window count."""
+
+    refused_calls: int
+    """Rejected calls, including rejected retries."""
+    refused_by_reason: dict[str, int]
+    refused_mid_run: int
+    queue_delay_s: DistributionOut
+    ttft_s: DistributionOut
+    interaction_latency_s: DistributionOut
+    jain_index: float
+    completed_interactions: int
+    aborted_interactions: int
+    wasted_tokens: int
+    prefix_hit_rate: float
+    throughput_tokens_per_s: float
+    busy_share: float
+
+
+class CountsOut(BaseModel):
+    """The same count under both settings."""
+
+    current: int
+    proposed: int
+
+
+class AffectedUser(BaseModel):
+    """A user for whom the change makes a difference."""
+
+    tenant: str
+    user: str
+    refused: CountsOut
+    served: CountsOut
+
+
+class PairOut(BaseModel):
+    """A measured value, and that of the replay of the present settings."""
+
+    measured: float | None
+    simulated: float | None
+
+
+class FidelityOut(BaseModel):
+    """Agreement of the replay of the present settings with the measurements."""
+
+    refused_calls: PairOut
+    queue_delay_p50_s: PairOut
+    queue_delay_p99_s: PairOut
+    ttft_p99_s: PairOut
+    trust: Literal["good", "fair", "poor"]
+
+
+class PreviewOut(BaseModel):
+    """The last minutes, replayed under the present and the proposed settings."""
+
+    window: WindowOut
+    workers: WorkersOut
+    left_out: list[str]
+    current: FiguresOut
+    proposed: FiguresOut
+    users: list[AffectedUser]
+    """The most affected users, at most 20."""
+    users_changed: int
+    """Number of affected users."""
+    fidelity: FidelityOut
+    sentences: list[str]

@@ -1,0 +1,258 @@
+"""Preview of a change of the throttling settings: a replay of the last minutes under both settings.
+
+The server gathers the rows and passes them to a child process of low priority
+(:mod:`fairserve.platform.tuning.preview.job`), which reads the recording and replays. Only one runs at a
+time; the child is killed at its time limit, or when its client has left. Nothing is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from sqlalchemy.exc import OperationalError
+
+from fairserve.interactions.profile_learning import LearningOptions
+from fairserve.platform.base.errors import ConflictError, FairServeError, UnavailableError
+from fairserve.platform.control.port import ClusterView, WorkerView
+from fairserve.platform.db.engine import SessionFactory, read_only
+from fairserve.platform.db.session import unavailable
+from fairserve.platform.reporting.traffic.segments import segment_paths
+from fairserve.platform.tuning import service
+from fairserve.platform.tuning.parameters import system_config
+from fairserve.platform.tuning.preview import rows as preview_rows
+from fairserve.platform.tuning.preview.input import (
+    PreviewJob,
+    RefusedCall,
+    ServedCall,
+    Workers,
+)
+from fairserve.platform.tuning.preview.schemas import PreviewIn, PreviewOut
+from fairserve.platform.tuning.settings import TuningSettings
+
+logger = logging.getLogger(__name__)
+
+TIME_LIMIT_S = 30.0
+MAX_CALLS = 5_000
+MAX_SERVED_ROWS = 10_000
+MAX_REFUSED_ROWS = 20_000
+LEAD_S = 60.0
+"""Seconds replayed before the window: the length of the limits' own window."""
+FLUSH_S = 2.0
+ASK_S = 0.25
+"""Seconds between checks that the client is still connected."""
+EMBEDDED_PASS_TOKENS = 512
+"""The embedded engine's token budget of a step."""
+OTHERS_BATCH, OTHERS_PASS_TOKENS = 256, 8192
+"""Assumed values for workers of other engines, which do not report theirs."""
+
+Gone = Callable[[], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewWorld:
+    """The parts of the server that a preview needs."""
+
+    settings: TuningSettings
+    sessions: SessionFactory
+    cluster: ClusterView
+    recording: Path | None
+    """Folder of the recorded traffic; None if traffic is not recorded."""
+    learning: LearningOptions | None = None
+    """Options of the learning of profiles; None if nothing is learned."""
+    embedded_batch: int | None = None
+    """Sequences that a worker of this server runs at once; None if the workers are external."""
+    flush: Callable[[float], bool] | None = None
+    """Writes ended calls to the ledger."""
+
+
+class Previews:
+    """Makes one preview at a time. Belongs to the event loop."""
+
+    def __init__(self, time_limit_s: float = TIME_LIMIT_S) -> None:
+        self._time_limit_s = time_limit_s
+        self._busy = False
+
+    async def make(self, world: PreviewWorld, body: PreviewIn, gone: Gone) -> PreviewOut:
+        """Return the preview of a change. ``gone`` returns whether the client has left.
+
+        Raises InvalidRequestError as a change does, ConflictError while another preview runs or if there
+        is nothing to replay, UnavailableError at the time limit.
+        """
+        service.checked(world.settings, body)
+        if self._busy:
+            raise ConflictError(
+                "another preview is running; retry when it is done", code="preview_busy"
+            )
+        self._busy = True
+        try:
+            job = await asyncio.to_thread(gather, world, body, time.time())
+            return PreviewOut.model_validate(await self._run(job, gone))
+        except OperationalError as error:
+            raise unavailable() from error
+        finally:
+            self._busy = False
+
+    async def _run(self, job: PreviewJob, gone: Gone) -> object:
+        async with _child() as process:
+            answered = asyncio.ensure_future(
+                process.communicate(await asyncio.to_thread(pickle.dumps, job))
+            )
+            left = asyncio.ensure_future(_until(gone))
+            try:
+                done, _ = await asyncio.wait(
+                    (answered, left),
+                    timeout=self._time_limit_s,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                left.cancel()
+                if not answered.done():
+                    answered.cancel()
+                await asyncio.gather(answered, left, return_exceptions=True)
+        if answered not in done:
+            if left in done:
+                raise _LeftError("the client has left")
+            raise UnavailableError(
+                f"the replay took longer than {self._time_limit_s:g} s; request fewer minutes",
+                code="preview_timeout",
+            )
+        out, err = answered.result()
+        if process.returncode != 0:
+            logger.error("a preview failed: %s", err.decode(errors="replace")[-2000:])
+            raise FairServeError("the replay failed; see the server's log")
+        answer = orjson.loads(out)
+        if "nothing" in answer:
+            raise nothing(answer["nothing"])
+        return answer
+
+
+class _LeftError(FairServeError):
+    """The client has left, so nobody reads the answer."""
+
+    status, code = 499, "client_left"
+
+
+def nothing(why: str) -> ConflictError:
+    """Return the error for a window with nothing to replay."""
+    return ConflictError(
+        f"{why}: retry after some calls have ended, or request more minutes",
+        code="nothing_recorded",
+    )
+
+
+@contextlib.asynccontextmanager
+async def _child() -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start the child process; it is gone when the context is left."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "fairserve.platform.tuning.preview.job",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _until(gone: Gone) -> None:
+    while not await gone():  # noqa: ASYNC110  nothing would set an event
+        await asyncio.sleep(ASK_S)
+
+
+def gather(world: PreviewWorld, body: PreviewIn, now_at: float) -> PreviewJob:
+    """Return the job: rows, settings of everybody in them, and workers. Blocks."""
+    settings = world.settings
+    folder = world.recording
+    if folder is None:
+        raise ConflictError(
+            "traffic is not recorded, so there is nothing to replay: start the server with "
+            "--trace-recording, and ask when calls have come",
+            code="nothing_recorded",
+        )
+    if not segment_paths(folder):
+        raise nothing("no traffic is recorded yet")
+    if world.flush is not None:
+        world.flush(FLUSH_S)
+    from_at = now_at - 60.0 * body.minutes
+    lead_at = from_at - LEAD_S
+    with world.sessions() as session:
+        read_only(session)
+        current = service.load_current(session, settings)
+        served = preview_rows.served_calls(session, lead_at, now_at, MAX_SERVED_ROWS)
+        refused = preview_rows.refused_calls(session, lead_at, now_at, MAX_REFUSED_ROWS)
+        rows: list[ServedCall | RefusedCall] = [*served, *refused]
+        if not any(row.at >= from_at for row in rows):
+            raise nothing(f"no call has ended that came in the last {body.minutes} min")
+        changes = preview_rows.changes_since(session, from_at)
+        parties = preview_rows.settings_of(session, rows, world.learning)
+    workers, notes = _workers(world, Counter(row.model for row in rows))
+    before = system_config(settings, current.system, current.parameters)
+    after, _ = service.checked(settings, body)
+    if changes:
+        notes.append(f"the settings in force before: they were changed {changes} times meanwhile")
+    if kept := service.kept_by_workers(before, after):
+        notes.append(f"that running workers take up {', '.join(kept)} only when they start anew")
+    full = [
+        part[-1].at
+        for part, most in ((served, MAX_SERVED_ROWS), (refused, MAX_REFUSED_ROWS))
+        if len(part) == most
+    ]
+    first_at = max(full, default=lead_at)
+    return PreviewJob(
+        recording=folder,
+        lead_at=first_at,
+        from_at=max(from_at, first_at),
+        until_at=now_at,
+        workers=workers,
+        served=served,
+        refused=refused,
+        settings=parties,
+        current=before,
+        proposed=after,
+        max_calls=MAX_CALLS,
+        notes=notes,
+        cut=first_at > from_at,
+    )
+
+
+def _workers(world: PreviewWorld, models: Counter[str]) -> tuple[Workers, list[str]]:
+    """Return the workers of the model with most calls among models that have a worker; and notes."""
+    ready = [worker for worker in world.cluster.workers if not worker.draining]
+    if not ready:
+        raise ConflictError("no worker is ready, so nothing can be replayed", code="no_worker")
+    by_model: dict[str, list[WorkerView]] = {}
+    for worker in ready:
+        by_model.setdefault(worker.model, []).append(worker)
+    known = [model for model, _ in sorted(models.items(), key=lambda each: (-each[1], each[0]))]
+    model = next((model for model in known if model in by_model), None)
+    if model is None:
+        raise nothing("no call of the models that have a worker has arrived")
+    own = by_model[model]
+    notes = []
+    if len(known) > 1:
+        notes.append(f"models other than {model}, which has most calls: {len(known) - 1}")
+    sizes = {worker.kv_capacity_tokens for worker in own}
+    if len(sizes) > 1:
+        notes.append("that the workers differ: all count as the smallest")
+    batch, tokens = OTHERS_BATCH, OTHERS_PASS_TOKENS
+    if world.embedded_batch is not None:
+        batch, tokens = world.embedded_batch, EMBEDDED_PASS_TOKENS
+    return Workers(model, len(own), min(sizes), batch, max(tokens, batch)), notes

@@ -1,0 +1,61 @@
+"""The table's mask of open workers and its sums, against going through all workers."""
+
+import json
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairserve.scheduling.worker_table import WorkerTable
+from fairserve.scheduling.workers import Workers, WorkerSet
+
+
+@given(st.integers(0, 2**32), st.sampled_from([None, 0.05, 1.0]), st.booleans())
+def test_masks_and_sums_are_those_of_the_workers(seed, window, hits):
+    rng = random.Random(seed)
+    numbers = Workers()
+    table = WorkerTable(window, numbers, hits=hits)
+    light = set()
+    for step in range(80):
+        workers = list(table.workers.values())
+        action = rng.random()
+        if action < 0.15 or not workers:
+            table.join(f"w{step}", rng.randint(1, 2000))
+        elif action < 0.25:
+            worker = rng.choice(workers)
+            (table.undrain if worker.draining else table.drain)(worker)
+        elif action < 0.3:
+            worker = rng.choice(workers)
+            table.lose(worker)
+            numbers.forget(worker.worker_id)
+        elif action < 0.6:
+            table.add_demand(rng.choice(workers), rng.randint(-50, 100))
+        else:
+            more = rng.randint(-50, 100)
+            table.add_waiting(rng.choice(workers), more, rng.choice([0, more // 2, more]))
+        serving = [w for w in table.workers.values() if not w.draining]
+        full = [w for w in serving if window and w.waiting_tokens >= window * w.kv_capacity_tokens]
+        assert sorted(table.serving()) == sorted(w.worker_id for w in serving)
+        assert sorted(table.open()) == sorted(w.worker_id for w in serving if w not in full)
+        assert table.load(7) == (
+            7 + sum(w.demand_tokens for w in serving),
+            sum(w.kv_capacity_tokens for w in serving),
+        )
+        before, light = (
+            light,
+            {
+                w.worker_id
+                for w in serving
+                if hits and window and w.hit_tokens < window * w.kv_capacity_tokens
+            },
+        )
+        assert sorted(WorkerSet(numbers, table.admits_hits_only())) == sorted(
+            w.worker_id for w in full if w.worker_id in light
+        )
+        assert table.hits_newly_admitted == bool(light - before)
+        table.hits_newly_admitted = False
+        copy = WorkerTable(window, numbers, hits=hits)
+        copy.restore(json.loads(json.dumps(table.snapshot(5.0))), 5.0)
+        assert copy.load(7) == table.load(7)
+        assert copy.open().mask == table.open().mask
+        assert copy.admits_hits_only() == table.admits_hits_only()

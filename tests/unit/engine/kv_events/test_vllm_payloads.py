@@ -1,0 +1,138 @@
+"""KV events as vLLM 0.33 writes them, for workers whose blocks are larger than the router's.
+
+The structs are those of ``vllm/distributed/kv_events.py``, so that the test needs no vLLM.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from fairserve.engine.kv_events import dialect
+from fairserve.engine.kv_events.view import KvView
+from fairserve.scheduling.block_keys import BlockHasher
+from fairserve.scheduling.events import WorkerCached, WorkerCacheReset, WorkerEvicted
+
+OURS = 16
+HASHER = BlockHasher(3, OURS)
+TOKENS = np.arange(1000, 1512, dtype=np.uint32)
+
+
+class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True):
+    ts: float
+    events: list[Any]
+    data_parallel_rank: int | None = None
+
+
+class KVCacheEvent(msgspec.Struct, omit_defaults=True, tag=True):
+    pass
+
+
+class BlockStored(KVCacheEvent):
+    block_hashes: list[int | bytes]
+    parent_block_hash: int | bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[tuple[Any, ...] | None] | None = None
+    group_idx: int | None = None
+    kv_cache_spec_kind: str | None = None
+    kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+    session_id: str | None = None
+    lookahead_token_ids: list[list[int]] | None = None
+
+
+class BlockRemoved(KVCacheEvent):
+    block_hashes: list[int | bytes]
+    medium: str | None
+    group_idx: int | None = None
+    locality: str | None = None
+    ownership: str | None = None
+
+
+class AllBlocksCleared(KVCacheEvent):
+    pass
+
+
+def names(count, form):
+    """Return hashes: the low 64 bits as an integer, or the whole digest."""
+    return [(1 << 63) + n if form is int else bytes([n]) * 32 for n in range(count)]
+
+
+def stored(size, count, form=int, *, first=0, **more):
+    hashes = names(first + count, form)
+    fields = {"lora_id": None, "medium": "GPU", "lora_name": None, "group_idx": 0, **more}
+    return BlockStored(
+        hashes[first:],
+        hashes[first - 1] if first else None,
+        TOKENS[first * size : (first + count) * size].tolist(),
+        size,
+        session_id="run",
+        **fields,
+    )
+
+
+def applied(view, *events):
+    payload = msgspec.msgpack.encode(EventBatch(1.5, list(events), 0))
+    return view.apply(dialect.decode(payload).events)
+
+
+def view():
+    made = KvView("w", HASHER, 1 << 16)
+    made.begin(complete=True)
+    return made
+
+
+@pytest.mark.parametrize("form", [int, bytes])
+@pytest.mark.parametrize("size", [16, 32, 128])
+def test_a_prompt_is_known_up_to_the_end_of_the_workers_last_block(size, form):
+    seen = view()
+    salt = [("tenant",), *[None] * (256 // size - 1)]
+    (cached,) = applied(seen, stored(size, 256 // size, form, extra_keys=salt))
+    keys = HASHER.keys(TOKENS, "tenant")
+    assert cached == WorkerCached("w", None, tuple(keys[: 256 // OURS]))
+    (more,) = applied(seen, stored(size, 128 // size, form, first=256 // size))
+    parent = keys[256 // OURS - 1]
+    assert more == WorkerCached("w", parent, tuple(keys[256 // OURS : 384 // OURS]))
+    (gone,) = applied(seen, BlockRemoved(names(384 // size, form)[-1:], "GPU", 0))
+    assert gone == WorkerEvicted("w", tuple(keys[(384 - size) // OURS : 384 // OURS]))
+    assert seen.keys() == set(keys[: (384 - size) // OURS])
+    assert applied(seen, AllBlocksCleared()) == [WorkerCacheReset("w", complete=True)]
+    assert not seen.keys()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"lora_id": 1, "lora_name": "adapter", "extra_keys": [("adapter",)]},
+        {"extra_keys": [(("image", 3),)]},
+        {"extra_keys": [(b"digest of embeddings",)]},
+        {"extra_keys": [("adapter", "tenant")]},
+        {"medium": "CPU"},
+        {"group_idx": 1},
+    ],
+)
+def test_what_tokens_and_salt_do_not_name_is_left_out(more):
+    assert applied(view(), stored(32, 1, **more)) == []
+
+
+def test_a_block_that_is_stored_again_is_the_same_block():
+    seen = view()
+    first, again = applied(seen, stored(32, 2)), applied(seen, stored(32, 2))
+    assert first == again
+    assert len(seen) == 2
+
+
+def test_a_part_of_a_block_that_no_router_block_ends_in_is_no_error():
+    seen = view()
+    applied(seen, stored(32, 2))
+    part = BlockStored([99], names(2, int)[-1], TOKENS[64:72].tolist(), 8, None, "GPU", None)
+    assert applied(seen, part) == []
+    assert seen.keys() == set(HASHER.keys(TOKENS[:64]))

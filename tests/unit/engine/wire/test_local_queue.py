@@ -1,0 +1,77 @@
+"""The queue's assumptions about its server's cache, and the charges of a call."""
+
+import numpy as np
+import pytest
+
+from fairserve.engine.wire.local_queue import LocalQueue
+from fairserve.scheduling.base import LocalCall
+from fairserve.scheduling.local.dlpm import Dlpm
+from fairserve.scheduling.local.dlpm_options import DlpmOptions
+
+
+def call(name, client, document, length=64):
+    tokens = np.arange(document * 1000, document * 1000 + length, dtype=np.uint32)
+    return LocalCall(name, client, length, 10, tokens)
+
+
+def test_what_was_sent_lately_is_believed_to_be_cached():
+    queue = LocalQueue(Dlpm(), 1, 4096)
+    queue.add(call("first", "a", 1))
+    assert queue.send(0.0) == ["first"]
+    queue.add(call("other", "b", 2))
+    queue.add(call("same", "c", 1, 80))
+    queue.end("first")
+    assert queue.send(0.0) == ["same"], "the longest match goes first"
+
+
+def test_what_it_believes_is_bounded():
+    queue = LocalQueue(Dlpm(), 1, 64)
+    for name, document in (("first", 1), ("second", 2)):
+        queue.add(call(name, "a", document))
+        assert queue.send(0.0) == [name]
+        queue.end(name)
+    queue.add(call("old", "a", 1))
+    queue.add(call("new", "a", 2))
+    assert queue.send(0.0) == ["new"], "there was room for one document"
+
+
+def test_a_call_pays_for_what_is_not_cached_and_for_each_token():
+    scheduler = Dlpm(DlpmOptions(quantum=1000, we=1.0, wq=2.0))
+    queue = LocalQueue(scheduler, 2, 4096)
+    queue.add(call("first", "a", 1))
+    queue.add(call("second", "b", 1, 80))
+    queue.send(0.0)
+    before = {client: scheduler.deficit(client) for client in "ab"}
+    assert before == {"a": 1000 - 64, "b": 1000 - 16}
+    queue.decoded("first", 5)
+    queue.decoded("first", 0)
+    assert scheduler.deficit("a") == before["a"] - 10
+    assert scheduler.deficit("b") == before["b"]
+
+
+def test_a_client_that_floods_does_not_keep_another_one_waiting():
+    queue = LocalQueue(Dlpm(DlpmOptions(quantum=64)), 1, 0)
+    for number in range(20):
+        queue.add(call(f"flood {number}", "flood", number))
+    queue.add(call("light", "light", 50))
+    turns = []
+    while not turns or turns[-1] != "light":
+        turns += queue.send(0.0)
+        queue.end(turns[-1])
+    assert len(turns) <= 3
+
+
+def test_a_name_is_not_taken_twice():
+    queue = LocalQueue(Dlpm(), 1, 4096)
+    queue.add(call("first", "a", 1))
+    with pytest.raises(ValueError, match="already"):
+        queue.add(call("first", "a", 2))
+    assert queue.send(0.0) == ["first"]
+    queue.end("first")
+    with pytest.raises(KeyError):
+        queue.end("first")
+
+
+def test_a_queue_that_sends_nothing_is_refused():
+    with pytest.raises(ValueError, match="concurrency is 0"):
+        LocalQueue(Dlpm(), 0, 4096)

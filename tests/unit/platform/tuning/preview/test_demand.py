@@ -1,0 +1,247 @@
+"""The demand of a preview: the recording, and estimates of rejected runs."""
+
+import random
+
+import pytest
+from preview_world import EPOCH, LEAD_S, MODEL, History, traffic
+
+from fairserve.interactions.profile import AppProfile, StageProfile
+from fairserve.platform.reporting.traffic.lines import Pseudonyms
+from fairserve.platform.reporting.traffic.segments import load_salt, read_recording
+from fairserve.platform.tuning.preview.demand import demand_of
+from fairserve.platform.tuning.preview.input import RefusedCall
+from fairserve.scheduling.registry import SYSTEMS
+
+RUNS = 40
+PROFILE = AppProfile((StageProfile(100, 20, 30), StageProfile(50, 0, 10)), calls_per_interaction=3)
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory):
+    """History without rejections."""
+    return History(tmp_path_factory.mktemp("recording"), traffic(RUNS), system="fcfs")
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory):
+    """History with rejected runs, some of them rejected midway."""
+    return History(tmp_path_factory.mktemp("recording"), traffic(200), system=SYSTEMS["rpm-20"])
+
+
+def demand(history, *, refused=(), served=None, profiles=None, **more):
+    recorded, block_tokens, damaged = read_recording(history.folder, 0.0)
+    assert not damaged
+    names = Pseudonyms(load_salt(history.folder))
+    values = {
+        "model": MODEL,
+        "kv_capacity_tokens": 8000,
+        "lead_at": EPOCH - LEAD_S,
+        "from_at": EPOCH,
+        "until_at": EPOCH + 1000,
+        "max_calls": 5000,
+        "seed": 0,
+    }
+    return demand_of(
+        recorded,
+        block_tokens,
+        history.served if served is None else served,
+        refused,
+        profiles or {},
+        lambda tenant, user: names.of("user", tenant, user),
+        **{**values, **more},
+    )
+
+
+def refusal(run="r", at_s=10.0, *, app="app", user="v", reason="overloaded_user_limit", **more):
+    row = RefusedCall("t", app, user, MODEL, run, EPOCH + at_s, reason, False)
+    return row._replace(**more)
+
+
+def times(found):
+    """Return tenant, app, user, arrival and calls of the runs."""
+    return [
+        (
+            run.user,
+            pytest.approx(run.arrival_s - LEAD_S, abs=1e-5),
+            [(c.prompt_tokens, c.system_tokens, c.output_tokens) for c in run.calls],
+        )
+        for run in found
+    ]
+
+
+def test_what_was_served_comes_again_as_it_was(history):
+    found = demand(history)
+    expected = [
+        (
+            run.user,
+            run.arrival_s,
+            [(c.prompt_tokens, c.system_tokens, c.output_tokens) for c in run.calls],
+        )
+        for run in history.trace.interactions
+    ]
+    assert times(found.trace.interactions) == expected
+    assert not found.estimated
+    assert found.left_out == {}
+    assert (found.retries, found.came_earlier, found.cut, found.from_at) == (0, 0, False, EPOCH)
+
+
+def test_a_refused_run_comes_as_one_of_its_app(history):
+    found = demand(history, refused=[refusal()])
+    [run] = [r for r in found.trace.interactions if r.interaction_id in found.estimated]
+    assert (run.tenant, run.app, run.user, run.arrival_s) == ("t", "app", "v", LEAD_S + 10)
+    sizes = [(c.prompt_tokens, c.output_tokens) for c in run.calls]
+    alike = [
+        each
+        for each in found.trace.interactions
+        if each is not run and [(c.prompt_tokens, c.output_tokens) for c in each.calls] == sizes
+    ]
+    assert alike
+    assert found.estimated_by_profile == 0
+    own = {number for call in run.calls for number in call.block_ids}
+    of_others = {
+        number
+        for each in found.trace.interactions
+        if each is not run
+        for call in each.calls
+        for number in call.block_ids
+    }
+    shared = {1, 2, 3, 4}  # the system prompt, whose ids the export gives first
+    assert own & of_others == shared
+    for call in run.calls:  # a prompt begins as the one before it
+        assert list(call.block_ids)[:4] == [1, 2, 3, 4]
+    assert len(list(run.calls[-1].block_ids)) == run.calls[-1].prompt_tokens // 16
+
+
+def test_attempts_of_one_run_are_one_run_and_determine_the_retries(history):
+    tries = [refusal("r", at_s) for at_s in (30.0, 10.0, 20.0)]
+    found = demand(history, refused=[*tries, refusal("s", 40.0), refusal("s", 50.0)])
+    runs = [r for r in found.trace.interactions if r.interaction_id in found.estimated]
+    assert [run.arrival_s - LEAD_S for run in runs] == [10.0, 40.0]
+    assert found.retries == 1  # round((3 + 2) / 2) - 1
+
+
+def test_ids_are_an_apps_own(history):
+    found = demand(history, refused=[refusal("r"), refusal("r", 11.0, app="other")])
+    assert len(found.estimated) == 2
+
+
+def test_without_an_accepted_run_the_profile_tells(history):
+    found = demand(history, refused=[refusal(app="new")], profiles={"new": PROFILE})
+    [run] = [r for r in found.trace.interactions if r.app == "new"]
+    assert [(c.prompt_tokens, c.system_tokens, c.output_tokens) for c in run.calls] == [
+        (120, 20, 30),
+        (50, 0, 10),
+        (50, 0, 10),
+    ]
+    assert [call.deps for call in run.calls] == [(), ("1",), ("2",)]
+    assert found.estimated_by_profile == 1
+
+
+def test_a_profile_larger_than_a_worker_is_made_to_fit(history):
+    large = AppProfile((StageProfile(1e6, 1e6, 1e6),))
+    found = demand(history, refused=[refusal(app="new")], profiles={"new": large})
+    [run] = [r for r in found.trace.interactions if r.app == "new"]
+    [call] = run.calls
+    assert call.prompt_tokens + call.output_tokens < 8000
+    assert min(call.input_tokens, call.output_tokens) > 0
+
+
+def test_a_run_accepted_later_arrives_when_it_was_refused_first(history):
+    run = history.trace.interactions[5]
+    first_at = run.arrival_s - 3.0
+    tries = [
+        refusal(run.interaction_id, at_s, user=run.user) for at_s in (first_at, run.arrival_s - 1.0)
+    ]
+    found = demand(history, refused=tries)
+    assert (found.came_earlier, found.retries, len(found.estimated)) == (1, 2, 0)
+    assert len(found.trace) == RUNS
+    arrivals = [each.arrival_s - LEAD_S for each in found.trace.interactions]
+    assert min(abs(at_s - first_at) for at_s in arrivals) < 1e-4
+    assert min(abs(at_s - run.arrival_s) for at_s in arrivals) > 1e-3
+
+
+def test_a_run_rejected_midway_continues(limited):
+    accepted = {row.run for row in limited.served}
+    broken = {row.run for row in limited.refused if row.mid_run}
+    assert broken
+    never = {row.run for row in limited.refused if not row.mid_run} - accepted
+    found = demand(limited, refused=limited.refused)
+    assert len(found.continued) == len(broken)
+    assert len(found.estimated) == len(never)
+    planned = {run.interaction_id: len(run.calls) for run in limited.trace.interactions}
+    assert len(found.trace) == len(planned)
+    truth, made = sum(planned.values()), found.trace.calls
+    assert made == pytest.approx(truth, rel=0.05)
+    for run in found.trace.interactions:
+        if run.interaction_id in found.continued:
+            known = set()
+            for call in run.calls:
+                assert set(call.deps) <= known
+                known.add(call.call_id)
+            assert run.calls[-1].call_id == f"more-{len(run.calls) - len(known & {*'1234'})}"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"model": "other"}, "refusals_of_other_models"),
+        ({"reason": "contract_budget"}, "refusals_by_other_reasons"),
+        ({"reason": "draining"}, "refusals_by_other_reasons"),
+        ({"mid_run": True}, "refusals_mid_run"),
+    ],
+)
+def test_unrepeatable_rejections_are_left_out_and_reported(history, more, why):
+    found = demand(history, refused=[refusal(**more)])
+    assert len(found.trace) == RUNS
+    assert found.left_out == {why: 1}
+
+
+def test_runs_of_other_models_are_left_out(history):
+    run = history.served[0].run
+    served = [row._replace(model="other") if row.run == run else row for row in history.served]
+    found = demand(history, served=served)
+    assert found.left_out == {"runs_of_other_models": 1}
+    assert len(found.trace) == RUNS - 1
+
+
+def test_a_recording_without_rows_is_replayed_under_pseudonyms(history):
+    found = demand(history, served=[])
+    assert len(found.trace) == RUNS
+    assert all(run.user.startswith("user-") for run in found.trace.interactions)
+
+
+def test_runs_too_large_for_a_worker_are_left_out(history):
+    largest = max(
+        call.prompt_tokens + call.output_tokens
+        for run in history.trace.interactions
+        for call in run.calls
+    )
+    found = demand(history, kv_capacity_tokens=largest)
+    assert found.left_out == {"runs_too_large": 1}
+
+
+def test_of_too_many_calls_the_newest_runs_are_kept(history):
+    found = demand(history, max_calls=20)
+    assert found.cut
+    assert 16 < found.trace.calls <= 20
+    whole = demand(history).trace.interactions
+    assert [r.interaction_id for r in found.trace.interactions] == [
+        r.interaction_id for r in whole[-len(found.trace) :]
+    ]
+    first = found.trace.interactions[0]
+    assert found.from_at == EPOCH - LEAD_S + first.arrival_s
+
+
+def test_runs_from_before_are_not_in_it(history):
+    found = demand(history, lead_at=EPOCH + 100, from_at=EPOCH + 160)
+    expected = [run for run in history.trace.interactions if run.arrival_s >= 100]
+    assert len(found.trace) == len(expected) < RUNS
+
+
+def test_the_order_of_the_rows_does_not_matter(limited):
+    rng = random.Random(1)
+    served, refused = list(limited.served), list(limited.refused)
+    rng.shuffle(served)
+    rng.shuffle(refused)
+    one = demand(limited, refused=limited.refused)
+    assert demand(limited, served=served, refused=refused) == one
