@@ -6,8 +6,8 @@ from catalogue.mutation import Mutation
 
 _ENTITLEMENT = ("tests/unit/benchmarks/reproduce/test_entitlement.py",)
 _COMPOSITION = ("tests/unit/benchmarks/reproduce/test_composition.py",)
-_FINGERPRINTS = ("tests/unit/platform/evidence",)
-_DEMO = ("tests/unit/platform/demo",)
+_FINGERPRINTS = ("tests/unit/benchmarks/evidence",)
+_DEMO = ("tests/unit/benchmarks/demo",)
 
 EVIDENCE = (
     Mutation(
