@@ -64,9 +64,10 @@ from fairserve.platform.server.settings import Settings
 from fairserve.platform.serving.completions.answer import ClientLimits
 from fairserve.platform.serving.completions.idempotency import IdempotentAnswers
 from fairserve.platform.serving.completions.service import Completions
+from fairserve.platform.serving.decision.service import DecisionService
 from fairserve.platform.serving.interactions.restoring import restore_interactions
 from fairserve.platform.serving.interactions.service import GRAPHS_AT_ONCE
-from fairserve.platform.serving.options import prepare_options, program_options
+from fairserve.platform.serving.options import check_options, program_options
 from fairserve.platform.serving.programs.service import Programs
 from fairserve.platform.serving.programs.task_calls import TaskCalls
 from fairserve.platform.tenancy.apps.control_events import load_control_events
@@ -197,13 +198,13 @@ class Platform:
             max_entries=settings.serving.idempotency_max_entries,
             max_bytes=settings.serving.idempotency_max_bytes,
         )
-        preparing = prepare_options(settings.serving, settings.control)
+        decisions = DecisionService(
+            self.control, self.models, check_options(settings.serving, settings.control)
+        )
         self.completions = Completions(
-            self.control,
+            decisions,
             self.pool,
             self.answers,
-            self.models,
-            prepare_options=preparing,
             keepalive_s=settings.serving.keepalive_s,
             client_limits=ClientLimits(
                 settings.serving.client_buffer_bytes, settings.serving.client_write_timeout_s
@@ -213,7 +214,7 @@ class Platform:
             self.sessions,
             self.control,
             self.models,
-            TaskCalls(self.control, self.pool, self.models, preparing),
+            TaskCalls(decisions, self.pool),
             program_options(settings.serving, learning),
         )
         await self._start_fleet(stored, system)

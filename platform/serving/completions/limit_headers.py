@@ -10,7 +10,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairserve.platform.control.port import ControlPort
-from fairserve.platform.serving.completions.headers import limit_headers
+from fairserve.platform.serving.decision.headers import limit_headers
 from fairserve.platform.tenancy.auth import Principal
 
 _FIRST = "x-ratelimit-"

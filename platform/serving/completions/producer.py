@@ -11,17 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from contextlib import aclosing
 
 import orjson
 
 from fairserve.platform.base.errors import FairServeError
 from fairserve.platform.serving.completions.answer import Sink, SlowClientError
-from fairserve.platform.serving.completions.headers import call_headers
 from fairserve.platform.serving.completions.relay import Relay
 from fairserve.platform.serving.completions.sse import KEEP_ALIVE, ChunkWriter, error_event
-from fairserve.scheduling.admission import LimitsInUse
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +29,8 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 class Producer:
     """Produces one answer. ``succeeded`` tells afterwards whether it is complete."""
 
-    def __init__(self, relay: Relay, limits: Callable[[], LimitsInUse], keepalive_s: float) -> None:
+    def __init__(self, relay: Relay, keepalive_s: float) -> None:
         self._relay = relay
-        self._limits = limits
         self._keepalive_s = keepalive_s
         self._started = False
         self.succeeded = False
@@ -43,7 +39,7 @@ class Producer:
         """Write the answer to ``sink``; raises nothing but cancellation and SlowClientError."""
         self._relay.why_left = lambda: sink.lost or "client disconnected"
         try:
-            if self._relay.prepared.stream:
+            if self._relay.call.stream:
                 await self._stream(sink)
             else:
                 await self._whole(sink)
@@ -57,17 +53,7 @@ class Producer:
             await self._fail(sink, FairServeError("internal error"))
 
     def _headers(self, content_type: str) -> dict[str, str]:
-        prepared = self._relay.prepared
-        headers = call_headers(
-            prepared.record_id,
-            prepared.run_id,
-            prepared.call_id,
-            prepared.call,
-            self._relay.grant,
-            self._relay.queue_s,
-            self._limits(),
-        )
-        return {"content-type": content_type, **headers}
+        return {"content-type": content_type, **self._relay.headers()}
 
     async def _start_stream(self, sink: Sink) -> None:
         if not self._started:
@@ -79,12 +65,12 @@ class Producer:
             )
 
     async def _stream(self, sink: Sink) -> None:
-        prepared = self._relay.prepared
+        call = self._relay.call
         writer = ChunkWriter(
-            prepared.answer_id,
-            prepared.answer_name,
-            include_usage=prepared.include_usage,
-            continuous_usage=prepared.continuous_usage,
+            call.answer_id,
+            call.checked.answer_name,
+            include_usage=call.include_usage,
+            continuous_usage=call.continuous_usage,
         )
         waiting: asyncio.Task[None] | None = asyncio.create_task(self._keep_alive(sink))
         try:
@@ -116,9 +102,9 @@ class Producer:
                 pass
         merger = self._relay.merger
         assert merger is not None, "the relay merges what is not streamed"
-        prepared = self._relay.prepared
+        call = self._relay.call
         usage = self._relay.meter.answer()
-        answer = merger.answer(prepared.answer_id, prepared.answer_name, usage)
+        answer = merger.answer(call.answer_id, call.checked.answer_name, usage)
         body = orjson.dumps(answer)
         self._started = True
         headers = self._headers(JSON)

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from fairserve.interactions.identity import IdentityError, checked_id
 from fairserve.interactions.program import PROGRAM_FIELDS, Program, ProgramLimits
 from fairserve.platform.base.errors import InvalidRequestError
-from fairserve.platform.serving.completions.prepared import off_loop
 from fairserve.platform.serving.completions.schemas import invalid
 from fairserve.platform.serving.interactions.schemas import InteractionCreate
+from fairserve.platform.serving.off_loop import off_loop
 from fairserve.platform.serving.programs.declaration import read_program
 
 
@@ -33,8 +33,7 @@ class Opening:
 
 async def read_opening(raw: bytes, limits: ProgramLimits) -> Opening:
     """Read a body; none opens an empty run. Raises InvalidRequestError naming what is wrong."""
-    opening: Opening = await off_loop(len(raw), _read, raw, limits)
-    return opening
+    return await off_loop(len(raw), _read, raw, limits)
 
 
 def _read(raw: bytes, limits: ProgramLimits) -> Opening:

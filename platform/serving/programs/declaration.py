@@ -10,7 +10,7 @@ from fairserve.interactions.program import Node, Program, ProgramLimits, parse_p
 from fairserve.interactions.program_fields import ProgramError
 from fairserve.platform.base.errors import InvalidRequestError, NotFoundError, UnavailableError
 from fairserve.platform.fleet.models import Models
-from fairserve.platform.serving.completions.prepared import read_body
+from fairserve.platform.serving.completions.requests import read_fields
 from fairserve.platform.serving.programs.task_calls import path_of
 
 
@@ -48,7 +48,7 @@ def _check_request(node: Node, path: str) -> None:
     else:
         request["prompt"] = "x"
     try:
-        read_body(path_of(request), request)
+        read_fields(path_of(request), request)
     except InvalidRequestError as error:
         field = error.param or ""
         said = error.message.removeprefix(field).removeprefix(":").strip()

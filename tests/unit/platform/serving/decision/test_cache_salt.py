@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from fairserve.platform.serving.completions.prepared import cache_salt
+from fairserve.platform.serving.decision.check import cache_salt
 
 CALLERS = [
     (tenant, app, user, own)

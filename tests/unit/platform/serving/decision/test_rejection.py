@@ -3,8 +3,8 @@
 import pytest
 
 from fairserve.platform.control.messages import RefuseCall
-from fairserve.platform.serving.completions.headers import limit_headers
-from fairserve.platform.serving.completions.refusals import refusal
+from fairserve.platform.serving.decision.headers import limit_headers
+from fairserve.platform.serving.decision.rejection import refusal
 from fairserve.scheduling.admission import LimitsInUse
 from fairserve.throttling.base import Decision, LimitUse
 from fairserve.throttling.contracts import BudgetUse, ContractUse
