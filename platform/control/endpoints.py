@@ -11,9 +11,8 @@ from pydantic import TypeAdapter
 from fairserve.platform.base.errors import NotFoundError
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.control.schemas import ClientOut, ClientQuery, LiveQuery
-from fairserve.platform.db.engine import read_only
-from fairserve.platform.db.names import ids_named
 from fairserve.platform.db.schemas import UserId
+from fairserve.platform.monitoring.client_pages import clients_page
 from fairserve.platform.monitoring.client_views import ClientPage
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import LiveSnapshot
@@ -36,16 +35,8 @@ async def read_live(request: Request, query: Annotated[LiveQuery, Query()]) -> R
 @router.get("/clients")
 async def list_clients(request: Request, query: Annotated[ClientQuery, Query()]) -> ClientPage:
     """The clients of the last half hour, those first that were served most."""
-    control: ControlPort = request.app.state.control
-    named = await asyncio.to_thread(_named, request, query) if query.query else ()
-    return await control.clients(
-        query.tenant,
-        limit=query.limit,
-        offset=query.offset,
-        sort=query.sort,
-        query=query.query,
-        named=named,
-    )
+    state = request.app.state
+    return await clients_page(state.control, state.session_factory, query)
 
 
 @router.get("/clients/{tenant_id}/{app_id}/{user:path}")
@@ -58,8 +49,3 @@ async def read_client(
     if found is None:
         raise NotFoundError("it had no call in the last half hour", code="client_not_found")
     return ClientOut.of(found)
-
-
-def _named(request: Request, query: ClientQuery) -> frozenset[str]:
-    with request.app.state.session_factory() as session:
-        return ids_named(read_only(session), query.query, query.tenant)

@@ -16,11 +16,11 @@ from fairserve.platform.console.lists import PER_PAGE, Part, asked, filters, pla
 from fairserve.platform.console.rendering import page, render
 from fairserve.platform.console.sessions import Viewer
 from fairserve.platform.console.streams import KEEP_ALIVE, event, stream
-from fairserve.platform.control.endpoints import list_clients
 from fairserve.platform.control.port import ControlPort
 from fairserve.platform.control.schemas import ClientQuery
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.names import names_of
+from fairserve.platform.monitoring.client_pages import clients_page
 from fairserve.platform.monitoring.client_views import ClientPage, ClientView
 
 router = APIRouter(prefix="/console/clients")
@@ -89,7 +89,9 @@ def _query(request: Request, viewer: Viewer) -> ClientQuery:
 
 async def _look(request: Request, query: ClientQuery) -> _Found:
     control: ControlPort = request.app.state.control
-    clients = await list_clients(request, query)
+    clients = await clients_page(
+        request.app.state.control, request.app.state.session_factory, query
+    )
     queued = await control.clients(query.tenant, limit=PER_PAGE, sort="queued_calls")
     refused = await control.clients(query.tenant, limit=PER_PAGE, sort="refused_calls")
     served = await control.clients(query.tenant, limit=PER_PAGE, sort="service_5m")

@@ -9,8 +9,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from fairserve.platform.background.jobs.endpoints import list_jobs, run_job
 from fairserve.platform.background.jobs.schemas import Jobs
+from fairserve.platform.background.jobs.service import jobs_out, run_soon
 from fairserve.platform.console.guard import AdminViewer, OwnForm
 from fairserve.platform.console.lists import filters
 from fairserve.platform.console.rendering import page, render
@@ -19,14 +19,13 @@ from fairserve.platform.console.worker_charts import charts_of, hit_rates
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import MAX_PAGE, Paging
 from fairserve.platform.db.session import WriteSession
-from fairserve.platform.fleet.endpoints import read_cluster
 from fairserve.platform.fleet.fleet_endpoints import (
     changes_of,
     drain_worker,
     list_aliases,
     undrain_worker,
 )
-from fairserve.platform.fleet.fleet_view import workers_out
+from fairserve.platform.fleet.fleet_view import cluster_out, workers_out
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
@@ -129,7 +128,7 @@ def run(
     job: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
     """Run a background job soon."""
-    run_job(job, request, session, viewer.principal)
+    run_soon(session, request.app.state.settings, request.app.state.jobs, viewer.principal, job)
     return RedirectResponse(f"{PLACE}?done=job", status_code=303)
 
 
@@ -148,7 +147,7 @@ async def _part_values(
 ) -> dict[str, Any]:
     """The moving part of the page; ``text`` is a part of the ids or models of its workers."""
     state = request.app.state
-    cluster = await read_cluster(request)
+    cluster = await cluster_out(request.app.state)
     aliases = (await list_aliases(request, Paging(limit=MAX_PAGE))).items
     members = {worker["worker_id"]: worker for worker in cluster["workers"]}
     workers = [each for each in await workers_out(state) if text in f"{each.id} {each.model}"]
@@ -170,4 +169,4 @@ def _charted(part: dict[str, Any]) -> list[str]:
 
 def _jobs(request: Request) -> Jobs:
     with request.app.state.session_factory() as session:
-        return list_jobs(request, read_only(session))
+        return jobs_out(read_only(session), request.app.state.settings)

@@ -36,7 +36,7 @@ from fairserve.platform.serving.interactions.schemas import (
     of_row,
     of_view,
 )
-from fairserve.platform.serving.interactions.service import Interactions
+from fairserve.platform.serving.interactions.service import Interactions, interactions_of
 from fairserve.platform.serving.settings import ServingSettings
 from fairserve.platform.tenancy.auth import AppPrincipal, Authenticator, CurrentPrincipal, Principal
 
@@ -46,7 +46,7 @@ router = APIRouter(prefix="/v1/interactions", tags=["interactions"])
 def _service(request: Request, principal: AppPrincipal) -> Interactions:
     assert principal.tenant_id is not None, "only app keys have runs"
     assert principal.app_id is not None, "only app keys have runs"
-    return service_of(request, principal.tenant_id, principal.app_id)
+    return interactions_of(request.app.state, principal.tenant_id, principal.app_id)
 
 
 async def _readable(
@@ -61,7 +61,7 @@ async def _readable(
             f"a key of scope {principal.scope} names an app here: ?app=app_...", param="app"
         )
     assert principal.tenant_id is not None, "a reader has a tenant"
-    return service_of(request, principal.tenant_id, app_id)
+    return interactions_of(request.app.state, principal.tenant_id, app_id)
 
 
 async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) -> str | None:
@@ -77,20 +77,6 @@ async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) 
         return await asyncio.to_thread(ask)
     except OperationalError as error:
         raise unavailable() from error
-
-
-def service_of(request: Request, tenant: str, app: str) -> Interactions:
-    """The runs of one app."""
-    state = request.app.state
-    return Interactions(
-        state.control,
-        state.session_factory,
-        state.ledger,
-        state.programs,
-        tenant,
-        app,
-        state.graph_slots,
-    )
 
 
 async def written(body: BaseModel) -> Response:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from sqlalchemy.exc import OperationalError
+from starlette.datastructures import State
 
 from fairserve.interactions.identity import core_call_id, core_run_id
 from fairserve.platform.base.errors import ConflictError, NotFoundError
 from fairserve.platform.control.ledger import Ledger
-from fairserve.platform.control.port import ControlPort
+from fairserve.platform.control.port import ControlPort, RunView
+from fairserve.platform.db import audit
 from fairserve.platform.db.base import new_id
 from fairserve.platform.db.engine import SessionFactory
 from fairserve.platform.db.session import unavailable
@@ -22,7 +24,9 @@ from fairserve.platform.serving.interactions.schemas import InteractionOut, of_r
 from fairserve.platform.serving.programs.repository import ProgramKey
 from fairserve.platform.serving.programs.service import BY_CLIENT, Programs
 from fairserve.platform.serving.programs.task_calls import Owner
+from fairserve.platform.tenancy.auth import Principal
 
+BY_OPERATOR = "cancelled by an operator"
 GRAPHS_AT_ONCE = 2
 """Graphs of large runs take a processor's time; more requests wait, and calls do not wait for them."""
 FLUSH_S = 5.0
@@ -155,6 +159,51 @@ class Interactions:
 
     def _key(self, run_id: str) -> ProgramKey:
         return ProgramKey(self._tenant, self._app, run_id)
+
+
+def interactions_of(state: State, tenant: str, app: str) -> Interactions:
+    """Return the runs of one app; ``state`` has the server's services."""
+    return Interactions(
+        state.control,
+        state.session_factory,
+        state.ledger,
+        state.programs,
+        tenant,
+        app,
+        state.graph_slots,
+    )
+
+
+async def cancel_for_operator(state: State, principal: Principal, app: str, run_id: str) -> None:
+    """Cancel a run of any tenant with all its calls, queued or running; a program, too.
+
+    The audit log records it at once, even if the run then ends by itself. Raises NotFoundError.
+    """
+    control: ControlPort = state.control
+    view = await control.interaction(core_run_id(app, checked(run_id)))
+    if view is None:
+        raise _not_found()
+    if view.ended_at is None:
+        await asyncio.to_thread(_record_cancel, state.session_factory, principal, view, run_id)
+    await interactions_of(state, view.tenant, app).cancel(run_id, BY_OPERATOR)
+
+
+def _record_cancel(
+    sessions: SessionFactory, principal: Principal, view: RunView, run_id: str
+) -> None:
+    before = {"state": view.state, "calls": view.calls, "live_calls": view.live_calls}
+    try:
+        with sessions.begin() as session:
+            audit.record(
+                session,
+                principal,
+                "interaction.cancel",
+                f"{view.app}/{run_id}",
+                tenant_id=view.tenant,
+                before=before,
+            )
+    except OperationalError as error:
+        raise unavailable() from error
 
 
 def _not_found() -> NotFoundError:
