@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fairserve.platform.control.port import ControlPort
+from fairserve.platform.db.schemas import Page, Paging
 from fairserve.platform.fleet.fleet import DesiredWorker, DrainNote, Source
 from fairserve.platform.fleet.model_pools import ModelPools
 from fairserve.platform.fleet.models import Models
@@ -170,3 +171,18 @@ async def cluster_out(state: Any) -> dict[str, Any]:
         "fleet_file": {"path": str(watch.path), "problem": watch.problem} if watch else None,
         "processes": [asdict(each) for each in supervisor.processes()] if supervisor else [],
     }
+
+
+def aliases_page(state: Any, paging: Paging) -> Page[AliasOut]:
+    """Return a page of the aliases of all sources, by name."""
+    ready = set(state.models.ready())
+    found = sorted(state.fleet.desired.aliases.items())
+    return Page(
+        items=[
+            alias_out(name, alias.targets, alias.source, ready)
+            for name, alias in found[paging.offset : paging.offset + paging.limit]
+        ],
+        total=len(found),
+        limit=paging.limit,
+        offset=paging.offset,
+    )

@@ -19,13 +19,8 @@ from fairserve.platform.console.worker_charts import charts_of, hit_rates
 from fairserve.platform.db.engine import read_only
 from fairserve.platform.db.schemas import MAX_PAGE, Paging
 from fairserve.platform.db.session import WriteSession
-from fairserve.platform.fleet.fleet_endpoints import (
-    changes_of,
-    drain_worker,
-    list_aliases,
-    undrain_worker,
-)
-from fairserve.platform.fleet.fleet_view import cluster_out, workers_out
+from fairserve.platform.fleet import changing
+from fairserve.platform.fleet.fleet_view import aliases_page, cluster_out, workers_out
 from fairserve.platform.monitoring.history import History
 from fairserve.platform.monitoring.live_snapshot import WorkerSeries
 
@@ -110,7 +105,9 @@ def drain(
     worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
     """Give a worker no more calls."""
-    drain_worker(worker_id, request, session, changes_of(request, session, viewer.principal))
+    state = request.app.state
+    changes = changing.changes_of(state, session, viewer.principal)
+    changing.drain_worker(state, session, changes, worker_id)
     return RedirectResponse(f"{PLACE}?done=draining", status_code=303)
 
 
@@ -119,7 +116,9 @@ def undrain(
     worker_id: str, request: Request, viewer: AdminViewer, form: OwnForm, session: WriteSession
 ) -> Response:
     """Give it calls again."""
-    undrain_worker(worker_id, request, session, changes_of(request, session, viewer.principal))
+    state = request.app.state
+    changes = changing.changes_of(state, session, viewer.principal)
+    changing.undrain_worker(state, session, changes, worker_id)
     return RedirectResponse(f"{PLACE}?done=undrained", status_code=303)
 
 
@@ -148,7 +147,7 @@ async def _part_values(
     """The moving part of the page; ``text`` is a part of the ids or models of its workers."""
     state = request.app.state
     cluster = await cluster_out(request.app.state)
-    aliases = (await list_aliases(request, Paging(limit=MAX_PAGE))).items
+    aliases = aliases_page(state, Paging(limit=MAX_PAGE)).items
     members = {worker["worker_id"]: worker for worker in cluster["workers"]}
     workers = [each for each in await workers_out(state) if text in f"{each.id} {each.model}"]
     # Those that need somebody come first.
