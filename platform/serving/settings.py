@@ -12,7 +12,7 @@ CacheIsolation = Literal["tenant", "app", "user", "none"]
 
 
 class ServingSettings(RoomSettings):
-    """How requests are read, how answers are sent, and bounds of programs and kept answers."""
+    """Settings of requests and answers, and the bounds of programs and kept answers."""
 
     default_max_tokens: int = Field(
         256,
@@ -23,7 +23,7 @@ class ServingSettings(RoomSettings):
     cache_isolation: CacheIsolation = Field(
         "tenant",
         description="Who shares cached prefixes: the users of a tenant (tenant), those of one of its "
-        "apps (app), nobody with another user (user), or all tenants (none), who can then tell from "
+        "apps (app), nobody with another user (user), or all tenants (none), who can then learn from "
         "timings what others asked.",
     )
     run_from_traceparent: bool = Field(
@@ -74,16 +74,16 @@ class ServingSettings(RoomSettings):
         "included.",
     )
     program_max_live: int = Field(
-        1_000, ge=1, le=1_000_000, description="Programs under way at most; more answer 503."
+        1_000, ge=1, le=1_000_000, description="Live programs at most; more answer 503."
     )
     program_max_live_per_app: int = Field(
-        200, ge=1, le=1_000_000, description="Programs of one app under way; more answer 429."
+        200, ge=1, le=1_000_000, description="Live programs of one app at most; more answer 429."
     )
     program_max_bytes: int = Field(
         512 * 1024 * 1024,
         ge=1024 * 1024,
         le=1 << 40,
-        description="Declarations and outputs of the programs under way; at this size new ones answer "
+        description="Bytes of declarations and outputs of live programs; at this size new ones answer "
         "503.",
     )
     program_retention_days: float = Field(
@@ -93,7 +93,10 @@ class ServingSettings(RoomSettings):
         description="Days after its end for which a program and its outputs can be read.",
     )
     idempotency_retention_s: float = Field(
-        3600.0, gt=0, le=7 * 86_400, description="How long an Idempotency-Key is remembered."
+        3600.0,
+        gt=0,
+        le=7 * 86_400,
+        description="Seconds for which an Idempotency-Key is remembered.",
     )
     idempotency_max_entries: int = Field(
         10_000, ge=1, le=10_000_000, description="Idempotency keys remembered at most."

@@ -1,9 +1,9 @@
-"""Writes the answer of one call: as a stream of events, as one JSON object, or as an error.
+"""Write the answer of one call: as a stream of events, as one JSON object, or as an error.
 
-When do the headers go out? A client wants to see a refusal as a status and the worker in a header,
-but also a sign of life while its call is queued. So the head is held back until the first token or
-the final error, and for a streaming call at most until the first keep-alive interval has passed;
-what is not known by then (worker, queue time) is missing from it, and an error after it is an event.
+A client needs a rejection as a status and the worker in a header, but also a keep-alive while its call
+is queued. So the headers are sent with the first token or the final error, and for a streaming call at
+the latest after the first keep-alive interval. Worker and queue time are then missing from them, and a
+later error is an event.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class Producer:
-    """Produces one answer. ``succeeded`` tells afterwards whether it is complete."""
+    """Produces one answer. ``succeeded`` is set once it is complete."""
 
     def __init__(self, relay: Relay, keepalive_s: float) -> None:
         self._relay = relay
@@ -59,7 +59,7 @@ class Producer:
         if not self._started:
             self._started = True
             headers = self._headers(EVENT_STREAM)
-            # The second header tells nginx and its like not to gather the stream.
+            # The second header stops nginx and similar proxies from buffering the stream.
             await sink.start(
                 200, headers | {"cache-control": "no-cache", "x-accel-buffering": "no"}
             )
@@ -123,7 +123,7 @@ class Producer:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Cancel a helper task and wait until it writes no more."""
+    """Cancel a task and wait until it writes no more."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

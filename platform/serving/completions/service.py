@@ -63,9 +63,9 @@ class Completions:
         principal: Principal,
         reservation: BodyReservation | None = None,
     ) -> Response:
-        """The response to a request. Raises a FairServeError for what is wrong with it.
+        """Return the response to a request. Raises a FairServeError if the request is wrong.
 
-        ``reservation`` is the memory of the body; a call that outlives its request takes it over.
+        ``reservation`` is the memory of the body; a call that outlives its request owns it.
         """
         key = checked_key(headers.get("idempotency-key"))
         if key is None:
@@ -85,17 +85,17 @@ class Completions:
         return self._following(buffer, replayed=False)
 
     def max_body_bytes(self, principal: Principal) -> int | None:
-        """The longest body that is read from this app: as its largest model takes it."""
+        """Return the longest body in bytes for this app: that of its largest model."""
         return self.models.max_body_bytes(lambda name: self._allowed(principal, name))
 
     # --- models -----------------------------------------------------------------------------------
 
     def listings(self, principal: Principal) -> list[dict[str, Any]]:
-        """The entries of ``/v1/models``: what is served, and the app may ask for."""
+        """Return the entries of ``/v1/models``: the models that are served and allowed."""
         return [entry for entry in self.models.listings() if self._allowed(principal, entry["id"])]
 
     def listing(self, name: str, principal: Principal) -> dict[str, Any]:
-        """The entry of one name. Raises NotFoundError or UnavailableError."""
+        """Return the entry of one name. Raises NotFoundError or UnavailableError."""
         entry = self.models.listing(name)
         if not self._allowed(principal, name):
             raise NotFoundError("there is no such model", param="model", code="model_not_found")

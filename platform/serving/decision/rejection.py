@@ -34,7 +34,7 @@ _TEXTS = {
     "contract_tpm": "{count} tokens of this {scope} within {window} s, with the longest answer to this"
     " call; allowed: {limit}",
     "contract_parallel": "call number {count} of this {scope} at a time; allowed: {limit}",
-    "contract_budget_held": "what is left of the budget of this {scope} is held by calls under way",
+    "contract_budget_held": "what is left of the budget of this {scope} is held by running calls",
     "contract_too_many_users": "too many users have a budget in this period",
 }
 

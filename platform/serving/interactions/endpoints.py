@@ -1,4 +1,4 @@
-"""``/v1/interactions``: open a run before its first call, look at runs, end them.
+"""``/v1/interactions``: open a run before its first call, read runs, end them.
 
 Ids are clients' own and may have slashes, so the routes with a word at their end come first.
 """
@@ -65,7 +65,7 @@ async def _readable(
 
 
 async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) -> str | None:
-    """The app whose runs are asked for; None is all of the tenant's. Raises NotFoundError."""
+    """Return the app that the query names; None: all apps of the tenant. Raises NotFoundError."""
     if query.app in (None, principal.app_id):
         return principal.app_id
 
@@ -80,7 +80,7 @@ async def _asked_app(request: Request, principal: Principal, query: OwnerQuery) 
 
 
 async def written(body: BaseModel) -> Response:
-    """The answer as JSON that is written off the event loop: it may have megabytes."""
+    """Return the answer as JSON, encoded in a thread: it may have megabytes."""
 
     def write() -> bytes:
         return body.model_dump_json().encode("utf-8")

@@ -1,7 +1,7 @@
 """Make the calls of a program's tasks, through the same decision service and relay as any client's.
 
-The call of a task's first attempt has the task's id for a name, later ones a number behind it, so that
-every attempt is a call of its own in the run's graph and in the ledger.
+The call of a task's first attempt is named by the task's id, later ones with a number, so that every
+attempt is a call of its own in the run's graph and in the ledger.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from fairserve.platform.tenancy.auth import Principal
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose program it is, and which."""
+    """The owner and key of a program."""
 
     key: ProgramKey
     user: str
 
     @property
     def principal(self) -> Principal:
-        """As which its calls are made: its app, with no key at hand any more."""
+        """The principal of its calls: its app, without a key."""
         return Principal("app", self.key.tenant, self.key.app, key_id="", key_prefix="program")
 
 
 def path_of(request: Mapping[str, Any]) -> CompletionPath:
-    """Where a request with these fields is sent."""
+    """Return the endpoint for a request with these fields."""
     return CHAT if "messages" in request else TEXT
 
 
@@ -56,7 +56,7 @@ class TaskCalls:
         self._workers = workers
 
     async def make(self, owner: Owner, task: Task, parents: tuple[str, ...]) -> str:
-        """Make the call of a task's attempt and wait for what it gives. Raises a FairServeError.
+        """Make the call of a task's attempt and return its output. Raises a FairServeError.
 
         ``parents`` are the names of calls. The output is the text of the answer, or if it has none, the
         tools that it asks for, as JSON.
@@ -84,7 +84,7 @@ class TaskCalls:
 
 
 def output_of(merger: Merger) -> str:
-    """What an answer with one choice gives to the nodes that read it."""
+    """Return the output of an answer with one choice, for the nodes that read it."""
     choices = merger.answer("", "", {})["choices"]
     if not choices:
         return ""

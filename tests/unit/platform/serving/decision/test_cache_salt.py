@@ -1,4 +1,4 @@
-"""Who shares cached prefixes: by the setting, and by the salt that a client gives."""
+"""The domains that share cached prefixes: by the setting, and by the salt of a client."""
 
 import itertools
 
